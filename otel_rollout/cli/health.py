@@ -110,9 +110,7 @@ def _show(health: Health, location: str) -> None:
         grid.add_row(Text(mark, style), Text(in_one_line(finding.name)), _words(finding))
     console.print(grid)
     name = in_one_line(health.run.name)
-    console.print(
-        Text(f"\n{name}: {health.trajectories:,} trajectories, {verdict_of(health)}"), soft_wrap=True
-    )
+    console.print(Text(f"\n{name}: {health.checked}, {verdict_of(health)}"), soft_wrap=True)
     console.print(Text(f"from {in_one_line(location)}", "dim"), soft_wrap=True)
 
 

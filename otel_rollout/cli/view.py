@@ -32,13 +32,13 @@ def view(
         typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
         raise typer.Exit(2)
     with errors_reported():
-        from otel_rollout.web import live, server
+        from otel_rollout.web import live, security, server
 
         followed = live.Live(_origin(from_))
         try:
             listening = server.bound(port)
             followed.start()
-            address = f"http://{server.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
+            address = f"http://{security.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
             typer.echo(f"{followed.origin.location} at {address}\nEnd with Ctrl-C.")
             if followed.problem:
                 typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)

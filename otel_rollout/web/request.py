@@ -23,7 +23,7 @@ REFRESH_SECONDS: Final = 5
 """Time after which a browser loads a page of a live run again."""
 PENDING_SECONDS: Final = 2
 """Time after which a browser loads a page again that is being prepared."""
-RUN_PARAMETERS: Final = ("run", "project", "experiment")
+RUN_PARAMETERS: Final[tuple[str, ...]] = ("run", "project", "experiment")
 _MAX_DIGITS: Final = 19
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,8 +62,7 @@ class Snapshot:
             self.address = table.table_uri
             self.engine = SharedEngine(table)
             self.runs = self._read_runs()
-            for row in self.runs[:1]:  # most people look at the newest run
-                rows_of(self.engine, row.run)
+            self._prepare_newest()
         except BaseException:
             self.close()
             raise
@@ -109,6 +108,12 @@ class Snapshot:
         """Return whether a run is being written: it may have more spans soon."""
         is_written = now - self.state.written < LIVE_SECONDS
         return is_written and (row.is_newest or bool(row.figures["running"]))
+
+    def _prepare_newest(self) -> None:
+        """Keep the rows of the newest run, which most people look at; its pages name problems."""
+        with suppress(QueryError):
+            for row in self.runs[:1]:
+                rows_of(self.engine, row.run)
 
     def _read_runs(self) -> list[RunRow]:
         rows = self.rows("SELECT * FROM runs ORDER BY start_time DESC, run_id, project, experiment")

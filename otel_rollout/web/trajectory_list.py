@@ -112,7 +112,8 @@ class Filters:
 
 def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: ServedLinks) -> str:
     """Return the page of a run's trajectories; a form that cannot be read is a sentence on it."""
-    problem, rows, count = "", [], 0
+    problem, count = "", 0
+    rows: list[dict[str, Any]] = []
     try:
         conditions = filters.all_of([run.condition, *given.conditions()])
         order = given.order()

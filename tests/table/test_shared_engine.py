@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,11 +23,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return generated(tmp_path_factory.mktemp("tables") / "table", Shape(2000, per_step=100), rows_each=10_000)
 
 
-@pytest.mark.parametrize("view", views.NAMES)
-def test_views_have_the_rows_of_any_engine(store: Store, view: str) -> None:
+def test_views_have_the_rows_of_any_engine(tmp_path: Path) -> None:
     """Kept rows change no view."""
-    sql = f"SELECT * FROM {view} ORDER BY ALL LIMIT 200" if view != "spans" else "SELECT count(*) FROM spans"
-    assert dicts_of(SharedEngine(store.open()).run(sql)) == dicts_of(Engine(store.open()).run(sql))
+    table = generated(tmp_path / "table", Shape(40, per_step=20)).open()
+    shared, other = SharedEngine(table), Engine(table)
+    for view in views.NAMES:
+        found = rows_of(shared, view)
+        assert found == rows_of(other, view)
+        assert found or view == "unresolved_scores"
+
+
+def rows_of(engine: Engine, view: str) -> list[str]:
+    """Return the rows of a view as sorted texts; sums of floats depend on their order."""
+    rows = dicts_of(engine.run(f"SELECT * FROM {view}"))
+    return sorted(
+        repr({name: round(value, 9) if type(value) is float else value for name, value in row.items()})
+        for row in rows
+    )
 
 
 def test_sorted_rows_keep_their_order(store: Store) -> None:

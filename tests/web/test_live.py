@@ -20,7 +20,7 @@ from otel_rollout.web.answers import Answers
 from otel_rollout.web.live import Live, NotReadyError
 from otel_rollout.web.origin import TableOrigin
 from otel_rollout.web.snapshot import Snapshot
-from tests.table.tables import appended_rows, root, written
+from tests.table.tables import START_NS, root, written
 from tests.viewer.test_conversation import line
 from tests.waiting import wait_for
 from tests.web.served import Served, hrefs
@@ -38,9 +38,9 @@ def count_of(live: Live) -> int:
 def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
     """A process appends commits; each is on the page soon, without a restart."""
     table = tmp_path / "table"
-    written(table, appended_rows("first", 0, 1))
+    written(table, [root("1", run_id="run-first", start_ns=START_NS - 1)])
     with Served(table, tmp_path) as server:
-        assert "first" in server.get("/").text
+        assert "run-first" in server.get("/").text
         command = [sys.executable, "-m", "tests.table.programs.append_rows", table, "second", "3", "5"]
         subprocess.run(list(map(str, command)), check=True, timeout=120)
         ended = time.monotonic()
@@ -190,7 +190,7 @@ def test_failed_answer_is_its_error(tmp_path: Path) -> None:
 def test_spool_is_followed(tmp_path: Path) -> None:
     """Lines that are added to a file of OTLP JSON are shown as well."""
     file = tmp_path / "spans.jsonl"
-    first = line(0, "question", "answer", parent=0, kind="AGENT", name="agent_loop")
+    first = line(1, "question", "answer", parent=0, kind="AGENT", name="agent_loop")
     file.write_bytes(first + b"\n")
     (tmp_path / "temporary").mkdir()
     with Served(file, tmp_path, environ={"TMPDIR": str(tmp_path / "temporary")}) as server:

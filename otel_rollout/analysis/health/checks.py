@@ -66,6 +66,8 @@ BUILT_IN: Final = (
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") -> list[Check]:
     """Return the checks to run: those of this package, then those that users have installed.
 
+    A user's check takes the place of ours with the same name.
+
     Args:
         only: names of the checks to run; all by default.
         skip: names of checks not to run.
@@ -74,7 +76,9 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") 
     Raises:
         QueryError: there is no check of a name.
     """
-    checks = [*BUILT_IN, *(Check(name, answer, is_own=True) for name, answer in own.installed(table))]
+    of_users = [Check(name, answer, is_own=True) for name, answer in own.installed(table)]
+    replaced = {check.name for check in of_users}
+    checks = [*(check for check in BUILT_IN if check.name not in replaced), *of_users]
     names = [check.name for check in checks]
     for name in (*only, *skip):
         if name not in names:
@@ -101,7 +105,7 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
         if not scope.size:
             raise QueryError(f"Run {run.name} has no trajectory in these steps.")
         findings = [finding for check in checks for finding in _answers(check, scope)]
-        return Health(run, scope.size, tuple(evidence.with_names(scope, findings)))
+        return Health(run, scope.size, tuple(evidence.with_names(scope, findings)), scope.validate)
     finally:
         scope.close()
 

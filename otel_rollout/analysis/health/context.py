@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.health.findings import Finding
     from otel_rollout.analysis.health.scope import Scope
 
-_EDITED: Final = Limits(rise=0.02, always=0.05)
+_EDITED: Final = Limits(rise=0.02, always=0.05, steady=0.01)
 _TOLERANCE: Final = 2
 """Last tokens of a turn that may differ: templates drop or add the token that ends a turn."""
 

@@ -53,11 +53,19 @@ class Health:
         run: the run.
         trajectories: number of trajectories that were checked.
         findings: a finding for each check, in the order of the checks.
+        validate: whether these trajectories are of validation.
     """
 
     run: Run
     trajectories: int
     findings: tuple[Finding, ...]
+    validate: bool = False
+
+    @property
+    def checked(self) -> str:
+        """What was checked, for a person: ``5,000 trajectories``."""
+        plural = "y" if self.trajectories == 1 else "ies"
+        return f"{self.trajectories:,} {'validation ' if self.validate else ''}trajector{plural}"
 
     @property
     def is_unhealthy(self) -> bool:

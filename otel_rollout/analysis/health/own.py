@@ -78,10 +78,10 @@ def _of_rows(rows: list[dict[str, Any]]) -> Finding:
     """Return the finding of the rows of a SELECT: no row is healthy."""
     if not rows:
         return Finding("healthy", "The SELECT has no row.")
-    more = " or more" if len(rows) == _MAX_ROWS else ""
+    number = f"{len(rows):,}{' or more' if len(rows) == _MAX_ROWS else ''} row{'s' if len(rows) > 1 else ''}"
     steps = {row["step"] for row in rows if isinstance(row.get("step"), int)}
     named = (row.get("trace_id") or row.get("path") for row in rows)
     evidence = tuple(dict.fromkeys(str(name) for name in named if name))[:MAX_EVIDENCE]
     said = dict.fromkeys(str(row["message"]) for row in rows if row.get("message"))
     message = "; ".join(list(said)[:3]) or "The SELECT has rows"
-    return Finding("unhealthy", f"{message} ({len(rows):,}{more} rows).", tuple(sorted(steps)), evidence)
+    return Finding("unhealthy", f"{message} ({number}).", tuple(sorted(steps)), evidence)

@@ -12,7 +12,7 @@ from otel_rollout.analysis.health.rates import Count, Limits, evidence_of, exces
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.scope import Scope
 
-_STALE: Final = Limits(rise=0.05, always=0.5)
+_STALE: Final = Limits(rise=0.05, always=0.5, steady=0.2)
 _ALLOWED: Final = 2
 """Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
 _STUCK: Final = 3

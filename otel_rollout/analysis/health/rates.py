@@ -20,6 +20,10 @@ _MIN_BASELINE: Final = 2
 """Earlier steps without which a rise cannot be judged."""
 _POOLED: Final = 5
 """Steps whose share together must reach the fixed limit, so that one small step is no finding."""
+_LIMIT_SURPRISE: Final = 8.0
+"""Least surprise, in nats, of a share above the fixed limit, if the true share were that of a good run."""
+_NEARLY_ALL: Final = 0.9
+"""Share that needs no such surprise: nine of ten are many in a small step too."""
 _MIN_BAD: Final = 3
 """Least number of trajectories that make a finding."""
 
@@ -30,6 +34,7 @@ class Limits(NamedTuple):
     Attributes:
         rise: least share that a rise must reach.
         always: share from which a step is unhealthy, whatever the other steps have.
+        steady: share that a good run may have in all its steps.
         factor: least ratio of a rise to the usual share.
         surprise: least surprise of a rise, in nats, if what is counted were independent. Siblings are not, so
             it is large.
@@ -37,8 +42,9 @@ class Limits(NamedTuple):
 
     rise: float
     always: float
+    steady: float
     factor: float = 3.0
-    surprise: float = 25.0
+    surprise: float = 35.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
     usual: float | None = None
     for place, count in enumerate(ordered):
         before = calm[-_BASELINE:]
-        is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits.always)
+        is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits)
         if is_high or (len(before) >= _MIN_BASELINE and _is_rise(count, before, limits)):
             usual = _share(before) if usual is None and len(before) >= _MIN_BASELINE else usual
             found.append(count)
@@ -94,10 +100,13 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
     return Excess(found, usual)
 
 
-def _is_high(pooled: Sequence[Count], limit: float) -> bool:
-    """Return whether the last of some steps, and all of them together, reach a limit."""
-    bad = sum(count.bad for count in pooled)
-    return bad >= _MIN_BAD and pooled[-1].share >= limit and _share(pooled) >= limit
+def _is_high(pooled: Sequence[Count], limits: Limits) -> bool:
+    """Return whether the last of some steps, and all of them together, reach the fixed limit."""
+    bad, share = sum(count.bad for count in pooled), _share(pooled)
+    if bad < _MIN_BAD or pooled[-1].share < limits.always or share < limits.always:
+        return False
+    of = sum(count.of for count in pooled)
+    return share >= _NEARLY_ALL or of * surprise(share, limits.steady) >= _LIMIT_SURPRISE
 
 
 def _is_rise(count: Count, before: Sequence[Count], limits: Limits) -> bool:
@@ -119,7 +128,9 @@ def _share(counts: Sequence[Count]) -> float:
     return sum(count.bad for count in counts) / of if of else 0.0
 
 
-def judged(counts: Sequence[Count], limits: Limits, words: str, missing: str) -> Finding:
+def judged(
+    counts: Sequence[Count], limits: Limits, words: str, missing: str, noun: str = "trajectories"
+) -> Finding:
     """Return the finding of a series.
 
     Args:
@@ -127,17 +138,18 @@ def judged(counts: Sequence[Count], limits: Limits, words: str, missing: str) ->
         limits: when a share is unhealthy.
         words: what is counted, after "12% of the trajectories".
         missing: why the check is unobserved if nothing was recorded.
+        noun: what is counted.
     """
     of = sum(count.of for count in counts)
     if not of:
         return unobserved(missing)
     found = excess(counts, limits)
     if not found.counts:
-        return Finding("healthy", f"{percent(_share(counts))} of {of:,} trajectories {words}.")
+        return Finding("healthy", f"{percent(_share(counts))} of {of:,} {noun} {words}.")
     steps = steps_of(found.counts)
     before = "" if found.usual is None else f" Before, it was {percent(found.usual)}."
     share = percent(_share(found.counts))
-    message = f"{share} of the trajectories of {in_words(steps)} {words}.{before}"
+    message = f"{share} of the {noun} of {in_words(steps)} {words}.{before}"
     return Finding("unhealthy", message, steps, evidence_of(found.counts))
 
 

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.health.findings import Finding
     from otel_rollout.analysis.health.scope import Scope
 
-_TRUNCATED: Final = Limits(rise=0.1, always=0.5)
-_EMPTY: Final = Limits(rise=0.02, always=0.2)
-_REPETITIVE: Final = Limits(rise=0.03, always=0.2)
-_SPECIAL: Final = Limits(rise=0.02, always=0.1)
+_TRUNCATED: Final = Limits(rise=0.1, always=0.5, steady=0.35)
+_EMPTY: Final = Limits(rise=0.02, always=0.2, steady=0.05)
+_REPETITIVE: Final = Limits(rise=0.03, always=0.2, steady=0.05)
+_SPECIAL: Final = Limits(rise=0.02, always=0.1, steady=0.01)
 _NO_TEXT: Final = "No text of a reply was recorded."
 
 

@@ -20,9 +20,9 @@ from otel_rollout.analysis.health.rates import (
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.scope import Scope
 
-_MISSING: Final = Limits(rise=0.01, always=0.02)
-_NO_SPREAD: Final = Limits(rise=0.6, always=0.95, factor=1.5, surprise=12.0)
-_DISAGREEING: Final = Limits(rise=0.03, always=0.1)
+_MISSING: Final = Limits(rise=0.01, always=0.02, steady=0.002)
+_NO_SPREAD: Final = Limits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0)
+_DISAGREEING: Final = Limits(rise=0.03, always=0.1, steady=0.02)
 _NO_REWARD: Final = "No trajectory has a score named `reward`."
 _MIN_REWARDS: Final = 8
 """Rewards of a step without which a constant reward says nothing."""
@@ -138,11 +138,8 @@ def groups_without_spread(scope: Scope) -> Finding:
         f"FROM {scope.trajectories} WHERE reward IS NOT NULL GROUP BY step, sample_index HAVING count(*) > 1"
     )
     missing = "No group has two rewards: there are no siblings, or no rewards."
-    found = judged(counts, _NO_SPREAD, "teach nothing: all siblings have one reward", missing)
-    message = found.message.replace("of the trajectories", "of the groups").replace(
-        " trajectories", " groups"
-    )
-    return Finding(found.status, message, found.steps, found.evidence)
+    words = "teach nothing: all siblings have one reward"
+    return judged(counts, _NO_SPREAD, words, missing, "groups")
 
 
 # --- the verifier ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_rollout.analysis.health import texts
 from otel_rollout.analysis.health.rates import Count
 from otel_rollout.analysis.run_choice import Run
+from otel_rollout.table import filters
 from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
     from otel_rollout.table.query import Engine
 
-_SPECIAL: Final = (
+_CONTROL: Final = (
     r"<\|(im_start|im_end|im_sep|endoftext|eot_id|eom_id|begin_of_text|end_of_text|start_header_id|end_header_id|"
     r"endofprompt|fim_prefix|fim_middle|fim_suffix|vision_start|vision_end|assistant|user|system|end)\|>"
     r"|<(start|end)_of_turn>|<\|?(bos|eos|pad|unk)\|?>|</s>|\[/?INST\]|<<SYS>>|<｜(begin|end)▁of▁sentence｜>"
 )
 """Control tokens of chat templates, which are never part of a message. Tokens of tool calls are not here."""
+_SPECIAL: Final = rf"(({_CONTROL})\s*)+[^\s<\[]"
+"""Control tokens with something after them: the text of token ids may end with those that end a turn."""
+_NOTHING: Final = rf"^(({_CONTROL})|\s)*$"
+"""A reply of control tokens alone."""
 _CUT: Final = "length|max.?(output.?)?tokens|token.?limit|truncat|incomplete"
 _CALL_MARKS: Final = "tool_call|function_call|tool_use|tool-call"
 _ID_MARKS: Final = '"(token_ids|response_ids|output_ids|completion_ids)"'
@@ -36,7 +41,7 @@ SELECT
     (finish_reason IS NOT NULL AND finish_reason <> 'completed')
     OR (tokens_out IS NOT NULL AND max_tokens IS NOT NULL)
   ) AS has_end,
-  status <> 'error' AND reply IS NULL AND CASE
+  status <> 'error' AND (reply IS NULL OR regexp_like(reply, '{_NOTHING}')) AND CASE
     WHEN output IS NULL THEN tokens_out = 0
     WHEN regexp_like(output, '{_ID_MARKS}') THEN tokens_out <= 1
     ELSE NOT regexp_like(output, '{_CALL_MARKS}')
@@ -73,16 +78,20 @@ class Scope:
     def __init__(self, engine: Engine, run: Run, steps: str | None = None) -> None:
         self._engine = engine
         self.run = run
-        self._steps = steps
+        self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
         self._id = uuid.uuid4().hex[:12]
         self._made: list[str] = []
 
     @functools.cached_property
+    def validate(self) -> bool:
+        """Whether the checked trajectories are of validation."""
+        found = self.rows(f"SELECT count(*) AS n FROM roots WHERE {self._wanted} AND NOT validate")  # noqa: S608
+        return not found[0]["n"]
+
+    @functools.cached_property
     def condition(self) -> str:
         """SQL condition on the identity's columns: run, steps, and training or validation."""
-        wanted = f"{self.run.condition}{f' AND ({self._steps})' if self._steps else ''}"
-        found = self.rows(f"SELECT count(*) AS n FROM roots WHERE {wanted} AND NOT validate")  # noqa: S608
-        return f"{wanted} AND {'NOT ' if found[0]['n'] else ''}validate"
+        return f"{self._wanted} AND {filters.equals('validate', self.validate)}"
 
     @functools.cached_property
     def trajectories(self) -> str:

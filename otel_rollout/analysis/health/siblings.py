@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.health.findings import Finding
     from otel_rollout.analysis.health.scope import Scope
 
-_COPIES: Final = Limits(rise=0.05, always=0.2)
+_COPIES: Final = Limits(rise=0.05, always=0.2, steady=0.05)
 _MIN_BYTES: Final = 200
 """Least bytes of a trajectory's replies: short right answers are equal without being copies."""
 _MIN_TOKENS: Final = 60

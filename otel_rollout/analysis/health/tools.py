@@ -19,8 +19,8 @@ from otel_rollout.analysis.health.rates import (
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.scope import Scope
 
-_UNPARSABLE: Final = Limits(rise=0.05, always=0.5)
-_BURST: Final = Limits(rise=0.1, always=0.9)
+_UNPARSABLE: Final = Limits(rise=0.05, always=0.5, steady=0.35)
+_BURST: Final = Limits(rise=0.1, always=0.9, steady=0.6)
 _PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
 """Names of functions, and of their errors, that read tool calls from a text."""
 _PARSE_ERRORS: Final = (

@@ -1,0 +1,82 @@
+"""Rates per step are judged against fixed limits and against earlier steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from otel_rollout.analysis.health.rates import Count, Limits, excess, in_words, judged
+
+LIMITS = Limits(rise=0.1, always=0.5, steady=0.35)
+
+
+def steps(*shares: float, of: int = 200) -> list[Count]:
+    return [Count(step, round(share * of), of, (f"{step}/0/0",)) for step, share in enumerate(shares, 1)]
+
+
+def unhealthy(counts: list[Count], limits: Limits = LIMITS) -> list[int | None]:
+    return [count.step for count in excess(counts, limits).counts]
+
+
+def test_steady_rate_is_no_fault() -> None:
+    """A hard task may cut four of ten replies in every step."""
+    assert unhealthy(steps(*[0.4] * 10)) == []
+
+
+def test_rate_that_falls_while_the_model_learns_is_no_fault() -> None:
+    """The first steps of a training are the worst."""
+    assert unhealthy(steps(0.45, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)) == []
+
+
+def test_rate_that_rises_and_stays_is_a_fault_until_the_end() -> None:
+    """The unhealthy steps do not become the usual ones."""
+    assert unhealthy(steps(*[0.03] * 5, *[0.3] * 30)) == list(range(6, 36))
+
+
+def test_burst_is_a_fault_for_its_steps() -> None:
+    """After it, steps are healthy again."""
+    assert unhealthy(steps(0.02, 0.03, 0.02, 0.4, 0.02)) == [4]
+
+
+def test_rate_above_the_fixed_limit_is_a_fault_from_the_first_step() -> None:
+    """No earlier step is needed."""
+    assert unhealthy(steps(0.6, 0.7)) == [1, 2]
+
+
+def test_few_trajectories_are_no_fault() -> None:
+    """Two of three say nothing."""
+    assert unhealthy(steps(0, 0, 0, 0.66, of=3)) == []
+    assert unhealthy([Count(1, 1, 1)]) == []
+
+
+def test_trajectories_without_a_step_are_judged_last() -> None:
+    """They have no number among the steps."""
+    counts = [*steps(0.02, 0.02, 0.02), Count(None, 150, 200, ("-/0/0",))]
+    finding = judged(counts, LIMITS, "are bad", "nothing")
+    assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (), ("-/0/0",))
+
+
+def test_nothing_recorded_is_unobserved() -> None:
+    """The message says what is missing."""
+    finding = judged([Count(1, 0, 0)], LIMITS, "are bad", "No reply was recorded.")
+    assert (finding.status, finding.message) == ("unobserved", "No reply was recorded.")
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.15, 0.3])
+def test_siblings_that_fail_together_raise_no_alarm(share: float) -> None:
+    """Prompts differ in difficulty, so failures come in groups of eight."""
+    draw = random.Random(3)
+    for _ in range(60):
+        counts = []
+        for step in range(1, 41):
+            groups = [draw.betavariate(3 * share, 3 * (1 - share)) for _ in range(16)]
+            counts.append(Count(step, sum(draw.random() < part for part in groups for _ in range(8)), 128))
+        assert unhealthy(counts) == []
+
+
+def test_steps_in_words() -> None:
+    """Neighbours are a range."""
+    assert in_words([1, 2, 3, 5, 8, 9]) == "steps 1–3, 5, 8–9"
+    assert in_words([4]) == "step 4"
+    assert in_words([]) == "the run"

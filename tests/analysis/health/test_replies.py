@@ -1,0 +1,134 @@
+"""Replies, contexts and siblings: what counts as empty, cut, edited or copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analysis.health.answers import answer, call, span, trajectories
+
+_CALLS = '{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}}]}'
+_EMPTY = '{"choices":[{"message":{"role":"assistant","content":""}}]}'
+
+
+def each_with(**columns: Any) -> list[dict[str, Any]]:
+    """Return eight trajectories with one model call each."""
+    return [*trajectories(8), *(call(index, 1, **columns) for index in range(8))]
+
+
+@pytest.mark.parametrize(
+    ("columns", "status"),
+    [
+        ({"output": _EMPTY, "tokens_out": 1}, "unhealthy"),
+        ({"output": _EMPTY}, "unhealthy"),
+        ({"output": _CALLS, "tokens_out": 20}, "healthy"),
+        ({"output": '{"token_ids":[1,2,3]}', "tokens_out": 3}, "healthy"),
+        ({"output": '{"token_ids":[2]}', "tokens_out": 1}, "unhealthy"),
+        ({"reply": "7", "output": '"7"', "tokens_out": 1}, "healthy"),
+        ({"reply": "</s>\n", "output": '{"text":"</s>"}'}, "unhealthy"),
+        ({"tokens_out": 12}, "unobserved"),
+        ({"tokens_out": 0}, "unhealthy"),
+        ({"output": _EMPTY, "status": "error"}, "unobserved"),
+    ],
+)
+def test_empty_reply_says_nothing_and_calls_nothing(
+    tmp_path: Path, columns: dict[str, Any], status: str
+) -> None:
+    """A tool call, token ids without text, and a short answer are no empty replies."""
+    assert answer(tmp_path, "replies_empty", each_with(**columns)).status == status
+
+
+@pytest.mark.parametrize(
+    ("columns", "status"),
+    [
+        ({"finish_reason": "length"}, "unhealthy"),
+        ({"finish_reason": "MAX_TOKENS"}, "unhealthy"),
+        ({"finish_reason": "stop"}, "healthy"),
+        ({"finish_reason": "completed"}, "unobserved"),
+        (
+            {
+                "finish_reason": "completed",
+                "tokens_out": 64,
+                "attributes": '{"gen_ai.request.max_tokens":64}',
+            },
+            "unhealthy",
+        ),
+        ({"tokens_out": 63, "attributes": '{"gen_ai.request.max_tokens":64}'}, "healthy"),
+        ({}, "unobserved"),
+    ],
+)
+def test_reply_is_cut_by_its_reason_or_its_length(
+    tmp_path: Path, columns: dict[str, Any], status: str
+) -> None:
+    """verl's engines say `completed` in both cases, so the number of tokens decides."""
+    assert answer(tmp_path, "replies_truncated", each_with(**columns)).status == status
+
+
+def test_special_token_in_a_first_message_is_found(tmp_path: Path) -> None:
+    """A template that was applied twice puts them there; marks of calls, and of a turn's end, are none."""
+    leaked = each_with(reply="4", messages_user=1, input='{"messages":["<|im_start|>user"]}')
+    usual = each_with(reply="<tool_call>{}</tool_call><|python_tag|> <s>", messages_user=1, input="{}")
+    ended = each_with(reply="The answer is 4.<|end|>\n</s></s>")
+    assert answer(tmp_path / "a", "special_tokens_in_text", leaked).status == "unhealthy"
+    assert answer(tmp_path / "b", "special_tokens_in_text", usual).status == "healthy"
+    assert answer(tmp_path / "c", "special_tokens_in_text", ended).status == "healthy"
+
+
+def two_turns(**second: Any) -> Iterator[dict[str, Any]]:
+    """Yield eight trajectories whose second call continues the first, of 40 tokens and 10 of reply."""
+    yield from trajectories(8)
+    for index in range(8):
+        yield call(index, 1, 0, tokens_in=40, tokens_out=10)
+        yield call(index, 1, 1, continues=span(index, 1, 0), **second)
+
+
+@pytest.mark.parametrize(
+    ("shared", "length", "status"),
+    [
+        (50, 70, "healthy"),
+        (49, 70, "healthy"),  # the token that ends a turn
+        (44, 70, "unhealthy"),  # the reasoning of the reply was removed
+        (40, 70, "unhealthy"),  # the reply was replaced
+        (40, 40, "healthy"),  # another sample of the same prompt
+    ],
+)
+def test_tokens_that_are_no_prefix_of_the_next_prompt_are_an_edit(
+    tmp_path: Path, shared: int, length: int, status: str
+) -> None:
+    """Going back to an earlier prompt is none."""
+    found = answer(tmp_path, "context_edited", two_turns(shared=shared, turn_length=length))
+    assert found.status == status
+
+
+def test_conversation_of_another_agent_is_no_edit(tmp_path: Path) -> None:
+    """It begins with the same system prompt, and the first conversation goes on."""
+    rows = list(two_turns(shared=50, turn_length=70))
+    rows += [
+        call(index, 1, 2, continues=span(index, 1, 0), shared=20, turn_length=60)
+        | {"parent_span_id": "b" * 16}
+        for index in range(8)
+    ]
+    assert answer(tmp_path, "context_edited", rows).status == "healthy"
+
+
+def test_turns_without_a_reference_are_unobserved(tmp_path: Path) -> None:
+    """Nobody knows whether one continues another."""
+    rows = [*trajectories(8), *(call(index, 1, turn, reply="x") for index in range(8) for turn in (0, 1))]
+    assert answer(tmp_path, "context_edited", rows).status == "unobserved"
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"), [("#### 42", "unobserved"), ("I add the two numbers. " * 12, "unhealthy")]
+)
+def test_only_long_replies_can_be_copies(tmp_path: Path, reply: str, status: str) -> None:
+    """Siblings give the same short answer because it is right."""
+    assert answer(tmp_path, "siblings_identical", each_with(reply=reply)).status == status
+
+
+def test_trajectories_of_different_groups_are_no_copies(tmp_path: Path) -> None:
+    """Siblings are compared."""
+    rows = [*trajectories(8), *(call(index, 1, reply=f"{index % 4}" * 300) for index in range(8))]
+    assert answer(tmp_path, "siblings_identical", rows).status == "healthy"

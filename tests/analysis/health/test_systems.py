@@ -1,0 +1,165 @@
+"""Tools, weights and processes: bursts of errors, stale versions, slow workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rollout.analysis.health.workers import worker_of
+from tests.analysis.health.answers import answer, call, trace, trajectories
+from tests.table.tables import row
+
+
+def tool(number: int, step: int, name: str = "search", **columns: Any) -> dict[str, Any]:
+    """Return a tool call in a trajectory."""
+    short = trace(step * 1000 + number)
+    ids = (f"d{step:03}{number:04}", "a" + short)
+    return row(short, *ids, kind="TOOL", tool_name=name, name=f"execute_tool {name}", step=step, **columns)
+
+
+def failing(broken: range, error: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield eight steps of 40 trajectories whose tool fails in some steps."""
+    for step in range(1, 9):
+        yield from trajectories(40, step)
+        for number in range(40):
+            fails = number == 7 or (step in broken and number % 2 == 0)
+            yield tool(number, step, **({"status": "error", **error} if fails else {}))
+
+
+def test_tool_that_starts_failing_is_a_burst(tmp_path: Path) -> None:
+    """The message names tool, error, steps and the usual share."""
+    finding = answer(tmp_path, "tool_error_burst", failing(range(6, 9), {"error_type": "TimeoutError"}))
+    assert (finding.status, finding.steps) == ("unhealthy", (6, 7, 8))
+    assert finding.message == (
+        "Tool `search` failed with TimeoutError in 52% of the trajectories of steps 6–8 that call it; "
+        "before, 2.5%."
+    )
+    assert finding.evidence[:2] == ("6/0/0", "7/0/0")
+
+
+def test_errors_without_a_class_are_told_apart_by_their_message(tmp_path: Path) -> None:
+    """Numbers in it do not matter."""
+    error = {"error_message": "port 8080 refused\nTraceback"}
+    finding = answer(tmp_path, "tool_error_burst", failing(range(6, 9), error))
+    assert "failed with port # refused in" in finding.message
+
+
+def test_tool_that_fails_at_a_steady_rate_is_healthy(tmp_path: Path) -> None:
+    """Half of all programs that a model writes may be wrong."""
+    found = answer(tmp_path, "tool_error_burst", failing(range(1, 9), {"error_type": "NameError"}))
+    assert found.status == "healthy"
+
+
+def test_run_without_tools_is_unobserved(tmp_path: Path) -> None:
+    """Neither errors nor parse failures are known."""
+    rows = list(trajectories(8))
+    for name in ("tool_error_burst", "tool_calls_unparsable"):
+        assert answer(tmp_path / name, name, rows).status == "unobserved"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"kind": "TOOL", "tool_name": "search", "error_message": "Invalid JSON in arguments for 'search'"},
+        {"kind": "CHAIN", "name": "HermesToolParser.extract_tool_calls", "error_type": "ToolCallFormatError"},
+        {"kind": "TOOL", "tool_name": "search", "error_type": "json.decoder.JSONDecodeError"},
+    ],
+)
+def test_parse_error_in_a_span_is_found(tmp_path: Path, failure: dict[str, Any]) -> None:
+    """verl's tools, a decorated parser and a tool that decodes its arguments."""
+    rows = [*trajectories(8)]
+    for number in range(8):
+        short = trace(1000 + number)
+        rows.append(row(short, f"d{number}", "a" + short, status="error", **failure))
+    assert answer(tmp_path, "tool_calls_unparsable", rows).status == "unhealthy"
+
+
+# --- weights -----------------------------------------------------------------------------------------------
+
+
+def versions(*of_steps: int) -> list[dict[str, Any]]:
+    """Return steps of eight trajectories from these versions of the weights."""
+    return [
+        each
+        for step, version in enumerate(of_steps, 1)
+        for each in trajectories(8, step, policy_version_min=version, policy_version_max=version)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "steps"),
+    [
+        ((0, 1, 2, 3, 4, 5), ()),
+        ((0, 4, 8, 12, 16), ()),  # several updates per step
+        ((0, 0, 0, 1, 1, 1, 2, 2, 2), ()),  # new weights every third step
+        ((0, 1, 2, 3, 3, 3, 3), (5, 6, 7)),
+        ((0, 0, 0, 0, 0, 0), (1, 2, 3, 4, 5, 6)),
+        ((3, 3), ()),
+    ],
+)
+def test_weights_that_stop_to_arrive_are_found(
+    tmp_path: Path, of_steps: tuple[int, ...], steps: tuple[int, ...]
+) -> None:
+    """A run whose versions rise now and then is healthy."""
+    assert answer(tmp_path, "policy_lag", versions(*of_steps)).steps == steps
+
+
+def test_weights_without_a_version_are_unobserved(tmp_path: Path) -> None:
+    """Nobody knows their age."""
+    assert answer(tmp_path, "policy_lag", trajectories(8)).status == "unobserved"
+
+
+# --- processes ---------------------------------------------------------------------------------------------
+
+
+def two_workers(slow_factor: float, tokens: int = 100) -> Iterator[dict[str, Any]]:
+    """Yield three steps of two processes, of which one is slower and has other replies."""
+    for step in range(1, 4):
+        yield from trajectories(40, step)
+        for number in range(40):
+            is_second = number % 2
+            seconds = (2.0 + number % 5 / 10) * (slow_factor * tokens / 100 if is_second else 1)
+            yield call(number, step, tokens_out=tokens if is_second else 100) | {
+                "duration_ns": int(seconds * 1e9),
+                "resource": f'{{"rollout.segment.id":"{70 + is_second}-ab.00000{step}"}}',
+            }
+
+
+def test_slow_process_is_named(tmp_path: Path) -> None:
+    """Its spans are in a file of their own each step."""
+    finding = answer(tmp_path, "slow_worker", two_workers(2.0))
+    assert (finding.status, finding.steps) == ("unhealthy", (1, 2, 3))
+    assert (
+        finding.message == "Process 71-ab takes 2.0 times as long as the others for `generate` in steps 1–3."
+    )
+
+
+def test_process_with_longer_replies_is_not_slow(tmp_path: Path) -> None:
+    """Time counts per token."""
+    assert answer(tmp_path, "slow_worker", two_workers(1.0, tokens=400)).status == "healthy"
+
+
+def test_single_process_is_unobserved(tmp_path: Path) -> None:
+    """There is none to compare it with."""
+    rows = [each | {"resource": '{"process.pid":7}'} for each in two_workers(1.0) if each["kind"] == "LLM"]
+    assert answer(tmp_path, "slow_worker", [*trajectories(8), *rows]).status == "unobserved"
+
+
+@pytest.mark.parametrize(
+    ("resource", "worker"),
+    [
+        (None, None),
+        ("{", None),
+        ("[]", None),
+        ('{"rollout.segment.id":"5460-90516bf7b90a1a7f.000001"}', "5460-90516bf7b90a1a7f"),
+        ('{"rollout.segment.id":"5460-90.000002","host.name":"n1"}', "5460-90 on n1"),
+        ('{"service.instance.id":"w3"}', "w3"),
+        ('{"host.name":"n1","process.pid":7}', "7 on n1"),
+    ],
+)
+def test_process_of_a_span(resource: str | None, worker: str | None) -> None:
+    """Ours have the segment's file; spans of other systems say host, instance or process id."""
+    assert worker_of(resource) == worker

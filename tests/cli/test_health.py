@@ -1,0 +1,153 @@
+"""`otel-rollout health` answers on the terminal, as JSON and as a page, and by its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from otel_rollout.analysis.health.checks import BUILT_IN
+from otel_rollout.cli import app
+from tests.analysis.generated_run import Shape, written
+from tests.table.tables import root, row, score
+from tests.table.tables import written as small
+
+_HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e"
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    ran = CliRunner().invoke(app, ["health", *map(str, arguments)], env={"COLUMNS": "200"})
+    assert ran.exit_code == code, ran.output
+    return ran
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a table of a run whose tool `search` fails from step 4 on."""
+    path = tmp_path_factory.mktemp("tables") / "table"
+    written(path, Shape(640, steps=8, faults=("tool_error_burst",)))
+    return path
+
+
+def test_unhealthy_run_ends_with_status_1_and_names_what_show_takes(broken: Path) -> None:
+    """The JSON has the documented form, and `show` takes every trajectory that it names."""
+    checks = json.loads(run("--from", broken, "--json", code=1).stdout)["checks"]
+    assert [check["name"] for check in checks] == [check.name for check in BUILT_IN]
+    assert {tuple(check) for check in checks} == {("name", "status", "steps", "evidence", "message")}
+    found = {check["name"]: check for check in checks if check["status"] == "unhealthy"}
+    assert set(found) == {"tool_error_burst"}
+    burst = found["tool_error_burst"]
+    assert burst["steps"] == [4, 5, 6, 7, 8]
+    for reference in burst["evidence"]:
+        shown = CliRunner().invoke(app, ["show", reference, "--from", str(broken)], env={"COLUMNS": "200"})
+        assert shown.exit_code == 0
+        assert "ConnectionError" in shown.output
+
+
+def test_terminal_shows_each_answer_with_the_command_to_look_closer(broken: Path) -> None:
+    """What is unhealthy comes last, where a person looks."""
+    lines = run("--from", broken, code=1).output.splitlines()
+    assert sum(line.startswith("✓") for line in lines) == 13
+    place = next(index for index, line in enumerate(lines) if line.startswith("✗"))
+    assert "tool_error_burst" in lines[place]
+    assert "otel-rollout show " in lines[place + 1]
+    assert lines[-2].endswith("640 trajectories, 1 unhealthy, 13 healthy")
+    assert lines[-1] == f"from {broken}"
+
+
+def test_only_and_skip_choose_checks_and_step_their_range(broken: Path) -> None:
+    """A run is healthy before its fault, and without the check that finds it."""
+    names = "reward_missing, tool_error_burst"
+    checks = json.loads(run("--from", broken, "--only", names, "--step", "1-3", "--json").stdout)["checks"]
+    assert [(check["name"], check["status"]) for check in checks] == [
+        ("reward_missing", "healthy"),
+        ("tool_error_burst", "healthy"),
+    ]
+    run("--from", broken, "--skip", "tool_error_burst")
+
+
+def test_page_stands_alone_and_names_steps_and_trajectories(broken: Path, tmp_path: Path) -> None:
+    """What is unhealthy comes first, and nothing is linked."""
+    page = tmp_path / "health.html"
+    assert "Written to" in run("--from", broken, "--html", page, code=1).output
+    text = page.read_text()
+    assert text.index("tool_error_burst") < text.index("reward_missing")
+    assert "1 unhealthy, 13 healthy" in text
+    assert "<script" not in text
+    assert "href" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "reward_mising"], "There is no check 'reward_mising'. Did you mean 'reward_missing'?"),
+        (["--step", "9-1"], "ends before it begins"),
+        (["--step", "99"], "has no trajectory in these steps."),
+        (["--run", "nothing"], "There is no run 'nothing'."),
+        (["--json", "--html", "x.html"], "exclude each other"),
+        (["--only", ","], "names no check"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(broken: Path, arguments: list[str], said: str) -> None:
+    """There is no stack trace."""
+    ran = run("--from", broken, *arguments, code=2)
+    assert said in ran.output
+    assert "Traceback" not in ran.output
+
+
+def test_missing_table_is_status_2(tmp_path: Path) -> None:
+    """The line says what to do."""
+    assert "Traceback" not in run("--from", tmp_path / "nothing", code=2).output
+
+
+def test_table_of_hostile_names_harms_nothing(tmp_path: Path) -> None:
+    """Names of samples, tools, errors and runs are shown, and never interpreted."""
+    rows = []
+    for number in range(40):
+        short = f"{number + 1:x}"
+        identity = {"sample_index": _HOSTILE, "rollout_n": number, "step": None, "run_id": _HOSTILE}
+        nobody = {**identity, "experiment": None, "project": None}
+        error = {"status": "error", "error_type": _HOSTILE, "tool_name": _HOSTILE}
+        rows += [
+            root(short, **nobody),
+            row(short, f"b{number}", "a" + short, kind="TOOL", **error, **nobody),
+            score(short, f"c{number}", number / 7, **nobody),
+        ]
+    small(tmp_path / "table", rows)
+    page = run("--from", tmp_path / "table", "--html", "-", code=1).output
+    printed = run("--from", tmp_path / "table", code=1).output
+    for text in (page, printed):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_one_trajectory_is_not_unhealthy(tmp_path: Path) -> None:
+    """A single one says little, and most of it is unobserved."""
+    small(tmp_path / "table", [root("1"), score("1", "b", 1.0)])
+    checks = json.loads(run("--from", tmp_path / "table", "--json").stdout)["checks"]
+    assert {check["status"] for check in checks} == {"healthy", "unobserved"}
+
+
+def test_trajectories_of_two_runs_with_one_name_are_named_by_trace_id(tmp_path: Path) -> None:
+    """`show` would not know which one is meant."""
+    rows = [
+        root(
+            f"{run_number}{number}",
+            run_id=f"run-{run_number}",
+            rollout_n=number,
+            start_ns=10**18 + run_number,
+        )
+        for run_number in (1, 2)
+        for number in range(8)
+    ]
+    rewards = [
+        score(f"2{number}", f"b{number}", 0.5, run_id="run-2", rollout_n=number) for number in range(8)
+    ]
+    small(tmp_path / "table", [*rows, *rewards])
+    ran = run("--from", tmp_path / "table", "--only", "reward_constant", "--json", code=1)
+    (check,) = json.loads(ran.stdout)["checks"]
+    assert check["evidence"] == ["20".zfill(32)]
