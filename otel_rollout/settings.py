@@ -35,6 +35,8 @@ ApplicationProvider: TypeAlias = Literal["auto", "share", "apart"]
 """Whether spans of trajectories go through the application's own tracer provider."""
 SpoolFull: TypeAlias = Literal["newest", "trajectories"]
 """What is dropped when the spool fills up."""
+StepMetrics: TypeAlias = Literal["none", "mlflow"]
+"""The tracker whose run gets metrics of each step."""
 Giver: TypeAlias = Literal["founder", "starter"]
 """The process whose value the forwarder gets: the run's founder, or the starter of the forwarder."""
 
@@ -334,6 +336,21 @@ class Settings:
         "Seconds a group may wait for its siblings to end and for their scores before it is decided.",
         setting_parsers.seconds,
         300.0,
+        forwarder="founder",
+    )
+    metrics: bool = _setting(
+        "OTEL_ROLLOUT_METRICS",
+        "`true` measures recorded spans for the MeterProvider that the application has set: model calls, "
+        "tools, trajectories and rewards. See docs/operations.md.",
+        setting_parsers.flag,
+        False,
+    )
+    step_metrics: StepMetrics = _setting(
+        "OTEL_ROLLOUT_STEP_METRICS",
+        "`mlflow` writes rewards, turns, tokens, errors and durations of each step as metrics into the "
+        "training's MLflow run. Needs the exporters `mlflow` and `delta`. See docs/operations.md.",
+        setting_parsers.choice(*get_args(StepMetrics)),
+        "none",
         forwarder="founder",
     )
     shutdown_timeout: float = _setting(
