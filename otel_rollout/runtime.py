@@ -242,6 +242,13 @@ def _started(configured: Settings) -> Runtime | None:
             "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
             started.node_dir / layout.FORWARDER_LOG,
         )
+    if started is not None and configured.missing_exporters and process.is_root:
+        _logger.warning(
+            "otel-rollout: OTEL_ROLLOUT_STEP_METRICS=%s has no effect without the exporter %s: its numbers "
+            "come from the rollout table and go to the tracker. Add it to OTEL_TRACES_EXPORTER.",
+            configured.step_metrics,
+            " and ".join(configured.missing_exporters),
+        )
     return started
 
 

@@ -397,6 +397,12 @@ class Settings:
         return tail_rule_syntax.tail_rules(self.outcome_keep)
 
     @property
+    def missing_exporters(self) -> list[str]:
+        """The exporters that ``step_metrics`` needs and that are not among ``exporters``."""
+        needed = [] if self.step_metrics == "none" else [self.step_metrics, "delta"]
+        return [name for name in needed if name not in self.exporters]
+
+    @property
     def experiment(self) -> str:
         """The name of the experiment, or the run's id if the experiment has no name."""
         return self.experiment_name or self.run_id

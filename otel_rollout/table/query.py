@@ -48,12 +48,14 @@ class Engine:
     Args:
         table: the opened table.
         keep: whether to keep the rows of views that cost most, for many queries in one process.
+        rows: SQL condition of the rows that the views see; all by default.
     """
 
-    def __init__(self, table: DeltaTable, keep: bool = False) -> None:
+    def __init__(self, table: DeltaTable, keep: bool = False, rows: str = "true") -> None:
         from deltalake import QueryBuilder
 
         self._table = table
+        self._rows = rows
         self._kept = views.SMALL | views.SLOW if keep else views.SMALL
         self._made: set[str] = set()
         self._builder = QueryBuilder(_SESSION)
@@ -125,7 +127,8 @@ class Engine:
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
-            return f"SELECT *{self._missing_columns()} FROM {views.STORED_ROWS}"  # noqa: S608
+            columns = f"*{self._missing_columns()}"
+            return f"SELECT {columns} FROM {views.STORED_ROWS} WHERE {self._rows}"  # noqa: S608
         if name == views.SPANS and not self._has_repeated_spans():
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
         return views.sql_of(name)

@@ -36,7 +36,6 @@ def calculator(a: int, b: int) -> float:
     return a / b
 
 
-@rollout_trace_op(kind="TOOL")
 def some_tool() -> None:
     """Do nothing."""
 
@@ -89,7 +88,7 @@ def main() -> None:
     otel_rollout.configure("spool", experiment_name="experiment")  # a second run
     with rollout_trace_attr(step=1):  # names without a limit, as a program may make them up
         for number in range(100):
-            rollout_trace_op(some_tool.__wrapped__, kind="TOOL", name=f"tool {number}")()
+            rollout_trace_op(kind="TOOL", name=f"tool {number}")(some_tool)()
     otel_rollout.shutdown()
     tools = [key for key in collected(reader) if key.startswith("rollout.tool.duration")]
     print(json.dumps([len(tools), any("gen_ai.tool.name=_OTHER" in key for key in tools)]))
