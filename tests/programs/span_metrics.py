@@ -6,7 +6,7 @@ from typing import Any
 
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
@@ -53,9 +53,11 @@ def collected(reader: InMemoryMetricReader) -> dict[str, Any]:
                     labels = dict(point.attributes or {})
                     assert [labels.pop(name) for name in IDENTITY] == ["otel-rollout", "experiment"]
                     key = " ".join([metric.name, *(f"{n}={v}" for n, v in sorted(labels.items()))])
-                    if not isinstance(point, HistogramDataPoint):
+                    if isinstance(point, NumberDataPoint):
                         found[key] = point.value
-                    elif metric.unit == "s":
+                        continue
+                    assert isinstance(point, HistogramDataPoint)
+                    if metric.unit == "s":
                         assert 0 <= point.sum < 60
                         found[key] = point.count
                     else:
