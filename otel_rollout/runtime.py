@@ -244,8 +244,8 @@ def _started(configured: Settings) -> Runtime | None:
         )
     if started is not None and configured.missing_exporters and process.is_root:
         _logger.warning(
-            "otel-rollout: OTEL_ROLLOUT_STEP_METRICS=%s has no effect without the exporter %s: its numbers "
-            "come from the rollout table and go to the tracker. Add it to OTEL_TRACES_EXPORTER.",
+            "otel-rollout: OTEL_ROLLOUT_STEP_METRICS=%s has no effect without %s in "
+            "OTEL_TRACES_EXPORTER: its numbers come from the rollout table and go to the tracker.",
             configured.step_metrics,
             " and ".join(configured.missing_exporters),
         )

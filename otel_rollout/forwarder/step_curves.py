@@ -229,7 +229,9 @@ def curves_of(
         exporters: the exporters that are set up, by name.
     """
     name = configured.step_metrics
-    is_home = configured.home_node in ("", configured.node or layout.node_id())
+    # By the directory: this machine may also forward the directories of others, which were copied here.
+    home = layout.node_directory(Path(), "", configured.home_node or configured.node)
+    is_home = node_dir.name == home.name
     if name == "none" or not is_home:
         return None
     tracker = exporters.get(name)
