@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from otel_rollout import _state
 from otel_rollout._state import process
@@ -69,6 +69,7 @@ class Runtime:
             whole_trajectories=configured.spool_full == "trajectories",
             found=found,
             redact=redact,
+            observe=_span_observer(configured),
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
         self.provider = RecordingTracerProvider(self.writer, decision)
@@ -241,6 +242,13 @@ def _started(configured: Settings) -> Runtime | None:
             "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
             started.node_dir / layout.FORWARDER_LOG,
         )
+    if started is not None and configured.missing_exporters and process.is_root:
+        _logger.warning(
+            "otel-rollout: OTEL_ROLLOUT_STEP_METRICS=%s has no effect without %s in "
+            "OTEL_TRACES_EXPORTER: its numbers come from the rollout table and go to the tracker.",
+            configured.step_metrics,
+            " and ".join(configured.missing_exporters),
+        )
     return started
 
 
@@ -264,6 +272,15 @@ def _sampler_decision(configured: Settings) -> Decision | None:
     except ValueError as error:
         _logger.error("otel-rollout: %s; all trajectories are recorded.", error)
         return None
+
+
+def _span_observer(configured: Settings) -> Callable[[bytes], object] | None:
+    """Return what measures recorded spans; None if no metrics of spans are wanted."""
+    if not configured.metrics:
+        return None
+    from otel_rollout.account.span_metrics import SpanMetrics  # late: it costs time, and is off by default
+
+    return SpanMetrics().observe
 
 
 def _resource(configured: Settings) -> dict[str, str]:

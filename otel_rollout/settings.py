@@ -35,6 +35,8 @@ ApplicationProvider: TypeAlias = Literal["auto", "share", "apart"]
 """Whether spans of trajectories go through the application's own tracer provider."""
 SpoolFull: TypeAlias = Literal["newest", "trajectories"]
 """What is dropped when the spool fills up."""
+StepMetrics: TypeAlias = Literal["none", "mlflow"]
+"""The tracker whose run gets metrics of each step."""
 Giver: TypeAlias = Literal["founder", "starter"]
 """The process whose value the forwarder gets: the run's founder, or the starter of the forwarder."""
 
@@ -336,6 +338,21 @@ class Settings:
         300.0,
         forwarder="founder",
     )
+    metrics: bool = _setting(
+        "OTEL_ROLLOUT_METRICS",
+        "`true` measures recorded spans for the MeterProvider that the application has set: model calls, "
+        "tools, trajectories and rewards. See docs/operations.md.",
+        setting_parsers.flag,
+        False,
+    )
+    step_metrics: StepMetrics = _setting(
+        "OTEL_ROLLOUT_STEP_METRICS",
+        "`mlflow` writes rewards, turns, tokens, errors and durations of each step as metrics into the "
+        "training's MLflow run. Needs the exporters `mlflow` and `delta`. See docs/operations.md.",
+        setting_parsers.choice(*get_args(StepMetrics)),
+        "none",
+        forwarder="founder",
+    )
     shutdown_timeout: float = _setting(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT",
         "Seconds that `shutdown()`, and the exit of the run's first process, wait for delivery.",
@@ -378,6 +395,12 @@ class Settings:
     def tail_rules(self) -> dict[str, float]:
         """Tail-sampling rule → its number; empty if all groups are delivered."""
         return tail_rule_syntax.tail_rules(self.outcome_keep)
+
+    @property
+    def missing_exporters(self) -> list[str]:
+        """The exporters that ``step_metrics`` needs and that are not among ``exporters``."""
+        needed = [] if self.step_metrics == "none" else [self.step_metrics, "delta"]
+        return [name for name in needed if name not in self.exporters]
 
     @property
     def experiment(self) -> str:

@@ -68,6 +68,8 @@ def test_every_setting_is_read_from_its_variable():
         "outcome_bytes": ("1000000", 1_000_000),
         "outcome_deadline": ("60", 60.0),
         "keep": ("true", True),
+        "metrics": ("true", True),
+        "step_metrics": ("MLflow", "mlflow"),
         "shutdown_timeout": ("1.5", 1.5),
         "instrument": ("openai,langchain", "openai,langchain"),
         "forwarder_linger": ("0", 0.0),

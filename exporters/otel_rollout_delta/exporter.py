@@ -56,6 +56,11 @@ class DeltaSpanExporter(GuardedExporter):
         """Whether the table is a directory of this machine."""
         return self._location.path is not None
 
+    @property
+    def table_uri(self) -> str:
+        """Address of the table."""
+        return self._location.uri
+
     def write(self, spans: Sequence[ReadableSpan]) -> None:
         """Append spans as a batch of this exporter's own; the forwarder calls :meth:`commit`."""
         self._number += 1

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mlflow.tracing.client import TracingClient
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+    from otel_rollout.exporting.api import MetricPoint
     from otel_rollout_mlflow.feedback import MlflowFeedback
     from otel_rollout_mlflow.settings import MlflowSettings
 
@@ -109,6 +110,19 @@ class StoreTarget:
         """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
         with _failures(f"linking traces to the run {run_id}"):
             self._client.store.link_traces_to_run(list(trace_ids), run_id)
+
+    def metric_steps(self, run_id: str, name: str) -> set[int]:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        with _failures(f"reading the metric {name} of the run {run_id}"):
+            return {point.step for point in self._client.store.get_metric_history(run_id, name)}
+
+    def log_metrics(self, run_id: str, points: Sequence[MetricPoint]) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
+        from mlflow.entities import Metric
+
+        values = [Metric(point.name, point.value, point.time_ms, point.step) for point in points]
+        with _failures(f"writing metrics of the run {run_id}"):
+            self._client.store.log_batch(run_id, values, params=[], tags=[])
 
     def traces_of(
         self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False

@@ -8,7 +8,7 @@ from typing import Final
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.exporting.api import ExportFailure
+from otel_rollout.exporting.api import ExportFailure, MetricPoint
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
@@ -125,6 +125,30 @@ class MlflowSpanExporter(TrackerExporter):
         # All experiments: other nodes and earlier forwarders may have delivered to projects unknown here.
         experiment_ids = [self._experiment_id(None)] if is_fixed else self._target.experiment_ids()
         self._run.publish(run, rollout_run_id, experiment_ids)
+
+    @property
+    def own_run(self) -> str | None:
+        """The run that the settings name; None without one."""
+        return self._settings.run_id
+
+    def logged_steps(self, run: str, name: str) -> set[int] | ExportFailure:
+        """Return the steps at which a run has a value of a metric. Never raises."""
+        found: set[int] = set()
+
+        def look() -> None:
+            self._connect()
+            found.update(self._target.metric_steps(run, name))
+
+        return self.guarded(look) or found
+
+    def log_metrics(self, run: str, points: Sequence[MetricPoint]) -> ExportFailure | None:
+        """Write values of metrics into a run. Never raises."""
+
+        def log() -> None:
+            self._connect()
+            self._target.log_metrics(run, points)
+
+        return self.guarded(log)
 
     def find_trajectories(
         self, scores: Sequence[TrajectoryIdentity]

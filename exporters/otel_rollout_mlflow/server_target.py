@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+    from otel_rollout.exporting.api import MetricPoint
     from otel_rollout_mlflow.feedback import MlflowFeedback
 
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
@@ -101,12 +102,27 @@ class ServerTarget:
         """
         request = {"trace_ids": list(trace_ids), "run_id": run_id}
         response = self._send("POST", "/api/2.0/mlflow/traces/link-to-run", json=request)
-        if _error_code(response) == _NOT_THERE:
-            raise UndeliveredError(
-                FailureKind.REFUSED,
-                f"MLflow answered {described(response)} when linking traces to the run {run_id}.",
-            )
-        self._session.check(response, f"linking traces to the run {run_id}")
+        self._check_run(response, f"linking traces to the run {run_id}")
+
+    def metric_steps(self, run_id: str, name: str) -> set[int]:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
+        wanted = {"run_id": run_id, "metric_key": name}
+        response = self._send("GET", "/api/2.0/mlflow/metrics/get-history", params=wanted)
+        self._check_run(response, f"reading the metric {name} of the run {run_id}")
+        try:
+            return {int(point.get("step", 0)) for point in response.json().get("metrics", [])}
+        except (ValueError, AttributeError, TypeError):
+            raise self._not_mlflow(response) from None
+
+    def log_metrics(self, run_id: str, points: Sequence[MetricPoint]) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
+        values = [
+            {"key": point.name, "value": point.value, "step": point.step, "timestamp": point.time_ms}
+            for point in points
+        ]
+        request = {"run_id": run_id, "metrics": values}
+        response = self._send("POST", "/api/2.0/mlflow/runs/log-batch", json=request)
+        self._check_run(response, f"writing metrics of the run {run_id}")
 
     def traces_of(
         self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False
@@ -217,6 +233,14 @@ class ServerTarget:
                 FailureKind.UNAVAILABLE, f"MLflow answered {described(response)} when {action}."
             )
         self._check_batch(response, action)
+
+    def _check_run(self, response: requests.Response, action: str) -> None:
+        """Check an answer about a run, which may not exist."""
+        if _error_code(response) == _NOT_THERE:
+            raise UndeliveredError(
+                FailureKind.REFUSED, f"MLflow answered {described(response)} when {action}."
+            )
+        self._session.check(response, action)
 
     def _check_batch(self, response: requests.Response, action: str) -> None:
         if _error_code(response) in _REJECTED_CODES:

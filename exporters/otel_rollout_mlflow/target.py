@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+    from otel_rollout.exporting.api import MetricPoint
     from otel_rollout_mlflow.feedback import MlflowFeedback
 
 
@@ -72,6 +73,15 @@ class Target(Protocol):
 
     def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
         """Link at most ``MAX_LINKS`` traces to a run; linked traces stay linked.
+
+        A run that does not exist is REFUSED.
+        """
+
+    def metric_steps(self, run_id: str, name: str) -> set[int]:
+        """Return the steps at which a run has a value of a metric; none if the run does not exist."""
+
+    def log_metrics(self, run_id: str, points: Sequence[MetricPoint]) -> None:
+        """Write values of metrics into a run, all or none; equal values with equal times once.
 
         A run that does not exist is REFUSED.
         """

@@ -137,6 +137,50 @@ class LinksRuns(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class MetricPoint:
+    """A number on a curve of a tracker's run.
+
+    Attributes:
+        name: the curve's name.
+        value: the number.
+        step: its place on the axis of training steps.
+        time_ms: when it was measured, Unix time in ms.
+    """
+
+    name: str
+    value: float
+    step: int
+    time_ms: int
+
+
+@runtime_checkable
+class LogsMetrics(Protocol):
+    """An exporter that can write numbers into a run of its tracker."""
+
+    @property
+    def own_run(self) -> str | None:
+        """The run that the exporter's settings name; None without one."""
+
+    def logged_steps(self, run: str, name: str) -> set[int] | ExportFailure:
+        """Return the steps at which a curve of a run has a number. Must not raise."""
+
+    def log_metrics(self, run: str, points: Sequence[MetricPoint]) -> ExportFailure | None:
+        """Write at most 1,000 numbers into a run, all or none. Must not raise.
+
+        A number that was written before with the same value and time is not written again.
+        """
+
+
+@runtime_checkable
+class WritesTable(Protocol):
+    """An exporter whose target is a rollout table."""
+
+    @property
+    def table_uri(self) -> str:
+        """Address of the table."""
+
+
 @runtime_checkable
 class ResolvesIdentities(Protocol):
     """An exporter that finds, in its target, the trajectories of scores by identity.

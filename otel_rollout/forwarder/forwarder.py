@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
@@ -31,6 +31,9 @@ from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
+
+if TYPE_CHECKING:
+    from otel_rollout.forwarder.step_curves import StepCurves
 
 _SCAN_INTERVAL = 0.2
 """Seconds between checks for living writers."""
@@ -74,6 +77,7 @@ class Forwarder:
         self._recovery = CrashRecovery(node_dir)
         self._deliveries: list[Delivery] = []
         self._tail_sampling: TailSampling | None = None
+        self._curves: StepCurves | None = None
 
     def run(self) -> None:
         """Deliver until nothing is left to do, or another forwarder takes over."""
@@ -96,6 +100,8 @@ class Forwarder:
         try:
             is_finished = self._follow()
         finally:
+            if self._curves is not None:
+                self._curves.stop(_STOP_TIMEOUT)
             for delivery in self._deliveries:
                 delivery.stop(_STOP_TIMEOUT)
             if self._tail_sampling is not None:
@@ -114,11 +120,13 @@ class Forwarder:
         is_tail_sampled = bool(self._settings.outcome_keep)
         options = DeliveryOptions(self._settings.project_name, is_tail_sampled)
         deliveries = []
+        exporters = {}
         for name, exporter_options in self._settings.exporters.items():
             try:
                 exporter = self._exporter(name, exporter_options)
                 is_ours = self._lock.is_current
                 deliveries.append(Delivery(name, exporter, self._node_dir, is_ours, lines, options))
+                exporters[name] = exporter
             except Exception as error:
                 is_foreseen = isinstance(error, (SettingsError, ForeignFileError))
                 problem = str(error) if is_foreseen else f"exporter {name} cannot be set up"
@@ -127,7 +135,18 @@ class Forwarder:
         ledger.close()
         for delivery in deliveries:
             delivery.start()
+        self._curves = self._started_curves(exporters)
         return deliveries
+
+    def _started_curves(self, exporters: Mapping[str, SpanExporter]) -> StepCurves | None:
+        if self._settings.step_metrics == "none":
+            return None
+        from otel_rollout.forwarder.step_curves import curves_of  # late: it imports the table's modules
+
+        curves = curves_of(self._node_dir, self._settings, exporters)
+        if curves is not None:
+            curves.start()
+        return curves
 
     def _exporter(self, name: str, options: Mapping[str, Any]) -> SpanExporter:
         exporter = load(name, options)
@@ -144,8 +163,8 @@ class Forwarder:
         """Wait until no writer lives and all is delivered, or the lock is lost.
 
         Returns:
-            False if lines are still undelivered ``OTEL_ROLLOUT_FORWARDER_LINGER`` seconds after the last
-            writer ended.
+            False if lines, or metrics of steps, are still undelivered ``OTEL_ROLLOUT_FORWARDER_LINGER``
+            seconds after the last writer ended.
         """
         last_alive = last_cleanup = time.monotonic()
         while self._lock.is_current() and not self._lock.is_requested():
@@ -156,9 +175,11 @@ class Forwarder:
             writers = self._recovery.run()
             if self._tail_sampling is not None:
                 self._tail_sampling.is_over = writers.dead_are_complete and not writers.any_alive
+            is_delivered = writers.dead_are_complete and not writers.any_alive and self._is_settled()
+            is_complete = is_delivered if self._curves is None else self._curves.note_over(is_delivered)
             if writers.any_alive:
                 last_alive = time.monotonic()
-            elif writers.dead_are_complete and self._is_settled():
+            elif is_complete:
                 replace_unreadable(self._node_dir)
                 return True
             elif time.monotonic() - last_alive > self._settings.forwarder_linger:

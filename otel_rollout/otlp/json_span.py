@@ -40,6 +40,12 @@ class JsonAttributes:
         text = (self._values or self._by_key()).get(key, {}).get("stringValue")
         return text if isinstance(text, str) else None
 
+    def texts(self, key: str) -> list[str]:
+        """Return the texts of an attribute that is text or a list of texts; empty without any."""
+        value = (self._values or self._by_key()).get(key, {})
+        entries = value.get("arrayValue", {}).get("values", [value])
+        return [entry["stringValue"] for entry in entries if "stringValue" in entry]
+
     def set_text(self, key: str, text: str) -> None:
         """Change an attribute's text; raise KeyError if the attribute is missing."""
         (self._values or self._by_key())[key]["stringValue"] = text

@@ -18,6 +18,9 @@ from otel_rollout.otlp.chat_messages import ChatMessage, Event, decoded
 PREFIXES: Final = ("gen_ai.", "llm.", "openinference.", "traceloop.", "tool.", "embedding.", "pydantic_ai.")
 """Beginnings of the names of the attributes that are read here."""
 
+CUT_BY_LENGTH: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+"""Finish reasons, in lower case, of replies that were cut because they had become too long."""
+
 _INPUT: Final = "llm.input_messages."
 _OUTPUT: Final = "llm.output_messages."
 _PROMPT: Final = "gen_ai.prompt."
@@ -243,12 +246,17 @@ def _models(attributes: Mapping[str, Any]) -> tuple[str, str]:
 # --- tools --------------------------------------------------------------------------------------------------
 
 
-def read_tool(attributes: Mapping[str, Any]) -> ToolContents:
-    """Read a tool call."""
-    name = next(
+def tool_name_of(attributes: Mapping[str, Any]) -> str | None:
+    """Return the name of the tool that a span calls; None if no attribute says it."""
+    return next(
         (attributes[key] for key in (semconv.GEN_AI_TOOL_NAME, "tool.name", "traceloop.entity.name")
          if isinstance(attributes.get(key), str)), None
     )  # fmt: skip
+
+
+def read_tool(attributes: Mapping[str, Any]) -> ToolContents:
+    """Read a tool call."""
+    name = tool_name_of(attributes)
     given = _first(
         attributes, semconv.GEN_AI_TOOL_CALL_ARGUMENTS, semconv.INPUT_VALUE, "traceloop.entity.input"
     )

@@ -47,6 +47,7 @@ class Flusher:
         counters_lock: held during a change of the journal's counts.
         recreate: creates ``node_dir`` again after somebody has removed it.
         write: records a postponed line.
+        observe: gets all bytes of lines that reached a segment, in parts of any length. Must not raise.
 
     Attributes:
         is_idle: whether the thread sleeps until it is woken.
@@ -69,6 +70,7 @@ class Flusher:
         counters_lock: threading.RLock,
         recreate: Callable[[], object],
         write: Callable[[Line, Identity], object],
+        observe: Callable[[bytes], object] | None = None,
     ) -> None:
         self.is_idle = self.is_hurried = self.is_closing = self.is_stalled = False
         self.obstacle: str | None = None
@@ -82,6 +84,7 @@ class Flusher:
         self._counters_lock = counters_lock
         self._recreate = recreate
         self._write = write
+        self._observe = observe
         # Not an event: its lock is not reentrant, and a finalizer may record a span while its thread is
         # inside a method of the event. `SimpleQueue.put` is reentrant.
         self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -160,6 +163,8 @@ class Flusher:
             try:
                 with journal.unflushed(self._chunk_bytes()) as chunk:
                     written = os.write(segment.descriptor, chunk)
+                    if self._observe is not None:  # before `flushed` moves: flush() waits for it, too
+                        self._observe(bytes(chunk[:written]))
             except OSError as error:
                 self._meet_obstacle("disk", error.strerror or str(error))
                 return False

@@ -61,6 +61,7 @@ class SegmentWriter:
         found: creates ``node_dir`` again after somebody has removed it.
         redact: applied to each line before it is written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
+        observe: called in the flusher's thread with the bytes of lines that it has written.
 
     Attributes:
         id: the writer's name in the names of its files.
@@ -81,6 +82,7 @@ class SegmentWriter:
         found: Callable[[], object] = lambda: None,
         redact: Redaction | None = None,
         journal_bytes: int = JOURNAL_BYTES,
+        observe: Callable[[bytes], object] | None = None,
     ) -> None:
         self.id = layout.new_writer_id()
         self._redact = redact
@@ -114,6 +116,7 @@ class SegmentWriter:
             counters_lock=self.counters.lock,
             recreate=found,
             write=self.write,
+            observe=observe,
         )
         self._flusher.start()
 

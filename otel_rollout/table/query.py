@@ -50,6 +50,7 @@ class Engine:
         table: the opened table.
         keep: whether to keep the rows of views that cost most, for many queries in one process.
         session: further settings of the engine, by their names in DataFusion.
+        rows: SQL condition of the rows that the views see; all by default.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class Engine:
         table: DeltaTable,
         keep: bool = False,
         session: Mapping[str, str] = MappingProxyType({}),
+        rows: str = "true",
     ) -> None:
         from deltalake import QueryBuilder
 
         self._table = table
+        self._rows = rows
         self._kept = views.SMALL | views.SLOW if keep else views.SMALL
         self._made: set[str] = set()
         self._builder = QueryBuilder({**_SESSION, **session})
@@ -164,7 +167,8 @@ class Engine:
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
-            return f"SELECT *{self._missing_columns()} FROM {views.STORED_ROWS}"  # noqa: S608
+            columns = f"*{self._missing_columns()}"
+            return f"SELECT {columns} FROM {views.STORED_ROWS} WHERE {self._rows}"  # noqa: S608
         if name == views.SPANS and not self._has_repeated_spans():
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
         return views.sql_of(name)

@@ -41,12 +41,13 @@ def selected(selector: Any, series: list[Sample]) -> list[dict[str, str]]:
 
 
 def test_every_query_finds_something(collector, environment):
-    """After a failing tool and a reward each selector picks series.
+    """After a reward and a tool that fails a trajectory each selector picks series.
 
     The series have the labels that the panel groups by.
     """
     gateway = collector("gateway.yaml", "to-file.yaml", METRICS_INTERVAL="1s")
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
+    environment["OTEL_ROLLOUT_METRICS"] = "true"
     run_python("tests.collector.programs.failing_tool", environment)
 
     def complete() -> list[Sample] | None:
@@ -55,12 +56,13 @@ def test_every_query_finds_something(collector, environment):
             labels["span_name"] for name, labels, _ in series if name == "rollout_duration_seconds_count"
         }
         scored = any(name == "rollout_scores_calls_total" for name, _, _ in series)
-        return series if scored and counted >= {"tool", "rollout_trace"} else None
+        measured = any(name == "rollout_trajectory_turns_count" for name, _, _ in series)
+        return series if scored and measured and counted >= {"tool", "rollout_trace"} else None
 
     series = wait_for(complete, what="metrics of every span")
 
     queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
-    assert len(queries) >= 9
+    assert len(queries) >= 18
     for query in queries:
         for variable in VARIABLES:  # as Grafana does with "All"
             assert f'=~"${variable["name"]}"' in query

@@ -23,8 +23,9 @@ ABILITIES = {
 OWN = {
     "mlflow": {
         *("Announces", "Checks", "LinksRuns", "MayBeLocal", "NamesDestination", "Prepares"),
-        "ResolvesIdentities",
+        *("LogsMetrics", "ResolvesIdentities"),
     },
+    "delta": {"Checks", "CommitsBatches", "MayBeLocal", "NamesDestination", "Prepares", "WritesTable"},
     "weave": {"Announces", "Checks", "LinksRuns", "NamesDestination", "ResolvesIdentities"},
     "otlp": {"Checks", "ExportsLines", "NamesDestination"},
     "spool": {"Checks", "ExportsLines", "NamesDestination", "ReadsSpool"},
@@ -36,7 +37,7 @@ def abilities_of(exporter: SpanExporter) -> set[str]:
     return {name for name, ability in ABILITIES.items() if isinstance(exporter, ability)}
 
 
-@pytest.mark.parametrize("name", ["mlflow", "weave", "otlp"])
+@pytest.mark.parametrize("name", ["mlflow", "delta", "weave", "otlp"])
 def test_own_exporter_has_its_abilities(name):
     """Each exporter has the abilities that it is documented to have, and no other."""
     exporter = load(name, OPTIONS.get(name, {}))

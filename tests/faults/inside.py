@@ -51,8 +51,10 @@ def _step_clock(clock: Path) -> None:
 
 
 def _hurry(factor: float) -> None:
-    from otel_rollout.forwarder import retry_policy
+    from otel_rollout.forwarder import retry_policy, step_curves
 
+    pauses = {name: seconds / factor for name, seconds in dataclasses.asdict(step_curves.PAUSES).items()}
+    step_curves.PAUSES = step_curves.Pauses(**pauses)  # type: ignore[misc]
     usual = retry_policy.DEFAULT_POLICY
     retry_policy.DEFAULT_POLICY = dataclasses.replace(  # type: ignore[misc]
         usual,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +27,8 @@ _DISTINCT: Final = 0.5
 _BUDGET: Final = 400 << 20
 """Bytes of replies that are looked at; of more, evenly spread trajectories are."""
 _PARTS: Final = 1 << 16
-_CALL: Final = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_CALL: Final = "<tool_call>"
+_CALL_END: Final = "</tool_call>"
 _IN_TAGS: Final = "<function"
 """Beginning of a call of Qwen's coder models, which is no JSON."""
 
@@ -64,7 +64,8 @@ def is_repetitive(text: str) -> bool:
 
 def is_unparsable(text: str) -> bool:
     """Return whether a complete tool call in a text cannot be read."""
-    return any(not _is_call(body.strip()) for body in _CALL.findall(text))
+    parts = (part.partition(_CALL_END) for part in text.split(_CALL)[1:])
+    return any(not _is_call(body.strip()) for body, end, _ in parts if end)
 
 
 def _is_call(body: str) -> bool:
@@ -125,5 +126,5 @@ def _add(batch: Any, loops: _Tally, calls: _Tally) -> None:
     columns = (batch[name].to_pylist() for name in ("trace_id", "step", "reply"))
     for trace, step, reply in zip(*columns, strict=True):
         loops.add(trace, step, is_repetitive(reply))
-        if "<tool_call>" in reply:
+        if _CALL in reply:
             calls.add(trace, step, is_unparsable(reply))

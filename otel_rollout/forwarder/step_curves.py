@@ -1,0 +1,243 @@
+"""Write the numbers of each step into a tracker's run, from the rollout table.
+
+The table has the spans of every node. So one forwarder, that of the home machine, writes the numbers, with
+the definitions of the views. A tracker cannot take a number back. So a step is written once, when it is
+complete: a later step has begun, no trajectory runs, and no row has come for a while. Which steps are written
+stands in the tracker's run itself: a forwarder that begins anew writes what is missing there, and nothing
+twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.base.errors import warn_once
+from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint, WritesTable
+from otel_rollout.settings import Settings
+from otel_rollout.spool import layout
+from otel_rollout.table import step_metrics
+from otel_rollout.table.errors import NoTableError
+from otel_rollout.table.location import location_of
+from otel_rollout.table.step_metrics import TRAJECTORIES, StepKey, StepNumbers
+from otel_rollout.table.store import Store
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+_PREFIX: Final = "rollout/"
+_VALIDATION_PREFIX: Final = "rollout/validation/"
+_MAX_STEPS: Final = 64
+"""Maximum steps whose rows are read at once."""
+_NO_RUN: Final = ExportFailure(
+    FailureKind.REFUSED,
+    "no run of the tracker is known; publish_run(mlflow=…) or MLFLOW_RUN_ID names it",
+)
+_logger = logging.getLogger("otel_rollout.forwarder")
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """When steps are looked at and written, in seconds.
+
+    Attributes:
+        look: between two looks into the table.
+        tick: between two looks after the last process has ended.
+        settled: without a new row of a step, after which it is complete. Forwarders of other nodes commit
+            every 12 s.
+        settled_at_end: the same, after the last process on this machine has ended.
+        abandoned: without a new row of a step, after which its running trajectories do not count.
+        after_failure: before the next attempt.
+    """
+
+    look: float = 20.0
+    tick: float = 1.0
+    settled: float = 45.0
+    settled_at_end: float = 15.0
+    abandoned: float = 600.0
+    after_failure: float = 15.0
+
+
+PAUSES: Final = Pauses()
+
+
+class StepCurves:
+    """Writes the curves of a run, in a thread of its own.
+
+    Args:
+        node_dir: where the tracker's run is published.
+        run_id: id of the rollout's run.
+        tracker: the exporter of the tracker.
+        name: the exporter's name.
+        table: the rollout table.
+        pauses: when steps are written.
+    """
+
+    def __init__(
+        self, node_dir: Path, run_id: str, tracker: LogsMetrics, name: str, table: Store, pauses: Pauses
+    ) -> None:
+        self._node_dir = node_dir
+        self._run_id = run_id
+        self._tracker = tracker
+        self._name = name
+        self._table = table
+        self._pauses = pauses
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="step-curves", daemon=True)
+        self._run: str | None = None
+        self._written: set[StepKey] = set()
+        self._spans: dict[StepKey, tuple[int, float]] = {}
+        """Step → number of its rows, and when that number was new, by the monotonic clock."""
+        self._version: int | None = None
+        self._is_begun = self._is_refused = self._is_over = self._is_settled = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Stop the thread; the next forwarder writes what is missing."""
+        self._stop.set()
+        self._thread.join(timeout)
+
+    def note_over(self, is_over: bool) -> bool:
+        """Note whether no writer lives and everything is delivered; return whether all steps are written."""
+        self._is_over = is_over
+        self._is_settled = self._is_settled and is_over
+        return self._is_settled
+
+    def _work(self) -> None:
+        next_look = 0.0
+        while not self._stop.wait(self._pauses.tick):
+            if not self._is_over and time.monotonic() < next_look:
+                continue
+            try:
+                failure = self._write_due(self._is_over)
+            except Exception:
+                _logger.exception("metrics of steps could not be written")
+                failure = None
+            if failure is not None:
+                warn_once(f"metrics of steps are not written: {failure.message.rstrip('.')}", logger=_logger)
+                self._stop.wait(self._pauses.after_failure)
+            next_look = time.monotonic() + self._pauses.look
+
+    def _write_due(self, is_over: bool) -> ExportFailure | None:
+        """Write every complete step; return why some could not be written."""
+        run = layout.read_trackers(self._node_dir).get(self._name) or self._tracker.own_run
+        if run != self._run:
+            self._run, self._is_begun, self._is_refused = run, False, False
+        if run is None or self._is_refused:
+            self._is_settled = is_over
+            return _NO_RUN if is_over and run is None else None
+        if not self._is_begun and (failure := self._begin(run)) is not None:
+            return failure
+        table = self._opened()
+        if table is None:
+            self._is_settled = is_over
+            return None
+        self._look(table)
+        due = [key for key in sorted(self._spans) if self._is_due(key, is_over)]
+        failure = self._write(table, run, due, is_over)
+        self._is_settled = is_over and (self._is_refused or self._spans.keys() <= self._written)
+        return failure
+
+    def _begin(self, run: str) -> ExportFailure | None:
+        """Read from a run which steps it has."""
+        written: set[StepKey] = set()
+        for validate in (False, True):
+            found = self._tracker.logged_steps(run, _name_of(TRAJECTORIES, validate))
+            if isinstance(found, ExportFailure):
+                return self._failed(found)
+            written |= {StepKey(step, validate) for step in found}
+        self._written, self._is_begun = written, True
+        return None
+
+    def _opened(self) -> DeltaTable | None:
+        try:
+            return self._table.open()
+        except NoTableError:
+            return None
+
+    def _look(self, table: DeltaTable) -> None:
+        """Note which steps have got rows."""
+        if table.version() == self._version:
+            return
+        first = min(self._spans.keys() - self._written, default=max(self._spans, default=None))
+        found = step_metrics.spans_of_steps(table, self._run_id, first.step if first is not None else None)
+        now = time.monotonic()
+        for key, spans in found.items():
+            if self._spans.get(key, (0, 0.0))[0] != spans:
+                self._spans[key] = spans, now
+        self._version = table.version()
+
+    def _is_due(self, key: StepKey, is_over: bool) -> bool:
+        if key in self._written:
+            return False
+        if not is_over and not any(other.step > key.step for other in self._spans):
+            return False
+        return self._quiet_seconds(key) >= (self._pauses.settled_at_end if is_over else self._pauses.settled)
+
+    def _quiet_seconds(self, key: StepKey) -> float:
+        return time.monotonic() - self._spans[key][1]
+
+    def _write(self, table: DeltaTable, run: str, due: list[StepKey], is_over: bool) -> ExportFailure | None:
+        for first in range(0, len(due), _MAX_STEPS):
+            keys = due[first : first + _MAX_STEPS]
+            for step in step_metrics.numbers_of(table, self._run_id, {key.step for key in keys}):
+                if self._stop.is_set():
+                    return None
+                is_running = step.running and self._quiet_seconds(step.key) < self._pauses.abandoned
+                if step.key not in keys or (is_running and not is_over):
+                    continue
+                if (failure := self._tracker.log_metrics(run, points_of(step))) is not None:
+                    return self._failed(failure)
+                self._written.add(step.key)
+        return None
+
+    def _failed(self, failure: ExportFailure) -> ExportFailure:
+        """Note that a failure needs a person; the next forwarder tries again."""
+        self._is_refused = failure.kind is not FailureKind.UNAVAILABLE
+        return failure
+
+
+def points_of(step: StepNumbers) -> list[MetricPoint]:
+    """Return the numbers of a step as points of curves, at the time when the step ended."""
+    return [
+        MetricPoint(_name_of(name, step.key.validate), value, step.key.step, step.end_ms)
+        for name, value in step.values.items()
+    ]
+
+
+def _name_of(name: str, validate: bool) -> str:
+    return (_VALIDATION_PREFIX if validate else _PREFIX) + name
+
+
+def curves_of(
+    node_dir: Path, configured: Settings, exporters: Mapping[str, SpanExporter]
+) -> StepCurves | None:
+    """Return the curves that the settings ask for; None if another machine or nobody writes them.
+
+    Args:
+        node_dir: the node directory.
+        configured: settings of the run.
+        exporters: the exporters that are set up, by name.
+    """
+    name = configured.step_metrics
+    # By the directory: this machine may also forward the directories of others, which were copied here.
+    home = layout.node_directory(Path(), "", configured.home_node or configured.node)
+    is_home = node_dir.name == home.name
+    if name == "none" or not is_home:
+        return None
+    tracker = exporters.get(name)
+    table = next((exporter for exporter in exporters.values() if isinstance(exporter, WritesTable)), None)
+    if table is None or not isinstance(tracker, LogsMetrics):  # not set up, which is logged
+        return None
+    manifest = layout.read_manifest(node_dir)
+    run_id = manifest.run_id if manifest else configured.run_id
+    return StepCurves(node_dir, run_id, tracker, name, Store(location_of(table.table_uri)), PAUSES)

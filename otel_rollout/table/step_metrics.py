@@ -1,0 +1,107 @@
+"""Sum up the steps of a run as numbers, for the curves of a tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_rollout.otlp.model_calls import CUT_BY_LENGTH
+from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+TRAJECTORIES: Final = "trajectories"
+"""The number that each step has."""
+_CUT: Final = " OR ".join(
+    f"concat(', ', lower(finish_reason), ', ') LIKE '%, {reason}, %'" for reason in sorted(CUT_BY_LENGTH)
+)
+_STEPS: Final = """
+WITH step_trajectories AS (
+  SELECT
+    validate, step, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
+    count(*) FILTER (WHERE state = 'running') AS running, avg(reward) AS reward_mean,
+    stddev_samp(reward) AS reward_std, min(reward) AS reward_min, max(reward) AS reward_max,
+    avg(turns) AS turns_mean, sum(tool_calls) AS tool_calls, sum(tool_errors) AS tool_errors,
+    sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out,
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
+    max((date_part('epoch', start_time) + coalesce(seconds, 0)) * 1000) AS end_ms
+  FROM trajectories
+  WHERE step IN ({steps})
+  GROUP BY validate, step
+), step_groups AS (
+  SELECT
+    validate, step, count(*) AS groups, count(*) FILTER (WHERE rewards > 1 AND low = high) AS without_spread
+  FROM (
+    SELECT validate, step, sample_index, count(reward) AS rewards, min(reward) AS low, max(reward) AS high
+    FROM trajectories
+    GROUP BY validate, step, sample_index
+  ) AS of_rows
+  GROUP BY validate, step
+), step_replies AS (
+  SELECT validate, step, count(*) FILTER (WHERE {cut}) AS truncated
+  FROM turns
+  GROUP BY validate, step
+)
+SELECT
+  step_trajectories.*, step_groups.groups, step_groups.without_spread AS groups_without_spread,
+  coalesce(step_replies.truncated, 0) AS replies_truncated
+FROM step_trajectories
+  JOIN step_groups
+    ON step_trajectories.validate = step_groups.validate AND step_trajectories.step = step_groups.step
+  LEFT JOIN step_replies
+    ON step_trajectories.validate = step_replies.validate AND step_trajectories.step = step_replies.step
+ORDER BY step_trajectories.step, step_trajectories.validate
+"""
+
+
+class StepKey(NamedTuple):
+    """A step of training or of validation."""
+
+    step: int
+    validate: bool
+
+
+class StepNumbers(NamedTuple):
+    """The numbers of a step.
+
+    Attributes:
+        key: the step.
+        end_ms: end of its last trajectory, Unix time in ms.
+        running: trajectories whose root span is not in the table.
+        values: name → number; a number that is not known is missing.
+    """
+
+    key: StepKey
+    end_ms: int
+    running: int
+    values: Mapping[str, float]
+
+
+def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dict[StepKey, int]:
+    """Return each step of a run with the number of its rows, from one step on."""
+    condition = filters.equals("run_id", run_id)
+    if from_step is not None:
+        condition += f" AND step >= {from_step}"
+    rows = Engine(table).run(
+        "SELECT step, validate, count(*) AS spans FROM recorded_spans "  # noqa: S608
+        f"WHERE {condition} AND step IS NOT NULL AND validate IS NOT NULL GROUP BY step, validate"
+    )
+    columns = (rows[name].to_pylist() for name in ("step", "validate", "spans"))
+    return {StepKey(step, validate): spans for step, validate, spans in zip(*columns, strict=True)}
+
+
+def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterator[StepNumbers]:
+    """Yield the numbers of steps of a run, those of training and of validation; reads these steps' rows."""
+    listed = ", ".join(map(str, sorted(steps)))
+    # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
+    rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
+    found: Any = Engine(table, rows=rows).run(_STEPS.format(steps=listed, cut=_CUT))
+    names = found.column_names
+    for values in zip(*(found[name].to_pylist() for name in names), strict=True):
+        known = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        key = StepKey(known.pop("step"), known.pop("validate"))
+        end_ms, running = int(known.pop("end_ms")), int(known.pop("running"))
+        yield StepNumbers(key, end_ms, running, {name: float(value) for name, value in known.items()})

@@ -1,0 +1,100 @@
+"""Record a few trajectories under a MeterProvider, and print what it has collected as JSON."""
+
+import contextlib
+import json
+from typing import Any
+
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+
+IDENTITY = ("rollout.project_name", "rollout.experiment_name")
+
+
+@rollout_trace_op(kind="LLM", name="engine")
+def engine(reason: str) -> dict[str, Any]:
+    """Answer as OpenAI does."""
+    return {
+        "model": "policy",
+        "choices": [{"finish_reason": reason, "message": {"role": "assistant", "content": "4"}}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 3},
+    }
+
+
+@rollout_trace_op(kind="LLM", name="client")
+def client(reason: str) -> dict[str, Any]:
+    """Call the engine: both spans are one model call."""
+    return engine(reason)
+
+
+@rollout_trace_op(kind="TOOL", name="calculator")
+def calculator(a: int, b: int) -> float:
+    """Divide."""
+    return a / b
+
+
+def some_tool() -> None:
+    """Do nothing."""
+
+
+def collected(reader: InMemoryMetricReader) -> dict[str, Any]:
+    """Return name and attributes → count, and sum if it is no duration, of each of our own metrics."""
+    data = reader.get_metrics_data()
+    found: dict[str, Any] = {}
+    for resource in data.resource_metrics if data is not None else ():
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                if metric.name.startswith("otel_rollout."):
+                    continue
+                for point in metric.data.data_points:
+                    labels = dict(point.attributes or {})
+                    assert [labels.pop(name) for name in IDENTITY] == ["otel-rollout", "experiment"]
+                    key = " ".join([metric.name, *(f"{n}={v}" for n, v in sorted(labels.items()))])
+                    if isinstance(point, NumberDataPoint):
+                        found[key] = point.value
+                        continue
+                    assert isinstance(point, HistogramDataPoint)
+                    if metric.unit == "s":
+                        assert 0 <= point.sum < 60
+                        found[key] = point.count
+                    else:
+                        found[key] = [point.count, point.sum]
+    return found
+
+
+def rollout(index: int) -> None:
+    """Record a trajectory of two turns; the third one fails."""
+    with rollout_trace_attr(step=1, sample_index=0, rollout_n=index, validate=index == 1):
+        client("stop")
+        with contextlib.suppress(ZeroDivisionError):
+            calculator(1, index)
+        client("length" if index == 0 else "stop")
+        score("reward", -0.5 if index == 0 else 1.0)
+        score("other", 7.0)
+        if index == 2:
+            raise LookupError("no such task")
+
+
+def main() -> None:
+    """Record two runs, and print what was measured at the end of each."""
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([reader]))
+    for index in range(3):
+        with contextlib.suppress(LookupError):
+            rollout(index)
+    otel_rollout.shutdown()
+    print(json.dumps(collected(reader)))
+    otel_rollout.configure("spool", experiment_name="experiment")  # a second run
+    with rollout_trace_attr(step=1):  # names without a limit, as a program may make them up
+        for number in range(100):
+            rollout_trace_op(kind="TOOL", name=f"tool {number}")(some_tool)()
+    otel_rollout.shutdown()
+    tools = [key for key in collected(reader) if key.startswith("rollout.tool.duration")]
+    print(json.dumps([len(tools), any("gen_ai.tool.name=_OTHER" in key for key in tools)]))
+
+
+if __name__ == "__main__":
+    main()
