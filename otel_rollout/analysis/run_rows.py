@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.table.cut_replies import IS_CUT
+
 if TYPE_CHECKING:
     from otel_rollout.analysis.run_choice import Run
     from otel_rollout.table.query import Engine
@@ -23,8 +25,6 @@ UNPARSED_CALL: Final = (
 
 A parser that takes a broken call for plain text, without an error or a log record, leaves no such span.
 """
-TRUNCATED: Final = "(lower(finish_reason) LIKE '%length%' OR lower(finish_reason) LIKE '%max%token%')"
-"""Condition that a reply was cut: ``length``, ``max_tokens``, ``MAX_TOKENS``, ``model_length``."""
 _GREATEST: Final = 1e300
 """Magnitude of a reward that counts as infinite."""
 
@@ -43,7 +43,7 @@ def rows_of(engine: Engine, run: Run) -> str:
 
 _ROWS: Final = f"""
 WITH replies AS (
-  SELECT trace_id, count(*) AS replies_ended, count(*) FILTER (WHERE {TRUNCATED}) AS truncated
+  SELECT trace_id, count(*) AS replies_ended, count(*) FILTER (WHERE {IS_CUT}) AS truncated
   FROM turns WHERE finish_reason IS NOT NULL GROUP BY trace_id
 ), parsed AS (
   SELECT trace_id, count(*) AS unparsed FROM spans WHERE {UNPARSED_CALL} GROUP BY trace_id

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_rollout.otlp.model_calls import CUT_BY_LENGTH
 from otel_rollout.table import filters
+from otel_rollout.table.cut_replies import IS_CUT
 from otel_rollout.table.query import Engine
 
 if TYPE_CHECKING:
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 TRAJECTORIES: Final = "trajectories"
 """The number that each step has."""
-_CUT: Final = " OR ".join(
-    f"concat(', ', lower(finish_reason), ', ') LIKE '%, {reason}, %'" for reason in sorted(CUT_BY_LENGTH)
-)
 _STEPS: Final = """
 WITH step_trajectories AS (
   SELECT
@@ -98,7 +95,7 @@ def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterat
     listed = ", ".join(map(str, sorted(steps)))
     # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
     rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
-    found: Any = Engine(table, rows=rows).run(_STEPS.format(steps=listed, cut=_CUT))
+    found: Any = Engine(table, rows=rows).run(_STEPS.format(steps=listed, cut=IS_CUT))
     names = found.column_names
     for values in zip(*(found[name].to_pylist() for name in names), strict=True):
         known = {name: value for name, value in zip(names, values, strict=True) if value is not None}

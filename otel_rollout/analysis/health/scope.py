@@ -11,6 +11,7 @@ from otel_rollout.analysis.health import texts
 from otel_rollout.analysis.health.rates import Count
 from otel_rollout.analysis.run_choice import Run
 from otel_rollout.table import filters
+from otel_rollout.table.cut_replies import IS_CUT
 from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _SPECIAL: Final = rf"(({_CONTROL})\s*)+[^\s<\[]"
 """Control tokens with something after them: the text of token ids may end with those that end a turn."""
 _NOTHING: Final = rf"^(({_CONTROL})|\s)*$"
 """A reply of control tokens alone."""
-_CUT: Final = "length|max.?(output.?)?tokens|token.?limit|truncat|incomplete"
 _CALL_MARKS: Final = "tool_call|function_call|tool_use|tool-call"
 _ID_MARKS: Final = '"(token_ids|response_ids|output_ids|completion_ids)"'
 _CALLS: Final = f"""
@@ -36,7 +36,7 @@ SELECT
   trace_id, span_id, parent_span_id, step, start_ns, tokens_in, tokens_out, continues, shared, turn_length,
   messages_system, messages_system + messages_user + messages_assistant + messages_tool AS messages,
   octet_length(reply) AS reply_bytes,
-  regexp_like(lower(finish_reason), '{_CUT}') OR tokens_out >= max_tokens AS is_cut,
+  ({IS_CUT}) OR tokens_out >= max_tokens AS is_cut,
   status <> 'error' AND (
     (finish_reason IS NOT NULL AND finish_reason <> 'completed')
     OR (tokens_out IS NOT NULL AND max_tokens IS NOT NULL)
