@@ -14,7 +14,7 @@ from otel_rollout.cli.show import FromOption, refuse_options, source_of
 from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
-    from otel_rollout.analysis.siblings import Siblings
+    from otel_rollout.analysis.group.siblings import Siblings
 
 
 def group(
@@ -41,15 +41,15 @@ def group(
         raise typer.BadParameter("--html and --json exclude each other.")
     with errors_reported():
         found = _siblings(name, from_, run)
-        from otel_rollout.analysis.group_tree import tree_of
+        from otel_rollout.analysis.group.tree import tree_of
 
         tree = tree_of(found)
         if html:
-            from otel_rollout.analysis.group_page import page_of_group
+            from otel_rollout.analysis.group.page import page_of_group
 
             write_page(html, page_of_group(tree))
         elif json:
-            from otel_rollout.analysis.group_document import document_of
+            from otel_rollout.analysis.group.document import document_of
 
             typer.echo(to_json(document_of(tree), indent=2))
         else:
@@ -60,7 +60,7 @@ def group(
 
 def _siblings(name: str, from_: str | None, run: str | None) -> Siblings:
     """Read the group from a table, or from a spool or MLflow as ``show`` does."""
-    from otel_rollout.analysis.siblings import in_source, in_table, names_in
+    from otel_rollout.analysis.group.siblings import in_source, in_table, names_in
 
     names_in(name)  # a wrong name is reported before the source is read
     if run is None and sources.table_address(from_) is None:

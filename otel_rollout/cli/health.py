@@ -53,7 +53,7 @@ def health(
     with errors_reported():
         found, location = _checked(from_, run, step, _names(only, "--only"), _names(skip, "--skip"))
         if html:
-            from otel_rollout.analysis.health_page import page_of_health
+            from otel_rollout.analysis.health.page import page_of_health
 
             write_page(html, page_of_health(found))
         elif json:
@@ -97,7 +97,7 @@ def _show(health: Health, location: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from otel_rollout.analysis.health_page import verdict_of
+    from otel_rollout.analysis.health.page import verdict_of
     from otel_rollout.base.printable import in_one_line
 
     console = Console(highlight=False)

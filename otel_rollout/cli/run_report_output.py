@@ -11,13 +11,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from otel_rollout.analysis import report_text
+from otel_rollout.analysis.report import text as report_text
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.pages.scale import finite
 
 if TYPE_CHECKING:
-    from otel_rollout.analysis.changes import Change, Comparison
-    from otel_rollout.analysis.report import RunReport, StepReport
+    from otel_rollout.analysis.report.changes import Change, Comparison
+    from otel_rollout.analysis.report.report import RunReport, StepReport
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from otel_rollout.analysis.step_time import PhaseTime
-    from otel_rollout.analysis.timeline import Timeline
+    from otel_rollout.analysis.timeline.step_time import PhaseTime
+    from otel_rollout.analysis.timeline.timeline import Timeline
 
 _NO_STEP: Final = "-"
 """What names the trajectories without a step, as in a trajectory's path."""
@@ -57,16 +57,16 @@ def timeline(
         _refuse_two_outputs(perfetto, html, json)
         found, location = _read(step, validation, run, from_)
         if perfetto:
-            from otel_rollout.analysis import perfetto as trace
+            from otel_rollout.analysis.timeline import perfetto as trace
 
             trace.write(found, perfetto)
             _say_written(perfetto)
         if html:
-            from otel_rollout.analysis.timeline_page import page_of_timeline
+            from otel_rollout.analysis.timeline.page import page_of_timeline
 
             write_page(html, page_of_timeline(found))
         elif json:
-            from otel_rollout.analysis.timeline_json import as_json
+            from otel_rollout.analysis.timeline.document import as_json
 
             typer.echo(_as_text(as_json(found)))
         elif not perfetto:
@@ -91,8 +91,8 @@ def _read(
     """Return the time of the step that the options name, and the name of its source."""
     wanted = _step(step)
     from otel_rollout.analysis.run_choice import run_of
-    from otel_rollout.analysis.timeline import slowest_timeline
-    from otel_rollout.analysis.timeline import timeline as timeline_of
+    from otel_rollout.analysis.timeline.timeline import slowest_timeline
+    from otel_rollout.analysis.timeline.timeline import timeline as timeline_of
     from otel_rollout.cli.sources import as_table
     from otel_rollout.table.query import Engine
 
@@ -124,7 +124,7 @@ def _show(timeline: Timeline, console: Console, location: str) -> None:
     """Print the time of a step."""
     from rich.text import Text
 
-    from otel_rollout.analysis import timeline_text as text
+    from otel_rollout.analysis.timeline import text
     from otel_rollout.base.printable import in_one_line, printable
 
     lines = [

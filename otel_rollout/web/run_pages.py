@@ -6,17 +6,17 @@ from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.analysis.group_page import page_of_group
-from otel_rollout.analysis.group_tree import tree_of
+from otel_rollout.analysis.group.page import page_of_group
+from otel_rollout.analysis.group.siblings import in_table
+from otel_rollout.analysis.group.tree import tree_of
 from otel_rollout.analysis.health import checks
-from otel_rollout.analysis.health_page import page_of_health
-from otel_rollout.analysis.report import report_of
-from otel_rollout.analysis.report_page import page_of_report, page_of_step
-from otel_rollout.analysis.siblings import in_table
-from otel_rollout.analysis.step import step_of
-from otel_rollout.analysis.time_bar import time_bar_of
-from otel_rollout.analysis.timeline import timeline as timeline_of
-from otel_rollout.analysis.timeline_page import page_of_timeline
+from otel_rollout.analysis.health.page import page_of_health
+from otel_rollout.analysis.report.page import page_of_report, page_of_step
+from otel_rollout.analysis.report.report import report_of
+from otel_rollout.analysis.report.step import step_of
+from otel_rollout.analysis.timeline.page import page_of_timeline
+from otel_rollout.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.table.select import QueryError
 from otel_rollout.viewer import conversation, page
 from otel_rollout.viewer.comparison import compare

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from rich.console import Console
 from typer.testing import CliRunner
 
-from otel_rollout.analysis.group_tree import tree_of
-from otel_rollout.analysis.siblings import Siblings
+from otel_rollout.analysis.group.siblings import Siblings
+from otel_rollout.analysis.group.tree import tree_of
 from otel_rollout.cli import app
 from otel_rollout.cli.group_output import show_group
-from tests.analysis.groups import group, said, sibling
+from tests.analysis.group.groups import group, said, sibling
 from tests.analysis.test_group_page import GROUPS
 from tests.analysis.test_siblings import trajectory
 from tests.table.tables import written

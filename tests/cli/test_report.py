@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from otel_rollout.cli import app
 from otel_rollout.cli.run_report_output import sparkline
-from tests.analysis.runs_for_reports import failing_tool, trajectory
+from tests.analysis.report.runs_for_reports import failing_tool, trajectory
 from tests.table.tables import written
 
 

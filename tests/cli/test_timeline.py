@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.steps import call, process, trajectory
+from tests.analysis.timeline.steps import call, process, trajectory
 from tests.cli.test_table import run
 from tests.table.tables import written
 from tests.viewer.test_conversation import line

@@ -1,0 +1,1 @@
+"""Merge the siblings of a group into a tree."""

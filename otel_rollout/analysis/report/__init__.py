@@ -1,0 +1,1 @@
+"""Tell what happened in a run, step by step, and what changed."""

@@ -1,0 +1,205 @@
+"""Define the figures of a step that two steps or runs are compared by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from otel_rollout.analysis.report.report import StepReport, Tool
+
+Unit = Literal["number", "share", "seconds"]
+"""What a figure counts: a share is between 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A figure of a step.
+
+    Attributes:
+        value: the figure.
+        count: number of trajectories, replies or calls that it is the mean of.
+        error: its standard error, as a sample of this size has.
+        is_guess: whether the error is a guess, because the spread of what it is the mean of is not known.
+    """
+
+    value: float
+    count: int
+    error: float
+    is_guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure that steps are compared by.
+
+    Attributes:
+        name: its name in ``--json``.
+        label: its name for a person.
+        unit: what it counts.
+        of: returns a step's figure; None if the step has none.
+        worse: direction that a trainer does not want; None where either may be right.
+        order: SQL expression on a trajectory's row; the greatest show a high figure.
+        parts: returns how many of the counted things have each cause.
+        tool: the tool whose calls it counts, which the row of a trajectory does not have.
+    """
+
+    name: str
+    label: str
+    unit: Unit
+    of: Callable[[StepReport], Value | None]
+    worse: Literal["up", "down"] | None = None
+    order: str = ""
+    parts: Callable[[StepReport], dict[str, int]] | None = None
+    tool: str | None = None
+
+
+def share(count: int, whole: int) -> Value | None:
+    """Return a share with its error; the error of no case among a few is not zero."""
+    if not whole:
+        return None
+    likely = (count + 1) / (whole + 2)
+    return Value(count / whole, whole, math.sqrt(likely * (1 - likely) / whole))
+
+
+def mean(value: float | None, count: int, std: float | None = None) -> Value | None:
+    """Return a mean with its error; without a known spread, the values spread as widely as the mean is."""
+    if value is None or not count:
+        return None
+    return Value(value, count, (abs(value) if std is None else std) / math.sqrt(count), std is None)
+
+
+def _per(total: int | None, count: int) -> Value | None:
+    return None if total is None or not count else mean(total / count, count)
+
+
+def _ended(step: StepReport) -> int:
+    return step.trajectories - step.running
+
+
+def _tool_causes(step: StepReport) -> dict[str, int]:
+    return {f"tool {tool.name or 'without a name'}": tool.errors for tool in step.tools}
+
+
+_STEP_MEASURES: Final = (
+    Measure(
+        "reward_mean", "reward, mean", "number",
+        lambda step: mean(step.reward.mean, step.reward.count, step.reward.std or 0.0), "down", "reward",
+    ),
+    Measure(
+        "reward_std", "reward, spread", "number",
+        lambda step: mean(step.reward.std, step.reward.count), None, "reward",
+    ),
+    Measure(
+        "reward_missing", "trajectories without a reward", "share",
+        lambda step: share(step.reward.missing + step.reward.odd, _ended(step)), "up",
+        "CASE WHEN state <> 'running' AND reward IS NULL THEN 1 ELSE 0 END",
+    ),
+    Measure(
+        "groups_without_spread", "groups without spread", "share",
+        lambda step: share(step.groups_without_spread, step.groups_compared), "up",
+        "CASE WHEN has_group_without_spread THEN 1 ELSE 0 END",
+    ),
+    Measure(
+        "failed", "failed trajectories", "share", lambda step: share(step.failed, _ended(step)), "up",
+        "CASE WHEN state = 'error' THEN 1 ELSE 0 END", lambda step: dict(step.error_types),
+    ),
+    Measure("turns", "turns", "number", lambda step: mean(step.turns_mean, step.trajectories), None, "turns"),
+    Measure(
+        "reply_tokens", "tokens of a reply", "number", lambda step: _per(step.tokens_out, step.replies), None,
+        "tokens_out / greatest(turns, 1)",
+    ),
+    Measure(
+        "tokens_in", "tokens in, of a trajectory", "number",
+        lambda step: _per(step.tokens_in, step.trajectories), None, "tokens_in",
+    ),
+    Measure(
+        "tokens_out", "tokens out, of a trajectory", "number",
+        lambda step: _per(step.tokens_out, step.trajectories), None, "tokens_out",
+    ),
+    Measure(
+        "truncated", "truncated replies", "share",
+        lambda step: share(step.replies_truncated, step.replies_ended), "up", "truncated",
+    ),
+    Measure(
+        "tool_calls", "tool calls of a trajectory", "number",
+        lambda step: _per(step.tool_calls, step.trajectories), None, "tool_calls",
+    ),
+    Measure(
+        "tool_errors", "tool errors", "share", lambda step: share(step.tool_errors, step.tool_calls), "up",
+        "tool_errors", _tool_causes,
+    ),
+    Measure(
+        "parse_failures", "tool calls that cannot be parsed, of all replies", "share",
+        lambda step: share(min(step.parse_failures, step.replies), step.replies), "up", "unparsed",
+    ),
+    Measure(
+        "seconds_p50", "duration, median", "seconds",
+        lambda step: mean(step.seconds.p50, _ended(step)), "up", "seconds",
+    ),
+    Measure(
+        "seconds_p95", "duration, p95", "seconds",
+        lambda step: mean(step.seconds.p95, max(1, _ended(step) // 20)), "up", "seconds",
+    ),
+    Measure(
+        "seconds_generate", "time in model calls", "seconds",
+        lambda step: mean(step.seconds.generate, _ended(step)), "up", "generate_seconds",
+    ),
+    Measure(
+        "seconds_tool", "time in tools", "seconds",
+        lambda step: mean(step.seconds.tool, _ended(step)), "up", "tool_seconds",
+    ),
+    Measure(
+        "seconds_reward", "time in rewards", "seconds",
+        lambda step: mean(step.seconds.reward, _ended(step)), "up", "reward_seconds",
+    ),
+    Measure(
+        "seconds_waiting", "time waiting", "seconds",
+        lambda step: mean(step.seconds.waiting, _ended(step)), "up", "waiting_seconds",
+    ),
+    Measure(
+        "policy_lag", "policy lag, in steps", "number",
+        lambda step: mean(step.policy_lag.mean, step.policy_lag.count), "up", "policy_lag",
+    ),
+)  # fmt: skip
+
+
+def measures_of(steps: Sequence[StepReport]) -> Iterator[Measure]:
+    """Yield the measures of a step, and three of each tool that the steps call."""
+    yield from _STEP_MEASURES
+    for name in sorted({tool.name for step in steps for tool in step.tools if tool.name}):
+        yield from _of_tool(name)
+
+
+def _of_tool(name: str) -> Iterator[Measure]:
+    def in_step(step: StepReport) -> Tool:
+        return next((tool for tool in step.tools if tool.name == name), Tool(name, 0, 0, {}, None))
+
+    yield Measure(
+        f"tool_errors:{name}",
+        f"tool {name}: errors",
+        "share",
+        lambda step: share(in_step(step).errors, in_step(step).calls),
+        "up",
+        "count(*) FILTER (WHERE call.status = 'error')",
+        lambda step: dict(in_step(step).error_types),
+        tool=name,
+    )
+    yield Measure(
+        f"tool_calls:{name}",
+        f"tool {name}: calls of a trajectory",
+        "number",
+        lambda step: _per(in_step(step).calls, step.trajectories),
+        order="count(*)",
+        tool=name,
+    )
+    yield Measure(
+        f"tool_seconds:{name}",
+        f"tool {name}: seconds of a call",
+        "seconds",
+        lambda step: mean(in_step(step).seconds_mean, in_step(step).calls),
+        "up",
+        "avg(call.duration_ns)",
+        tool=name,
+    )

@@ -1,0 +1,118 @@
+"""Write the figures of a report as words, for the terminal and for pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.pages.scale import short_number
+from otel_rollout.viewer.formatting import duration
+
+if TYPE_CHECKING:
+    from otel_rollout.analysis.report.changes import Change
+    from otel_rollout.analysis.report.measures import Unit
+    from otel_rollout.analysis.report.report import StepReport
+
+UNKNOWN: Final = "–"
+"""What stands where nothing was recorded."""
+
+
+def number(value: float | None) -> str:
+    """Return a number, or a dash for one that is not known."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else short_number(value)
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration, or a dash."""
+    return "0 s" if value == 0 else duration(value) or UNKNOWN
+
+
+def share(part: int, whole: int) -> str:
+    """Return a share in percent, or a dash if there is nothing to share."""
+    return percent(part / whole) if whole else UNKNOWN
+
+
+def percent(value: float) -> str:
+    """Return a share in percent; a small one keeps its first digits."""
+    return f"{100 * value:.{0 if value >= 0.0995 or value == 0 else 1}f} %"
+
+
+def in_unit(value: float, unit: Unit) -> str:
+    """Return a figure in its unit."""
+    return {"share": percent, "seconds": seconds, "number": number}[unit](value)
+
+
+def change(given: Change) -> str:
+    """Return a change: ``tool browser: errors 2 % → 61 %``."""
+    before, after = (in_unit(value, given.unit) for value in (given.before, given.after))
+    return f"{given.label} {before} → {after}"
+
+
+def parts(given: Change) -> Iterator[str]:
+    """Yield the causes of a change: ``TimeoutError 0 % → 58 %``."""
+    for part in given.parts:
+        yield f"{part.name} {percent(part.before)} → {percent(part.after)}"
+
+
+FIGURES: Final = (
+    "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
+    "tokens out", "cut", "tool calls", "tool errors", "unparsed", "lag",
+)  # fmt: skip
+"""Headings of a step's figures."""
+TIMES: Final = (
+    "step",
+    "p50",
+    "p95",
+    "longest",
+    "generate",
+    "tool",
+    "reward",
+    "waiting",
+    "longest trajectory",
+)
+"""Headings of a step's durations; the parts are means of a trajectory."""
+
+
+def figures(step: StepReport) -> tuple[str, ...]:
+    """Return a step's row, in the order of the headings."""
+    reward = step.reward
+    spread = "" if reward.std is None else f" ± {number(reward.std)}"
+    trajectories = f"{step.trajectories}" + (f" ({step.running} running)" if step.running else "")
+    return (
+        step.name,
+        trajectories,
+        str(step.failed),
+        f"{number(reward.mean)}{spread}",
+        *map(number, (reward.p10, reward.p50, reward.p90)),
+        f"{step.groups_without_spread} of {step.groups_compared}" if step.groups_compared else UNKNOWN,
+        number(step.turns_mean),
+        *map(number, (step.tokens_in, step.tokens_out)),
+        share(step.replies_truncated, step.replies_ended),
+        str(step.tool_calls),
+        share(step.tool_errors, step.tool_calls),
+        str(step.parse_failures),
+        number(step.policy_lag.mean),
+    )
+
+
+def times(step: StepReport) -> tuple[str, ...]:
+    """Return a step's durations, in the order of the headings."""
+    known = step.seconds
+    parts = (known.p50, known.p95, known.max, known.generate, known.tool, known.reward, known.waiting)
+    return (step.name, *map(seconds, parts), known.slowest or UNKNOWN)
+
+
+def facts(step: StepReport) -> Iterator[tuple[str, str]]:
+    """Yield what a step's page says below its heading, as names and values."""
+    yield from zip(FIGURES[1:], figures(step)[1:], strict=True)
+    yield from zip((f"time, {name}" for name in TIMES[1:-1]), times(step)[1:-1], strict=True)
+    if step.reward.missing:
+        yield "without a reward", str(step.reward.missing)
+    if step.reward.odd:
+        yield "reward NaN or infinite", str(step.reward.odd)
+    if step.policy_lag.mixed:
+        yield "weights changed during", f"{step.policy_lag.mixed} trajectories"
+    for name, count in step.error_types.items():
+        yield f"failed with {name}", str(count)

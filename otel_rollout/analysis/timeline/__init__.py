@@ -1,0 +1,1 @@
+"""Tell what the wall time of a step went into."""

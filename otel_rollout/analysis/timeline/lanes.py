@@ -1,0 +1,166 @@
+"""Divide the time of a trajectory, given the rows of its spans, into phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from otel_rollout.analysis.timeline.phases import OF_KIND, REWARD, Call, Segment, segments_of
+from otel_rollout.analysis.timeline.workers import Worker, worker_of
+from otel_rollout.base import semconv
+
+RUNNING: Final = "running"
+ERROR: Final = "error"
+
+Row = Mapping[str, Any]
+
+
+class Span(NamedTuple):
+    """A span of a trajectory.
+
+    Attributes:
+        span_id: its id.
+        parent_id: id of the span around it; None without one.
+        kind: its kind; empty without one.
+        name: the tool's name for a tool; else the span's name.
+        start: nanoseconds.
+        end: nanoseconds; ``start`` if the duration is unknown.
+        error: class and message of its error; empty if it succeeded.
+        tokens_in: tokens that the model received.
+        tokens_out: tokens that the model returned.
+        worker: the process that recorded it; None if unknown.
+    """
+
+    span_id: str
+    parent_id: str | None
+    kind: str
+    name: str
+    start: int
+    end: int
+    error: str
+    tokens_in: int | None
+    tokens_out: int | None
+    worker: Worker | None
+
+
+class Name(NamedTuple):
+    """What names a trajectory.
+
+    Attributes:
+        path: its path, such as ``12/7/3``, with digits of the trace id if several have this path.
+        reference: what names it alone: its path, or the trace id.
+    """
+
+    path: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The time of one trajectory: until its root ends, and the reward functions that run after that.
+
+    Attributes:
+        trace_id: id of its trace.
+        name: its name.
+        state: ``ok``, ``error`` or ``running``.
+        start: nanoseconds.
+        end: nanoseconds; of a running trajectory the newest time that is known in its step.
+        segments: its phases.
+        spans: its spans, by start.
+        outside: number of calls that lie partly outside of the trajectory's time.
+        worker: the process that recorded the trajectory; None if unknown.
+    """
+
+    trace_id: str
+    name: Name
+    state: str
+    start: int
+    end: int
+    segments: tuple[Segment, ...]
+    spans: tuple[Span, ...]
+    outside: int
+    worker: Worker | None
+
+    @property
+    def seconds(self) -> float:
+        """Duration in seconds."""
+        return (self.end - self.start) / 1e9
+
+
+def root_of(rows: Iterable[Row]) -> Row | None:
+    """Return the row that stands for a trajectory that has ended, as view ``roots`` chooses it.
+
+    Args:
+        rows: the rows of a trace that name a trajectory, by start.
+    """
+    agent = None
+    for row in rows:
+        if row["is_root"]:
+            return row
+        if agent is None and row["kind"] == semconv.KIND_AGENT:
+            agent = row
+    return agent
+
+
+def lane_of(
+    name: Name, rows: Sequence[Row], root: Row | None, horizon: int, workers: dict[str | None, Worker | None]
+) -> Lane:
+    """Return the time of a trajectory.
+
+    Args:
+        name: its name.
+        rows: the rows of its spans that take time, at least one.
+        root: the row that stands for it; None while it runs.
+        horizon: the newest time that is known, until which a running trajectory runs.
+        workers: the processes of the resources that have been read, which this function adds to.
+    """
+    spans = sorted(_spans(rows, workers), key=lambda span: (span.start, -span.end))
+    deciding = (span for span in spans if span.kind in OF_KIND)
+    calls = [Call(span.start, span.end, OF_KIND[span.kind], span.name) for span in deciding]
+    recorded_until = max(span.end for span in spans)
+    if root is None:
+        start, end, state = spans[0].start, max(horizon, recorded_until), RUNNING
+        standing = spans[0].span_id
+    else:
+        start, standing = root["start_ns"], root["span_id"]
+        is_known = root["duration_ns"] is not None
+        end = start + max(root["duration_ns"], 0) if is_known else max(start, recorded_until)
+        end = max([end, *(call.end for call in calls if call.phase == REWARD)])
+        state = ERROR if root["status"] == ERROR else "ok"
+    return Lane(
+        trace_id=rows[0]["trace_id"],
+        name=name,
+        state=state,
+        start=start,
+        end=end,
+        segments=tuple(segments_of(calls, start, end, recorded_until if root is None else None)),
+        spans=tuple(spans),
+        outside=sum(call.start < start or call.end > end for call in calls),
+        worker=next((span.worker for span in spans if span.span_id == standing), None),
+    )
+
+
+def end_of(row: Row) -> int:
+    """Return the end of a row's span; its start if the duration is unknown."""
+    return int(row["start_ns"]) + max(row["duration_ns"] or 0, 0)
+
+
+def _spans(rows: Iterable[Row], workers: dict[str | None, Worker | None]) -> Iterable[Span]:
+    for row in rows:
+        resource = row["resource"]
+        if resource not in workers:
+            workers[resource] = worker_of(resource)
+        error = ": ".join(filter(None, (row["error_type"], row["error_message"]))) or ERROR
+        yield Span(
+            row["span_id"],
+            row["parent_span_id"],
+            row["kind"] or "",
+            row["tool_name"] or row["name"] or "",
+            row["start_ns"],
+            end_of(row),
+            error if row["status"] == ERROR else "",
+            row["tokens_in"],
+            row["tokens_out"],
+            workers[resource],
+        )

@@ -1,0 +1,151 @@
+"""The siblings of a group are found in a table by every form of its name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rollout.analysis.group.siblings import MAX_SIBLINGS, Siblings, in_table, names_in, summaries
+from otel_rollout.analysis.run_choice import Run, run_of
+from otel_rollout.table.query import Engine
+from otel_rollout.viewer.errors import ViewerError
+from otel_rollout.viewer.navigation import reward_of
+from tests.table.tables import START_NS, root, row, score, written
+
+SECOND = 1_000_000_000
+
+
+def reply(trace: str, text: str, **columns: Any) -> dict[str, Any]:
+    """Return the row of a model call that answers a question."""
+    asked = json.dumps({"messages": [{"role": "user", "content": "Why?"}]})
+    return row(trace, "b" + trace, "a" + trace, kind="LLM", input=asked, output=json.dumps(text), **columns)
+
+
+def trajectory(trace: str, text: str, reward: float | None = None, **identity: Any) -> list[dict[str, Any]]:
+    """Return the rows of a trajectory with one model call."""
+    rows = [reply(trace, text, **identity), root(trace, **identity)]
+    return [*rows, score(trace, "c" + trace, reward, **identity)] if reward is not None else rows
+
+
+def engine(tmp_path: Path, *trajectories: list[dict[str, Any]]) -> Engine:
+    return Engine(written(tmp_path / "table", [row for rows in trajectories for row in rows]).open())
+
+
+def told(found: Siblings) -> list[tuple[str, str, float | None, str]]:
+    """Return name, state, reward and reply of each sibling."""
+    return [
+        (each.name, each.summary.state, reward_of(each.summary), each.conversation.turns[-1].text)
+        for each in found.found
+    ]
+
+
+def test_siblings_are_read_in_order_with_state_and_reward(tmp_path: Path) -> None:
+    """A trajectory of another group, run or step, and one of a validation, is none of them."""
+    asked = engine(
+        tmp_path,
+        trajectory("3", "third", rollout_n=2, status="error"),
+        trajectory("1", "first", 1.0, rollout_n=0),
+        [reply("2", "second", rollout_n=1)],
+        trajectory("4", "other row", sample_index="8"),
+        trajectory("5", "other step", step=2),
+        trajectory("6", "validation", 0.5, validate=True),
+        trajectory("7", "older run", run_id="run-0", start_ns=START_NS - SECOND),
+    )
+    found = in_table(asked, "1/7", location="here")
+    assert told(found) == [
+        ("1/7/0", "ok", 1.0, "first"),
+        ("1/7/1", "running", None, "second"),
+        ("1/7/2", "error", None, "third"),
+    ]
+    assert (found.path, found.number, found.location) == ("1/7", 3, "here")
+    assert in_table(asked, "1/7/2").found == found.found
+    assert told(in_table(asked, "validation/1/7")) == [("validation/1/7/0", "ok", 0.5, "validation")]
+    older = Run("run-0", "project", "first")
+    assert told(in_table(asked, "1/7", older)) == [("1/7/0", "ok", None, "older run")]
+    listed = summaries(asked, "1/7", run_of(asked, "run-1"))
+    assert [(each.path, each.state, reward_of(each)) for each in listed] == [
+        ("1/7/0", "ok", 1.0), ("1/7/1", "running", None), ("1/7/2", "error", None)
+    ]  # fmt: skip
+
+
+def test_parts_of_a_name_that_were_not_recorded_are_dashes(tmp_path: Path) -> None:
+    """A run without steps or rows has groups too; a step that is text has a name of its own."""
+    text_step = {"step": None, "attributes": json.dumps({"rollout.step": "warm-up"})}
+    asked = engine(
+        tmp_path,
+        trajectory("1", "no step", step=None),
+        trajectory("2", "no row", sample_index=None),
+        trajectory("3", "a/b", sample_index="a/b"),
+        trajectory("4", "text", **text_step, sample_index="9"),
+    )
+    assert told(in_table(asked, "-/7")) == [("-/7/0", "ok", None, "no step")]
+    assert told(in_table(asked, "1/-")) == [("1/-/0", "ok", None, "no row")]
+    assert told(in_table(asked, "1/a/b")) == [("1/a/b/0", "ok", None, "a/b")]
+    expected = [("warm-up/9/0", "ok", None, "text")]
+    assert told(in_table(asked, "-/9")) == told(in_table(asked, "warm-up/9")) == expected
+
+
+def test_trajectories_with_one_path_are_told_apart_by_trace_id(tmp_path: Path) -> None:
+    """A step that was started again has each trajectory twice."""
+    asked = engine(
+        tmp_path, trajectory("1", "first"), trajectory("2", "again"), trajectory("3", "c", rollout_n=1)
+    )
+    found = in_table(asked, "1/7").found
+    assert [(each.name, each.reference) for each in found] == [
+        ("1/7/0 (00000000)", f"{1:032x}"), ("1/7/0 (00000000)", f"{2:032x}"), ("1/7/1", "1/7/1")
+    ]  # fmt: skip
+
+
+def test_trajectory_inside_another_one_is_no_sibling(tmp_path: Path) -> None:
+    """Its spans have the identity of the group, but its trace is another group's trajectory."""
+    inner = row("2", "d2", "a2", kind="AGENT", sample_index="7")
+    asked = engine(tmp_path, trajectory("1", "own"), [*trajectory("2", "outer", sample_index="8"), inner])
+    assert [each.summary.trace_id for each in in_table(asked, "1/7").found] == [f"{1:032x}"]
+
+
+def test_score_by_identity_is_a_reward_and_no_sibling(tmp_path: Path) -> None:
+    """It is a trace of its own, which names the group's trajectory."""
+    given = score("9", "e9", 0.25, score_by="identity", parent_span_id=None)
+    asked = engine(tmp_path, trajectory("1", "own"), [given])
+    assert told(in_table(asked, "1/7")) == [("1/7/0", "ok", 0.25, "own")]
+
+
+def test_large_group_is_read_in_part(tmp_path: Path) -> None:
+    """A run without dataset rows is one large group."""
+    count = MAX_SIBLINGS + 5
+    rows = [trajectory(f"{n:x}", "x", rollout_n=n, sample_index=None) for n in range(1, count + 1)]
+    found = in_table(engine(tmp_path, *rows), "1/-")
+    assert (len(found.found), found.number) == (MAX_SIBLINGS, count)
+    assert found.found[-1].name == f"1/-/{MAX_SIBLINGS}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("7", "'7' does not name a group: write STEP/SAMPLE"),
+        ("", "'' does not name a group"),
+        ("3dc4978329c7", "'3dc4978329c7' does not name a group"),
+        ("validation", "'validation' does not name a group"),
+        ("12/", "12/ names a step, not a group: `otel-rollout groups --step 12` lists its groups."),
+        ("validation/12/", "`otel-rollout groups --step 12 --validation` lists its groups."),
+        ("/7", "'/7' does not name a group"),
+    ],
+)
+def test_text_that_names_no_group_is_refused_with_advice(text: str, message: str) -> None:
+    """The message says how to write the name."""
+    with pytest.raises(ViewerError) as caught:
+        names_in(text)
+    assert message in str(caught.value)
+
+
+def test_group_that_does_not_exist_is_reported_in_one_line(tmp_path: Path) -> None:
+    """With the run, if one was given."""
+    asked = engine(tmp_path, trajectory("1", "own"))
+    for run, where in ((None, "in here"), (run_of(asked), "in first · run-1")):
+        with pytest.raises(ViewerError) as caught:
+            in_table(asked, "1/8", run, "here")
+        assert str(caught.value).startswith(f"There is no group 1/8 {where}. `otel-rollout groups` lists")
+        assert "\n" not in str(caught.value)

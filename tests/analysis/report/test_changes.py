@@ -1,0 +1,85 @@
+"""A comparison finds what changed, and says nothing of what moves anyway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.analysis.report.changes import Comparison, Part, Side, compare, sides_of_runs
+from otel_rollout.analysis.report.changes_page import page_of_changes
+from otel_rollout.analysis.report.report import report_of
+from otel_rollout.analysis.run_choice import run_of
+from tests.analysis.report.runs_for_reports import engine_of, failing_tool
+
+
+def compared(tmp_path: Path, before: slice, after: slice, first_bad: int = 6) -> Comparison:
+    """Compare some steps of a run of eight."""
+    engine = engine_of(tmp_path, *failing_tool(first_bad=first_bad))
+    run = run_of(engine)
+    steps = report_of(engine, run).training
+    return compare(engine, Side(run, steps[before]), Side(run, steps[after]), [steps])
+
+
+def test_failing_tool_is_found_with_its_error_and_its_trajectories(tmp_path: Path) -> None:
+    """The tool has its error's type and evidence, the reward falls, and all tools together are not said."""
+    changes = compared(tmp_path, slice(0, 5), slice(5, 8)).changes
+    told = {change.name: change for change in changes}
+    assert set(told) == {"tool_errors:browser", "reward_mean", "reward_std"}
+    tool, reward = told["tool_errors:browser"], told["reward_mean"]
+    assert (tool.before, tool.after, tool.is_worse) == (0.0, 0.5, True)
+    assert tool.parts == (Part("TimeoutError", 0.0, 0.5),)
+    assert tool.examples == ("6/524/0", "6/525/0", "6/526/0")
+    assert (reward.before, reward.after) == (pytest.approx(0.54), pytest.approx(0.27, abs=0.02))
+    assert reward.examples == ("6/524/0", "6/525/0", "6/526/0")
+    assert min(tool.surprise, reward.surprise) > 4
+
+
+def test_run_that_only_moves_has_no_changes(tmp_path: Path) -> None:
+    """Steps of a run whose rewards move from step to step do not differ."""
+    found = compared(tmp_path, slice(0, 1), slice(4, 5), first_bad=99)
+    assert found.changes == ()
+    assert all(change.surprise < 3 for change in found.others)
+
+
+def test_recovery_is_shown_by_trajectories_from_before(tmp_path: Path) -> None:
+    """Errors that went away have their examples in the earlier steps, and are no harm."""
+    changes = compared(tmp_path, slice(5, 8), slice(0, 5)).changes
+    tool = next(change for change in changes if change.name == "tool_errors:browser")
+    assert (tool.is_worse, tool.examples[0]) == (False, "6/524/0")
+
+
+def test_run_of_two_steps_can_be_compared(tmp_path: Path) -> None:
+    """Without any other step, the size of the sample is the noise."""
+    engine = engine_of(tmp_path, *failing_tool(steps=2, first_bad=2))
+    run = run_of(engine)
+    steps = report_of(engine, run).training
+    found = compare(engine, Side(run, steps[:1]), Side(run, steps[1:]), [steps])
+    names = [change.name for change in (*found.changes, *found.others)]
+    assert names[0] in ("tool_errors:browser", "reward_std", "reward_mean")
+
+
+def test_two_runs_are_compared_by_their_common_steps(tmp_path: Path) -> None:
+    """An older run's trajectories are named by their trace ids, for `show` takes a path of the newest run."""
+    rows = [*failing_tool("run-1", steps=5), *failing_tool("run-2", steps=3, first_bad=1)]
+    engine = engine_of(tmp_path, *rows)
+    newest, older = run_of(engine), run_of(engine, "run-1")
+    steps = {run: report_of(engine, run).training for run in (newest, older)}
+    before, after = sides_of_runs((older, steps[older]), (newest, steps[newest]))
+    assert (newest.run_id, before.name, after.name) == ("run-2", "steps 1-3", "steps 1-3")
+    forth = compare(engine, before, after, list(steps.values()))
+    back = compare(engine, after, before, list(steps.values()))
+    for found in (forth, back):
+        tool = next(change for change in found.changes if change.name == "tool_errors:browser")
+        assert tool.examples == ("1/1004/0", "1/1005/0", "1/1006/0")
+    reward = next(change for change in back.changes if change.name == "reward_mean")
+    assert [len(name) for name in reward.examples] == [32, 32, 32]
+
+
+def test_page_shows_the_changes(tmp_path: Path) -> None:
+    """The page has each change with its cause, and the figures within the noise."""
+    page = page_of_changes(compared(tmp_path, slice(0, 5), slice(5, 8)))
+    assert "tool browser: errors 0 % → 50 %" in page
+    assert "TimeoutError 0 % → 50 %" in page
+    assert "<code>6/524/0</code>" in page
+    assert "Within the noise" in page

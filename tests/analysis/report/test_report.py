@@ -1,0 +1,175 @@
+"""A report has the exact figures of a run, however odd the run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rollout.analysis.report.page import page_of_report, page_of_step
+from otel_rollout.analysis.report.report import PolicyLag, Reward, Seconds, StepReport, Tool, report_of
+from otel_rollout.analysis.report.step import step_of
+from otel_rollout.analysis.run_choice import run_of
+from otel_rollout.table.select import QueryError
+from tests.analysis.report.runs_for_reports import SECOND, engine_of, trajectory
+from tests.table.tables import START_NS, root, row
+
+_NO_REWARD = Reward(0, 1, 0, None, None, None, None, None, None, None)
+
+
+def steps_of(tmp_path: Path, *rows: dict[str, Any]) -> tuple[StepReport, ...]:
+    engine = engine_of(tmp_path, *rows)
+    return report_of(engine, run_of(engine)).steps
+
+
+_MIXED = Reward(4, 1, 0, 0.5, math.sqrt(1 / 6), 0.0, pytest.approx(0.15), 0.5, pytest.approx(0.85), 1.0)
+
+
+def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
+    """Two groups, one without spread; a failed tool call, a cut reply, a broken call, old weights."""
+    of = {"step": 3, "sample_index": "5"}
+    cut = row("a", "e1", "aa", start_ns=START_NS + 1002 * SECOND, duration_ns=SECOND, kind="LLM", tokens_in=7,
+              tokens_out=1, finish_reason="stop, length", **of)  # fmt: skip
+    name = "HermesToolParser.extract_tool_calls"
+    broken = row("a", "e2", "aa", start_ns=START_NS + 1006 * SECOND, name=name, status="error", **of)
+    found = steps_of(
+        tmp_path,
+        *trajectory(8, reward=1.0, tool_fails=True, step=3),
+        *trajectory(9, reward=0.0, tool_fails=False, step=3),
+        *trajectory(10, reward=0.5, step=3, duration_ns=20 * SECOND),
+        cut,
+        broken,
+        *trajectory(11, reward=0.5, step=3),
+        root("c", step=3, sample_index="6", status="error", error_type="ValueError", duration_ns=None)
+        | {"policy_version_min": 1, "policy_version_max": 3},
+    )
+    assert found == (
+        StepReport(
+            step=3, validate=False, trajectories=5, failed=1, running=0, error_types={"ValueError": 1},
+            groups=3, groups_compared=2, groups_without_spread=1,
+            reward=_MIXED,
+            turns_mean=1.0, turns_max=2, tokens_in=407, tokens_out=81, replies=5, replies_ended=5,
+            replies_truncated=1, tool_calls=2, tool_errors=1,
+            tools=(Tool("browser", 2, 1, {"TimeoutError": 1}, 2.0),), parse_failures=1,
+            seconds=Seconds(10.0, pytest.approx(18.5), 20.0, "3/5/0", 4.0, 1.0, 1.0, 6.5),
+            policy_lag=PolicyLag(1, 2.0, 2, 1),
+        ),
+    )  # fmt: skip
+
+
+def test_validation_stands_apart(tmp_path: Path) -> None:
+    """Steps of training and validation with one number are two."""
+    engine = engine_of(
+        tmp_path,
+        *trajectory(1, reward=0.0, step=2),
+        *trajectory(2, reward=1.0, step=2, validate=True),
+        *trajectory(3, reward=1.0, step=1, validate=True),
+    )
+    report = report_of(engine, run_of(engine))
+    assert [(step.name, step.reward.mean) for step in report.training] == [("2", 0.0)]
+    assert [(step.name, step.reward.mean) for step in report.validation] == [
+        ("validation/1", 1.0),
+        ("validation/2", 1.0),
+    ]
+
+
+def test_run_without_rewards_has_the_other_figures(tmp_path: Path) -> None:
+    """A missing reward is counted, and no group counts as one without spread."""
+    (step,) = steps_of(tmp_path, *trajectory(2), *trajectory(3))
+    assert step.reward == replace(_NO_REWARD, missing=2)
+    assert (step.groups, step.groups_compared, step.groups_without_spread) == (1, 0, 0)
+    assert step.seconds.p50 == 10.0
+
+
+def test_running_trajectory_has_no_duration_and_misses_no_reward(tmp_path: Path) -> None:
+    """A run that is being written has trajectories without a root."""
+    (step,) = steps_of(tmp_path, *list(trajectory(2, tool_fails=False))[1:])
+    assert (step.trajectories, step.running, step.tool_calls) == (1, 1, 1)
+    assert step.reward == replace(_NO_REWARD, missing=0)
+    assert step.seconds == Seconds(None, None, None, None, None, None, None, None)
+
+
+def test_odd_rewards_are_counted_apart(tmp_path: Path) -> None:
+    """NaN and infinity spoil neither the mean nor the JSON."""
+    rewards = [math.nan, math.inf, -math.inf, 1.0]
+    (step,) = steps_of(tmp_path, *(row for n, r in enumerate(rewards, 2) for row in trajectory(n, reward=r)))
+    assert step.reward == Reward(1, 0, 3, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0)
+
+
+def test_trajectories_without_a_step_come_last(tmp_path: Path) -> None:
+    """A null step and a null dataset row have figures, and are no group."""
+    found = steps_of(tmp_path, *trajectory(2, step=None, sample_index=None), *trajectory(3, step=5))
+    assert [(step.step, step.name, step.groups) for step in found] == [(5, "5", 1), (None, "-", 0)]
+
+
+def test_condition_chooses_steps(tmp_path: Path) -> None:
+    """A condition on the step leaves the other steps out of every figure."""
+    engine = engine_of(tmp_path, *(row for n in (1, 2, 3) for row in trajectory(n, tool_fails=True, step=n)))
+    report = report_of(engine, run_of(engine), "step BETWEEN 2 AND 3")
+    assert [(step.step, step.tool_errors, step.tools[0].calls) for step in report.steps] == [
+        (2, 1, 1),
+        (3, 1, 1),
+    ]
+
+
+def test_figures_are_json_with_the_run(tmp_path: Path) -> None:
+    """The JSON has the run, and strict JSON values."""
+    engine = engine_of(tmp_path, *trajectory(2, reward=math.nan, step=1, project=None, experiment=None))
+    document = report_of(engine, run_of(engine)).as_json()
+    assert json.loads(json.dumps(document, allow_nan=False))["training"][0]["reward"]["odd"] == 1
+    assert [document[name] for name in ("run_id", "project", "experiment")] == ["run-1", None, None]
+
+
+def test_step_has_its_groups_by_spread(tmp_path: Path) -> None:
+    """The widest spread comes first; a trajectory without a dataset row is in no group."""
+    rewards = {4: 0.5, 5: 0.5, 6: 0.0, 7: 1.0, 9: 1.0}
+    engine = engine_of(
+        tmp_path,
+        *(row for n, reward in rewards.items() for row in trajectory(n, reward=reward, step=2)),
+        *trajectory(20, sample_index=None, step=2),
+        *trajectory(30, step=9),
+    )
+    step = step_of(engine, run_of(engine), 2)
+    assert [(group.path, group.mean, group.spread, len(group.members)) for group in step.groups] == [
+        ("2/3", 0.5, 1.0, 2),
+        ("2/2", 0.5, 0.0, 2),
+        ("2/4", 1.0, None, 1),
+        (None, None, None, 1),
+    ]
+    assert (step.before, step.after, step.left_out) == (None, 9, 0)
+
+
+def test_missing_step_is_named(tmp_path: Path) -> None:
+    """A step that the run does not have ends with one sentence."""
+    engine = engine_of(tmp_path, *trajectory(2, step=1))
+    with pytest.raises(QueryError, match="There is no validation step 1 in first · run-1"):
+        step_of(engine, run_of(engine), 1, validate=True)
+
+
+def test_pages_show_hostile_names_as_text(tmp_path: Path) -> None:
+    """Names of runs, tools, errors and rows cannot act in a page."""
+    text = "<script>alert(1)</script>\x1b\u202e"
+    spans = list(trajectory(2, reward=0.5, tool_fails=True, sample_index=text, experiment=text))
+    spans[2] |= {"tool_name": text, "error_type": text}
+    engine = engine_of(tmp_path, *spans)
+    run = run_of(engine)
+    for page in (page_of_report(report_of(engine, run)), page_of_step(step_of(engine, run, 1))):
+        assert "&lt;script&gt;" in page
+        assert "<script" not in page
+        assert not set("\x1b\u202e") & set(page)
+
+
+@pytest.mark.parametrize("identity", [{}, {"step": None}, {"validate": True}, {"sample_index": None}])
+def test_page_of_one_trajectory_stands_alone(tmp_path: Path, identity: dict[str, Any]) -> None:
+    """A run of one trajectory, without any figure, has a page without links."""
+    engine = engine_of(tmp_path, *trajectory(2, **identity))
+    run = run_of(engine)
+    report = report_of(engine, run)
+    step = report.steps[0]
+    for page in (page_of_report(report), page_of_step(step_of(engine, run, step.step, step.validate))):
+        assert "href=" not in page
+        assert page.rstrip().endswith("</html>")
