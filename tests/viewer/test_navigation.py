@@ -9,7 +9,7 @@ from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.navigation import Trail, trail_of_comparison, trail_of_conversation
 from otel_rollout.viewer.summary import Score, Summary
 from otel_rollout.viewer.turn import Turn
-from tests.analysis.test_group_page import Page, Served
+from tests.analysis.group.test_page import Page, Served
 
 
 class ServedElsewhere(Served):
