@@ -74,7 +74,7 @@ def _stale(rows: list[dict[str, Any]], newest: dict[int, int]) -> Finding:
     if not found.counts:
         most = max(lags)
         return Finding(
-            "healthy", f"{total:,} trajectories lag by {usual} versions, usually; at most by {most}."
+            "healthy", f"{total:,} trajectories usually lag by {usual} versions, at most by {most}."
         )
     steps = steps_of(found.counts)
     share = sum(count.bad for count in found.counts) / sum(count.of for count in found.counts)
