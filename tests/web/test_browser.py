@@ -65,6 +65,13 @@ def test_clicks_lead_from_all_runs_to_two_trajectories(browser: Chrome, demo: Se
     shown(browser, "runs")
     browser.find_element(By.CSS_SELECTOR, "table.rows a").click()
     shown(browser, "run")
+    for page in ("step", "timeline", "group", "trajectory"):
+        browser.find_element(By.CSS_SELECTOR, f"a[href^='/{page}?']:not(svg a)").click()
+        shown(browser, f"way-{page}")
+        if page == "timeline":
+            browser.back()
+    browser.find_element(By.LINK_TEXT, "health").click()
+    shown(browser, "health")
     browser.find_element(By.LINK_TEXT, "trajectories").click()
     shown(browser, "trajectories")
     browser.find_element(By.NAME, "reward").send_keys("<0.5")
