@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from html import unescape
 from pathlib import Path
@@ -19,7 +20,7 @@ _ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+")
 _REPETITIONS = 20
 _SAMPLES = 12
 """Steps, groups and trajectories whose pages are measured."""
-_PREPARED_SECONDS = 120
+_PREPARED_SECONDS = 600
 
 
 def main() -> None:

@@ -82,6 +82,18 @@ def test_clicks_lead_from_all_runs_to_two_trajectories(browser: Chrome, demo: Se
     shown(browser, "comparison")
 
 
+def test_clicks_lead_from_a_run_to_step_group_and_health(browser: Chrome, demo: Served) -> None:
+    """A curve's step leads to its time and groups, and a group to its trajectories."""
+    browser.get(f"{demo.address}/run?refresh=off")
+    for page in ("step", "timeline", "group", "trajectory"):
+        browser.find_element(By.CSS_SELECTOR, f"a[href^='/{page}?']:not(svg a)").click()
+        shown(browser, f"way-{page}")
+        if page == "timeline":
+            browser.back()
+    browser.find_element(By.LINK_TEXT, "health").click()
+    shown(browser, "health")
+
+
 def test_page_of_a_live_run_loads_itself_again(browser: Chrome, demo: Served) -> None:
     """The browser follows the address of the page; a link ends that."""
     browser.get(f"{demo.address}/trajectories?refresh=on")
