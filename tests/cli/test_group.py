@@ -18,8 +18,8 @@ from otel_rollout.analysis.group.tree import tree_of
 from otel_rollout.cli import app
 from otel_rollout.cli.group_output import show_group
 from tests.analysis.group.groups import group, said, sibling
-from tests.analysis.test_group_page import GROUPS
-from tests.analysis.test_siblings import trajectory
+from tests.analysis.group.test_page import GROUPS
+from tests.analysis.group.test_siblings import trajectory
 from tests.table.tables import written
 from tests.viewer.test_hostile import OWN, console, is_plain
 from tests.viewer.test_hostile import written as printed
