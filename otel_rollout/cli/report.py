@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from otel_rollout.table.query import Engine
 
 _STEPS: Final = re.compile(
-    r"\s*(?P<first>\d+)(?:\s*-\s*(?P<last>\d+))?\s*\.\.\s*(?P<first_after>\d+)(?:\s*-\s*(?P<last_after>\d+))?\s*"
+    r"\s*(?P<first>-?\d+)(?:\s*-\s*(?P<last>-?\d+))?\s*\.\."
+    r"\s*(?P<first_after>-?\d+)(?:\s*-\s*(?P<last_after>-?\d+))?\s*"
 )
 """Two steps ``40..60``, or two ranges ``30-40..50-60``."""
 RunOption = Annotated[

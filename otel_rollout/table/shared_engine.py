@@ -20,8 +20,8 @@ _KEPT: Final = views.SLOW | {"roots", "trajectories"}
 _SESSION: Final = {"datafusion.optimizer.repartition_file_scans": "false"}
 """Rows of a table in memory are read by one thread, which keeps their order."""
 
-_CREATE: Final = "CREATE "
-"""Beginning of a statement that makes a table by itself."""
+_OF_TABLES: Final = ("CREATE ", "DROP ")
+"""Beginnings of statements that have no rows: they make or drop a table."""
 
 
 class SharedEngine(Engine):
@@ -48,7 +48,7 @@ class SharedEngine(Engine):
             super().keep(name, sql)
 
     def _rows_of(self, sql: str, limit: int | None) -> Table:
-        if sql.startswith(_CREATE):
+        if sql.startswith(_OF_TABLES):
             return super()._rows_of(sql, limit)
         answer = f"answer_{next(self._numbers)}"
         self._execute(f"CREATE TABLE {answer} AS (\n{sql}\n)")

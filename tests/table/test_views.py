@@ -76,6 +76,45 @@ def test_trajectory_inside_another_systems_trace_has_ended(tmp_path: Path) -> No
     assert asked(store, "SELECT state, name FROM trajectories") == [{"state": "ok", "name": "agent_loop"}]
 
 
+def test_trajectory_that_runs_is_not_the_one_that_ended_inside_it(tmp_path: Path) -> None:
+    """The inner trajectory's span and its score do not stand for the outer one, whose root is not there yet."""
+    outer, inner = "1", {"rollout_n": 100, "kind": "AGENT"}
+    rows = [
+        row(outer, "b1", "a1", kind="LLM"),
+        row(outer, "c1", "a1", **inner),
+        row(
+            outer,
+            "d1",
+            "c1",
+            **{**inner, "kind": "EVALUATOR"},
+            score_name="reward",
+            score_value=77.0,
+            score_by="trace",
+        ),
+    ]
+    found = asked(written(tmp_path, rows), "SELECT path, state, reward FROM trajectories")
+    assert found == [{"path": "1/7/0", "state": "running", "reward": None}]
+
+
+def test_rewards_that_are_no_numbers_do_not_count_in_groups_steps_and_runs(tmp_path: Path) -> None:
+    """NaN and infinity are in the trajectory's row, and in no mean."""
+    values = [0.0, 1.0, float("nan"), float("inf")]
+    rows = [
+        each
+        for number, value in enumerate(values)
+        for each in (
+            root(f"{number}", rollout_n=number),
+            score(f"{number}", f"e{number}", value, rollout_n=number),
+        )
+    ]
+    path = written(tmp_path, rows)
+    for view in ("groups", "steps", "runs"):
+        assert asked(path, f"SELECT reward_mean, trajectories FROM {view}") == [
+            {"reward_mean": 0.5, "trajectories": 4}
+        ]
+    assert asked(path, "SELECT reward_spread FROM groups") == [{"reward_spread": 1.0}]
+
+
 def test_parts_that_are_missing_in_a_name_are_dashes(tmp_path: Path) -> None:
     """The path can be pasted into `otel-rollout show`."""
     spans = [root("1", step=None), root("2", rollout_n=None, validate=True)]

@@ -94,13 +94,14 @@ def root_of(rows: Iterable[Row]) -> Row | None:
     Args:
         rows: the rows of a trace that name a trajectory, by start.
     """
-    agent = None
-    for row in rows:
-        if row["is_root"]:
-            return row
-        if agent is None and row["kind"] == semconv.KIND_AGENT:
-            agent = row
-    return agent
+    rows = list(rows)
+    if root := next((row for row in rows if row["is_root"]), None):
+        return root
+    first = rows[0] if rows else None
+    if first is None or first["kind"] != semconv.KIND_AGENT:
+        return None
+    siblings = (row for row in rows if row["parent_span_id"] == first["parent_span_id"])
+    return first if all(row["kind"] == semconv.KIND_AGENT for row in siblings) else None
 
 
 def lane_of(

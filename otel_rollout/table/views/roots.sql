@@ -1,5 +1,5 @@
--- The span that stands for each trajectory: the root; without it, the first agent's span (its parent is in
--- another system); without that, the earliest span, and the trajectory runs.
+-- The span that stands for each trajectory: the root; without it, the agent's span that began first of all and has
+-- no sibling of another kind (its parent is in another system); else the earliest span, and the trajectory runs.
 SELECT
   trace_id, span_id, run_id, project, experiment, step, sample_index, rollout_n, validate, group_id, group_size,
   agent_name, policy_version_min, policy_version_max, name,
@@ -21,12 +21,17 @@ SELECT
 FROM (
   SELECT
     *,
-    coalesce(kind = 'AGENT', false) AS is_agent,
+    coalesce(kind = 'AGENT', false) AND NOT has_other_sibling AS is_agent,
     row_number() OVER (
-      PARTITION BY trace_id ORDER BY coalesce(kind = 'AGENT', false) DESC, start_ns, span_id
+      PARTITION BY trace_id ORDER BY start_ns, coalesce(kind = 'AGENT', false) DESC, span_id
     ) AS place
-  FROM spans
-  WHERE validate IS NOT NULL AND coalesce(score_by, '') <> 'identity'
-    AND trace_id IN (SELECT trace_id FROM unended_traces)
+  FROM (
+    SELECT
+      *,
+      bool_or(coalesce(kind, '') <> 'AGENT') OVER (PARTITION BY trace_id, parent_span_id) AS has_other_sibling
+    FROM spans
+    WHERE validate IS NOT NULL AND coalesce(score_by, '') <> 'identity'
+      AND trace_id IN (SELECT trace_id FROM unended_traces)
+  ) AS of_unended
 ) AS unended
 WHERE place = 1
