@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.waiting import wait_for
 from tests.web.rows import ROLLOUTS, SAMPLES, STEPS
 from tests.web.served import Served, hrefs
 
@@ -109,6 +110,22 @@ def test_ambiguous_name_is_a_choice(served: Served) -> None:
     answer = served.get(f"/trajectory?{RUN}&name={'0' * 28}")
     assert answer.status == 300
     assert len(hrefs(answer, "/trajectory?")) > 20
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (f"/health?{RUN}", "groups_without_spread"),
+        (f"/run?{RUN}", "reward"),
+        (f"/step?{RUN}&step=1", "1/"),
+        (f"/timeline?{RUN}&step=1", "generate"),
+    ],
+)
+def test_page_that_takes_long_is_shown_when_it_is_ready(served: Served, page: str, words: str) -> None:
+    """Until then it says that it is being prepared."""
+    answer = wait_for(lambda: found if (found := served.get(page)).status != 503 else None, what=page)
+    assert answer.status == 200
+    assert words in answer.text
 
 
 def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:
