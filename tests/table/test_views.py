@@ -77,7 +77,7 @@ def test_trajectory_inside_another_systems_trace_has_ended(tmp_path: Path) -> No
 
 
 def test_trajectory_that_runs_is_not_the_one_that_ended_inside_it(tmp_path: Path) -> None:
-    """The inner trajectory's span and its score do not stand for the outer one, whose root is not there yet."""
+    """The inner trajectory's span and score do not stand for the outer one, whose root is not there yet."""
     outer, inner = "1", {"rollout_n": 100, "kind": "AGENT"}
     rows = [
         row(outer, "b1", "a1", kind="LLM"),
