@@ -69,7 +69,7 @@ def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
     from otel_rollout.table.query import Engine
 
     with as_table(from_) as (store, location), _ended_by_ctrl_c(store.location.uri == location):
-        yield Engine(store.open()), location
+        yield Engine(store.open(), keep=True), location
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:

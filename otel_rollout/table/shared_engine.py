@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from arro3.core import Table
     from deltalake import DeltaTable
 
-_KEPT: Final = views.SLOW | {"roots", "trajectories"}
+_KEPT: Final = views.SLOW | {"trajectories"}
 """Views whose rows are kept: with them, a list of 100,000 trajectories takes milliseconds."""
 
 

@@ -66,7 +66,7 @@ ORDER: Final = (
 """All views, each after the views that it reads."""
 SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls"})
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
-SLOW: Final = frozenset({"newest_scores"})
+SLOW: Final = frozenset({"roots", "newest_scores"})
 """Views with many rows that cost most of a query. A process with many queries keeps their rows."""
 
 
