@@ -6,6 +6,7 @@ is in the tool's span and in the message to the model; both become one turn.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -17,10 +18,11 @@ from otel_rollout.forwarder import context_diff
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Message, Request, Shared
-from otel_rollout.viewer import summary
+from otel_rollout.viewer import context_edit, summary
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
 from otel_rollout.viewer.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
 from otel_rollout.viewer.summary import Summary, Tokens
+from otel_rollout.viewer.tool_results import OpenCalls
 from otel_rollout.viewer.turn import MODEL, TOOL, Turn, evaluation_turn, failure_turn, root_turns, tool_turn
 
 _Item = TypeVar("_Item")
@@ -109,8 +111,8 @@ class _TurnBuilder:
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._calls: dict[str, ModelCall] = {}
         self._longest: ModelCall | None = None
-        self._unanswered: list[tuple[str, Turn]] = []
-        """Call id and turn of each tool call whose result is not yet in a request."""
+        self._recent: deque[ModelCall] = deque(maxlen=context_diff.MAX_BRANCHES)
+        self._open_calls = OpenCalls()
 
     def add(self, span: ReadableSpan) -> None:
         """Add the turns of the next span."""
@@ -159,7 +161,7 @@ class _TurnBuilder:
         added = tool_turn(span)
         self._append(span, added)
         call_id = (span.attributes or {}).get(semconv.GEN_AI_TOOL_CALL_ID)
-        self._unanswered.append((str(call_id or ""), added))
+        self._open_calls.add(str(call_id or ""), added)
 
     def _add_model_call(self, span: ReadableSpan) -> None:
         spans = [span, *self._tree.descendants(span)]
@@ -176,6 +178,8 @@ class _TurnBuilder:
         (added or [answer])[0].note = note
         self._append(span, answer)
         call.turn = answer
+        if call.request.messages:
+            self._recent.append(call)
         if answer.sub_trajectory or self._is_judging(span):
             return
         if self._longest is None or call.rank >= self._longest.rank:
@@ -204,14 +208,17 @@ class _TurnBuilder:
         count = shared.length if shared else 0
         if request.messages:
             call.length = len(request.messages)
-            new, note = list(request.messages[count:]), self._note(earlier, count, call.length, "message")
-        else:
-            call.length = len(call.token_ids)
-            length = len(request.prompt_ids)
-            new = self._messages_of_tokens(call, earlier, count, spans)
-            if not new and length > count:
-                new = self._messages_without_text(span, length - count, is_first=not count)
-            note = self._note(earlier, count, length, "token")
+            new, is_edited = list(request.messages), False
+            if earlier:
+                new, is_edited = context_edit.unsaid(request.messages, count, earlier, self._recent)
+            note = self._note(earlier, count, call.length, "message")
+            return new, f"the context was edited after message {count}" if is_edited else note
+        call.length = len(call.token_ids)
+        length = len(request.prompt_ids)
+        new = self._messages_of_tokens(call, earlier, count, spans)
+        if not new and length > count:
+            new = self._messages_without_text(span, length - count, is_first=not count)
+        note = self._note(earlier, count, length, "token")
         if new and earlier and count == earlier.length and earlier.take_resent_reply(new[0]):
             new = new[1:]
         return new, note
@@ -276,25 +283,15 @@ class _TurnBuilder:
 
     def _turns_of(self, new: Sequence[Message]) -> list[Turn]:
         """Return messages as turns; a tool's result goes to the turn of the tool's call."""
+        answered = iter(self._open_calls.take([message for message in new if message.role == TOOL]))
         turns = []
         for message in new:
-            answered = self._take_answered(message) if message.role == TOOL else None
-            if answered is None:
+            turn = next(answered) if message.role == TOOL else None
+            if turn is None:
                 turns.append(Turn(message.role, message.text, calls=message.calls))
             else:
-                answered.text = message.text
-        self._unanswered.clear()
+                turn.text = message.text
         return turns
-
-    def _take_answered(self, result: Message) -> Turn | None:
-        """Take the turn with the result's call id, else the first turn without an id."""
-        by_id = [pair for pair in self._unanswered if result.call_id and pair[0] == result.call_id]
-        without_id = [pair for pair in self._unanswered if not (pair[0] and result.call_id)]
-        found = next(iter(by_id or without_id), None)
-        if found is None:
-            return None
-        self._unanswered = [pair for pair in self._unanswered if pair is not found]
-        return found[1]
 
 
 def _key(span: ReadableSpan) -> str:

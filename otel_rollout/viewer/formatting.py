@@ -99,9 +99,12 @@ def call(called: Call) -> str:
 
 
 def error(turn: Turn) -> str:
-    """Format a turn's error; empty where the turn's text contains its message."""
-    message = turn.error.partition(": ")[2] or turn.error
-    return "" if message in turn.text else turn.error
+    """Format what a turn's text does not say of its error: type and message, the message, or nothing."""
+    kind, _, message = turn.error.partition(": ")
+    if (message or kind) in turn.text:
+        return ""
+    is_kind_said = message and re.search(rf"(?<!\w){re.escape(kind)}(?!\w)", turn.text)
+    return message if is_kind_said else turn.error
 
 
 def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
@@ -187,11 +190,26 @@ def _figures(conversation: Conversation) -> Iterator[tuple[str, str]]:
         yield given.name, score(given)
 
 
+def other_scores(comparison: Comparison) -> list[str]:
+    """Return name and values of each score that differs between two conversations."""
+    left, right = (
+        {given.name: score(given) for given in each.summary.scores}
+        for each in (comparison.left, comparison.right)
+    )
+    return [
+        f"{name} {left.get(name, 'missing')} and {right.get(name, 'missing')}"
+        for name in dict.fromkeys([*left, *right])
+        if left.get(name) != right.get(name)
+    ]
+
+
 def divergence(comparison: Comparison) -> str:
-    """Say in one sentence where two conversations begin to differ."""
+    """Say in one sentence where two conversations begin to differ, or that only their scores do."""
     found = comparison.divergence
     if found is None:
-        return f"The same in all {len(comparison.left.turns)} turns."
+        scores = ", ".join(other_scores(comparison))
+        but = f", but other scores: {scores}" if scores else ""
+        return f"The same in all {len(comparison.left.turns)} turns{but}."
     number, (left, right) = found.turn + 1, comparison.rows[0]
     if left is None or right is None:
         return f"{counted(found.turn, 'turn')} alike; then one of them has ended."

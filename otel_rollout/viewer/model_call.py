@@ -18,6 +18,7 @@ from otel_rollout.otlp.messages import Message, Reply, Request, Shared
 from otel_rollout.otlp.model_calls import CallContents
 from otel_rollout.viewer import summary
 from otel_rollout.viewer.summary import Tokens
+from otel_rollout.viewer.tool_results import squeezed
 from otel_rollout.viewer.turn import MODEL, Turn, ending_of
 
 
@@ -80,10 +81,17 @@ class ModelCall:
         Returns:
             Whether ``message`` repeats the reply.
         """
-        if message.role != MODEL or "".join(message.text.split()) not in "".join(self.turn.text.split()):
+        if message.role != MODEL or squeezed(message.text) not in squeezed(self.turn.text):
             return False
         self.turn.calls = message.calls or self.turn.calls
         return True
+
+    def is_repeated_by(self, message: Message, is_in_place: bool) -> bool:
+        """Return whether a message of a later context is the reply; a part of the reply only in its place."""
+        said, again = squeezed(self.turn.text), squeezed(message.text)
+        if said != again:
+            return is_in_place and again in said and bool(again or message.calls)
+        return bool(said) or (bool(message.calls) and message.calls == self.turn.calls)
 
 
 def read_request(spans: Sequence[ReadableSpan]) -> Request:

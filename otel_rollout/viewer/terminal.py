@@ -166,7 +166,7 @@ def compare(comparison: Comparison, console: Console) -> None:
     console.print()
     for number, turn in enumerate(comparison.shared, start=1):
         console.print(_turn(turn, number))
-    colour = "red" if comparison.divergence else "green"
+    colour = "red" if comparison.divergence or formatting.other_scores(comparison) else "green"
     console.print(Panel(text_of(formatting.divergence(comparison), "bold"), style=colour))
     console.print(continuations(comparison))
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from rich.console import Console
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp.messages import Call
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.viewer.comparison import compare
+from otel_rollout.viewer import formatting, page, terminal
+from otel_rollout.viewer.comparison import Comparison, compare
 from otel_rollout.viewer.conversation import Conversation, conversation_of
 from otel_rollout.viewer.turn import Turn
 
@@ -175,6 +178,143 @@ def test_context_that_was_edited_or_is_new_has_a_note() -> None:
         "a context of its own",
     ]
     assert turns[-1].tokens.output is None
+
+
+def tool(number: int, name: str, result: str | None, **more: Any) -> bytes:
+    return line(number, {"name": name, "arguments": {}}, result, name=name, kind="TOOL", **more)
+
+
+def answered(text: str) -> dict[str, str]:
+    return {"role": "tool", "content": text}
+
+
+def test_edited_context_shows_each_tool_result_once_at_its_own_call() -> None:
+    """Of a context whose first reply was replaced, only the replacement is shown, with a note."""
+    question = [user("6 * 7, and its half?")]
+    thinking, dividing = assistant("First I multiply."), assistant("Then I divide.")
+    second = [*question, thinking, answered("42")]
+    third = [*question, assistant("…"), answered("42"), dividing, answered("21")]
+    turns = shown(
+        [
+            line(2, {"messages": question}, thinking),
+            tool(3, "python", "42"),
+            line(4, {"messages": second}, dividing),
+            tool(5, "calculator", "21"),
+            line(6, {"messages": third}, assistant("21.")),
+            line(7, {"messages": [*third, assistant("21."), user("Sure?")]}, assistant("Yes.")),
+        ]
+    ).turns
+    assert [(turn.name or turn.role, turn.text, turn.note) for turn in turns] == [
+        ("user", "6 * 7, and its half?", ""),
+        ("assistant", "First I multiply.", ""),
+        ("python", "42", ""),
+        ("assistant", "Then I divide.", ""),
+        ("calculator", "21", ""),
+        ("assistant", "…", "the context was edited after message 1"),
+        ("assistant", "21.", ""),
+        ("user", "Sure?", ""),
+        ("assistant", "Yes.", ""),
+    ]
+
+
+def test_context_without_its_oldest_messages_repeats_nothing() -> None:
+    """Messages that are left out are named; those that stay are not shown again."""
+    question = [user("6 * 7, and its half?")]
+    first = [*question, assistant("First I multiply."), answered("42")]
+    turns = shown(
+        [
+            line(2, {"messages": question}, assistant("First I multiply.")),
+            tool(3, "python", "42"),
+            line(4, {"messages": first}, assistant("Then I divide.")),
+            tool(5, "calculator", None, error="ValueError: no"),
+            line(6, [*question, assistant("Then I divide."), answered("Error: ValueError")], "21."),
+        ]
+    ).turns
+    assert [(turn.name or turn.role, turn.text, turn.note) for turn in turns] == [
+        ("user", "6 * 7, and its half?", ""),
+        ("assistant", "First I multiply.", ""),
+        ("python", "42", ""),
+        ("assistant", "Then I divide.", ""),
+        ("calculator", "Error: ValueError", ""),
+        ("assistant", "21.", "the context was edited after message 1"),
+    ]
+
+
+def test_replaced_last_reply_has_a_note() -> None:
+    """A reply that comes back as another one is an edit; going on from another sample's reply is none."""
+    question = [user("Six?")]
+    samples = [line(2, question, "Seven."), line(3, question, "Eight.")]
+    edited = shown([*samples, line(4, [*question, assistant("Nine."), user("Sure?")], "Yes.")]).turns
+    chosen = shown([*samples, line(4, [*question, assistant("Seven."), user("Sure?")], "Yes.")]).turns
+    assert [(turn.text, turn.note) for turn in edited[2:]] == [
+        ("Eight.", ""), ("Nine.", "the context was edited after message 1"), ("Sure?", ""), ("Yes.", "")
+    ]  # fmt: skip
+    assert [(turn.text, turn.note) for turn in chosen[2:]] == [("Eight.", ""), ("Sure?", ""), ("Yes.", "")]
+
+
+def test_tool_keeps_its_own_result_beside_another_message() -> None:
+    """A message without id that is not the recorded result is a turn of its own; a part of it is not."""
+    asked = [user("Go")]
+    given = [*asked, assistant("Yes"), answered("tide"), answered("{'text': 'low'}")]
+    turns = shown([line(2, asked, "Yes"), tool(3, "look", "low"), line(4, given, "Done")]).turns
+    assert [(turn.name or turn.role, turn.text) for turn in turns[2:]] == [
+        ("look", "{'text': 'low'}"), ("tool", "tide"), ("assistant", "Done")
+    ]  # fmt: skip
+    other = [*asked, assistant("Yes"), answered("tide")]
+    turns = shown([line(2, asked, "Yes"), tool(3, "look", "low"), line(4, other, "Done")]).turns
+    assert [(turn.name or turn.role, turn.text) for turn in turns[2:]] == [
+        ("look", "low"), ("tool", "tide"), ("assistant", "Done")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "ConnectionError: no answer"),
+        ("Error: ConnectionError", "no answer"),
+        ("Error: no answer", ""),
+        ("SubConnectionErrors", "ConnectionError: no answer"),
+    ],
+)
+def test_error_repeats_nothing_that_the_result_says(text: str, said: str) -> None:
+    """The type of an error is printed once, and so is its message."""
+    failed = Turn("tool", text, error="ConnectionError: no answer")
+    assert formatting.error(failed) == said
+
+
+def test_comparison_of_equal_turns_names_scores_that_differ() -> None:
+    """Siblings with the same text and other scores are not called the same; terminal and page agree."""
+
+    def sibling(value: float, *more: str) -> Conversation:
+        names = ["reward", "format", *more]
+        values = [value, 1.0, *(0.5 for _ in more)]
+        scores = [
+            line(
+                number,
+                None,
+                None,
+                name=f"score {name}",
+                kind="EVALUATOR",
+                attributes={
+                    semconv.GEN_AI_EVALUATION_NAME: name,
+                    semconv.GEN_AI_EVALUATION_SCORE_VALUE: each,
+                },
+            )
+            for number, (name, each) in enumerate(zip(names, values, strict=True), start=3)
+        ]
+        return shown([line(2, "One?", "Yes."), *scores])
+
+    def printed(comparison: Comparison) -> str:
+        console = Console(file=io.StringIO(), width=120, record=True)
+        terminal.compare(comparison, console)
+        return console.export_text()
+
+    other, same = compare(sibling(1.0), sibling(0.0, "length")), compare(sibling(1.0), sibling(1.0))
+    sentence = "The same in all 2 turns, but other scores: reward 1.0 and 0.0, length missing and 0.5."
+    assert sentence in printed(other)
+    assert f'<div class="divergence ">{sentence}</div>' in page.of_comparison(other)
+    assert "The same in all 2 turns." in printed(same)
+    assert '<div class="divergence none">The same in all 2 turns.</div>' in page.of_comparison(same)
 
 
 def test_parallel_tool_calls_get_their_own_results() -> None:

@@ -131,7 +131,9 @@ def test_comparison_of_siblings_names_their_first_difference(rollout: Rollout, s
     assert "They part at turn 3 (assistant): the same words, other calls." in shown
     assert re.search(r"reward +1\.0 +0\.0", shown)
     assert shown.count("Let me see.") == 2
-    assert "The same in all 5 turns." in run("compare", "1/7/0", "validation/1/7/0", *source_option)
+    assert "The same in all 5 turns, but other scores: " in run(
+        "compare", "1/7/0", "validation/1/7/0", *source_option
+    )
 
 
 class Page(HTMLParser):
