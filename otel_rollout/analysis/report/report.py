@@ -255,7 +255,9 @@ def _part(row: dict[str, Any], prefix: str) -> dict[str, Any]:
 def _tools(engine: Engine, rows: str, where: str) -> dict[StepKey, list[Tool]]:
     """Return the calls of each tool in each step, the most called tool first."""
     counted: dict[tuple[StepKey, str | None], list[dict[str, Any]]] = defaultdict(list)
-    for row in _asked(engine, _TOOLS, rows, where):
+    kept = f"{rows}_tools"
+    engine.keep(kept, _TOOLS.replace("{rows}", rows))
+    for row in _asked(engine, "SELECT * FROM {rows} ORDER BY calls DESC, error_type", kept, where):
         counted[(row["validate"], row["step"]), row["tool_name"]].append(row)
     found: dict[StepKey, list[Tool]] = defaultdict(list)
     for (key, name), parts in counted.items():
@@ -323,8 +325,7 @@ SELECT
   row.validate, row.step, call.tool_name,
   CASE WHEN call.status = 'error' THEN coalesce(call.error_type, 'error') END AS error_type,
   count(*) AS calls, count(call.duration_ns) AS timed, sum(call.duration_ns / 1e9) AS seconds
-FROM spans AS call JOIN {rows} ON call.trace_id = row.trace_id
+FROM spans AS call JOIN {rows} AS row ON call.trace_id = row.trace_id
 WHERE call.kind = 'TOOL'
 GROUP BY 1, 2, 3, 4
-ORDER BY calls DESC, error_type
 """
