@@ -23,7 +23,8 @@ UNPARSED_CALL: Final = (
 - a tool that the OpenAI Agents SDK did not call, because the arguments are no JSON;
 - a model call that Gemini ends with ``MALFORMED_FUNCTION_CALL``.
 
-A parser that takes a broken call for plain text, without an error or a log record, leaves no such span.
+A parser that takes a broken call for plain text, without an error or a log record, leaves no such span. The
+check ``tool_calls_unparsable`` of health reads the texts of replies too.
 """
 _GREATEST: Final = 1e300
 """Magnitude of a reward that counts as infinite."""

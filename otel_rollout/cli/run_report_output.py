@@ -123,7 +123,7 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
         ("tokens of a reply", number, [_share(step.tokens_out or 0, step.replies) for step in steps]),
         ("cut replies", percent, [_share(step.replies_truncated, step.replies_ended) for step in steps]),
         ("tool errors", percent, [_share(step.tool_errors, step.tool_calls) for step in steps]),
-        ("unparsed calls", number, [float(step.parse_failures) for step in steps]),
+        ("parser errors", number, [float(step.parse_failures) for step in steps]),
         ("median time", seconds, [step.seconds.p50 for step in steps]),
         ("longest time", seconds, [step.seconds.max for step in steps]),
         ("policy lag", number, [step.policy_lag.mean for step in steps]),

@@ -68,6 +68,15 @@ def test_only_and_skip_choose_checks_and_step_their_range(broken: Path) -> None:
     run("--from", broken, "--skip", "tool_error_burst")
 
 
+def test_chosen_steps_are_compared_with_those_before(broken: Path) -> None:
+    """A fault that began earlier is found, and the finding names the chosen steps alone."""
+    ran = run("--from", broken, "--only", "tool_error_burst", "--step", "6-8", "--json", code=1)
+    (check,) = json.loads(ran.stdout)["checks"]
+    assert check["steps"] == [6, 7, 8]
+    assert {reference.split("/")[0] for reference in check["evidence"]} == {"6", "7", "8"}
+    assert "Earlier, it was 0%." in check["message"]
+
+
 def test_page_stands_alone_and_names_steps_and_trajectories(broken: Path, tmp_path: Path) -> None:
     """What is unhealthy comes first, and nothing is linked."""
     page = tmp_path / "health.html"

@@ -95,7 +95,8 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
         engine: the table.
         run: the run.
         checks: the checks, from :func:`chosen`.
-        steps: SQL condition on the column ``step``; all steps without it.
+        steps: SQL condition on the column ``step``, of the steps whose faults are findings; all by default.
+            The steps before them are read too, for comparison.
 
     Raises:
         QueryError: the run has no trajectory in these steps, or the table cannot be read.

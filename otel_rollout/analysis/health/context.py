@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_rollout.analysis.health.rates import Limits, judged
+from otel_rollout.analysis.health.judging import Fault, judged
+from otel_rollout.analysis.health.rates import Limits
 
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.findings import Finding
     from otel_rollout.analysis.health.scope import Scope
 
-_EDITED: Final = Limits(rise=0.02, always=0.05, steady=0.01)
+_EDITED: Final = Fault(
+    Limits(rise=0.02, always=0.05, steady=0.01),
+    "trajectories with two turns or more",
+    "a turn whose context is not the beginning of the next one's",
+    "No model call names the turn that it continues: there is one turn each, or OTEL_ROLLOUT_TURNS=whole.",
+    "In all {of} trajectories with two turns or more, each turn's context begins with the turn before.",
+)
 _TOLERANCE: Final = 2
 """Last tokens of a turn that may differ: templates drop or add the token that ends a turn."""
 
@@ -21,12 +28,7 @@ def edited(scope: Scope) -> Finding:
         f"SELECT trace_id, step, bool_or(is_edited) AS is_bad FROM ({_pairs(scope)}) AS pairs "  # noqa: S608
         "GROUP BY trace_id, step"
     )
-    words = "have a turn whose context is not the beginning of the next one's"
-    missing = (
-        "No model call names the turn that it continues: there is one turn each, or OTEL_ROLLOUT_TURNS is "
-        "`whole`."
-    )
-    return judged(counts, _EDITED, words, missing)
+    return judged(counts, _EDITED, scope.steps)
 
 
 def _pairs(scope: Scope) -> str:

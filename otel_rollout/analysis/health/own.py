@@ -71,7 +71,7 @@ class _Own:
 def _rows(scope: Scope, sql: str) -> list[dict[str, Any]]:
     if PLACE not in sql:
         raise ValueError(f"the SELECT has no {PLACE}, which stands for the condition on the run")
-    return dicts_of(scope.select(sql.replace(PLACE, f"({scope.condition})"), _MAX_ROWS))
+    return dicts_of(scope.select(sql.replace(PLACE, f"({scope.chosen})"), _MAX_ROWS))
 
 
 def _of_rows(rows: list[dict[str, Any]]) -> Finding:

@@ -7,12 +7,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.analysis.health.findings import Finding, unobserved
-from otel_rollout.analysis.health.rates import Count, Limits, evidence_of, excess, in_words, percent, steps_of
+from otel_rollout.analysis.health.judging import Fault, judged
+from otel_rollout.analysis.health.rates import Count, Limits, evidence_of, in_words
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from otel_rollout.analysis.health.scope import Scope
 
 _STALE: Final = Limits(rise=0.05, always=0.5, steady=0.2)
+_NO_VERSION: Final = "No trajectory has the version of the weights that made it."
 _ALLOWED: Final = 2
 """Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
 _STUCK: Final = 3
@@ -30,37 +34,38 @@ def lag(scope: Scope) -> Finding:
         "WHERE policy_version_min IS NOT NULL AND step IS NOT NULL "
         "GROUP BY step, policy_version_min ORDER BY step"
     )
-    if not rows:
-        return unobserved("No trajectory has the version of the weights that made it.")
+    if not any(row["step"] in scope.steps for row in rows):
+        return unobserved(_NO_VERSION)
     newest: dict[int, int] = {}
     for row in rows:
         newest[row["step"]] = max(newest.get(row["step"], row["newest"]), row["newest"])
-    stuck = _stuck(newest)
+    stuck = _stuck(newest, scope.steps)
     if stuck:
         first = {row["step"]: row["first"] for row in rows}
         counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
         message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {in_words(stuck)}."
         return Finding("unhealthy", message, tuple(stuck), evidence_of(counts))
-    return _stale(rows, newest)
+    return _stale(rows, newest, scope)
 
 
-def _stuck(newest: dict[int, int]) -> list[int]:
-    """Return the steps of the longest row without a new version, if it is too long."""
+def _stuck(newest: dict[int, int], chosen: Container[int | None]) -> list[int]:
+    """Return the chosen steps of the longest row without a new version, if it is too long."""
     steps = sorted(newest)
     rises = [newest[step] > newest[before] for before, step in itertools.pairwise(steps)]
     if not any(rises):
-        return steps if len(steps) >= _NEVER else []
+        return [step for step in steps if step in chosen] if len(steps) >= _NEVER else []
     if sum(rises) * 2 < len(rises) and sum(rises[: len(rises) // 3 + 1]) * 2 < len(rises) // 3 + 1:
         return []  # versions that rise now and then, from the beginning
     longest: list[int] = []
     current: list[int] = []
     for step, has_risen in zip(steps[1:], rises, strict=True):
         current = [] if has_risen else [*current, step]
-        longest = max(longest, current, key=len)
-    return longest if len(longest) >= _STUCK else []
+        found = [step for step in current if step in chosen] if len(current) >= _STUCK else []
+        longest = max(longest, found, key=len)
+    return longest
 
 
-def _stale(rows: list[dict[str, Any]], newest: dict[int, int]) -> Finding:
+def _stale(rows: list[dict[str, Any]], newest: dict[int, int], scope: Scope) -> Finding:
     highest, so_far = {}, min(newest.values())
     for step in sorted(newest):
         so_far = highest[step] = max(so_far, newest[step])
@@ -69,21 +74,28 @@ def _stale(rows: list[dict[str, Any]], newest: dict[int, int]) -> Finding:
         lags[highest[row["step"]] - row["oldest"]] += row["number"]
     usual = _median(lags)
     limit = 2 * usual + _ALLOWED
-    found = excess(_counts(rows, highest, limit), _STALE)
-    total = sum(lags.values())
-    if not found.counts:
-        most = max(lags)
-        return Finding(
-            "healthy", f"{total:,} trajectories usually lag by {usual} versions, at most by {most}."
-        )
-    steps = steps_of(found.counts)
-    share = sum(count.bad for count in found.counts) / sum(count.of for count in found.counts)
-    worst = max(highest[row["step"]] - row["oldest"] for row in rows if row["step"] in steps)
-    message = (
-        f"{percent(share)} of the trajectories of {in_words(steps)} come from weights that lag by more than "
-        f"{limit} versions, up to {worst}; usual is {usual}."
+    chosen = [row for row in rows if row["step"] in scope.steps]
+    most = max(highest[row["step"]] - row["oldest"] for row in chosen)
+    fault = Fault(
+        _STALE,
+        "trajectories with a known version of the weights",
+        f"weights more than {limit} versions behind the newest of their step",
+        _NO_VERSION,
     )
-    return Finding("unhealthy", message, steps, evidence_of(found.counts))
+    note = f" Usual is a lag of {usual}; the greatest is {most}.{_by_step(chosen, scope)}"
+    return judged(_counts(rows, highest, limit), fault, scope.steps, note)
+
+
+def _by_step(rows: list[dict[str, Any]], scope: Scope) -> str:
+    """Return the lag as ``report`` counts it, after a message; nothing of validation."""
+    if scope.validate:
+        return ""
+    lags = [(row["step"] - row["oldest"], row["number"]) for row in rows]
+    mean = sum(lag * number for lag, number in lags) / sum(number for _, number in lags)
+    return (
+        f" Counted from the step's number, as `report` does, the lag is {mean:.3g} on average, at most "
+        f"{max(lag for lag, _ in lags)}."
+    )
 
 
 def _median(lags: Counter[int]) -> int:

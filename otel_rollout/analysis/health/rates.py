@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_rollout.analysis.health.findings import MAX_EVIDENCE, Finding, unobserved
+from otel_rollout.analysis.health.findings import MAX_EVIDENCE
 
 _BASELINE: Final = 20
 """Earlier steps without a finding whose share is the usual one."""
-_MIN_BASELINE: Final = 2
+MIN_BASELINE: Final = 2
 """Earlier steps without which a rise cannot be judged."""
 _POOLED: Final = 5
 """Steps whose share together must reach the fixed limit, so that one small step is no finding."""
@@ -80,6 +80,15 @@ class Excess(NamedTuple):
     counts: list[Count]
     usual: float | None
 
+    def of_steps(self, steps: Container[int | None]) -> Excess:
+        """Return the excess of some steps."""
+        return Excess(of_steps(self.counts, steps), self.usual)
+
+
+def of_steps(counts: Iterable[Count], steps: Container[int | None]) -> list[Count]:
+    """Return the counts of some steps."""
+    return [count for count in counts if count.step in steps]
+
 
 def excess(counts: Iterable[Count], limits: Limits) -> Excess:
     """Return the steps whose share is too high."""
@@ -92,8 +101,8 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
     for place, count in enumerate(ordered):
         before = calm[-_BASELINE:]
         is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits)
-        if is_high or (len(before) >= _MIN_BASELINE and _is_rise(count, before, limits)):
-            usual = _share(before) if usual is None and len(before) >= _MIN_BASELINE else usual
+        if is_high or (len(before) >= MIN_BASELINE and _is_rise(count, before, limits)):
+            usual = share_of(before) if usual is None and len(before) >= MIN_BASELINE else usual
             found.append(count)
         else:
             calm.append(count)
@@ -102,7 +111,7 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
 
 def _is_high(pooled: Sequence[Count], limits: Limits) -> bool:
     """Return whether the last of some steps, and all of them together, reach the fixed limit."""
-    bad, share = sum(count.bad for count in pooled), _share(pooled)
+    bad, share = sum(count.bad for count in pooled), share_of(pooled)
     if bad < _MIN_BAD or pooled[-1].share < limits.always or share < limits.always:
         return False
     of = sum(count.of for count in pooled)
@@ -110,7 +119,7 @@ def _is_high(pooled: Sequence[Count], limits: Limits) -> bool:
 
 
 def _is_rise(count: Count, before: Sequence[Count], limits: Limits) -> bool:
-    usual = _share(before)
+    usual = share_of(before)
     if count.bad < _MIN_BAD or count.share < max(limits.rise, limits.factor * usual):
         return False
     smoothed = (sum(each.bad for each in before) + 1) / (sum(each.of for each in before) + 2)
@@ -123,34 +132,10 @@ def surprise(share: float, expected: float) -> float:
     return sum(part * math.log(part / usual) for part, usual in parts if part > 0)
 
 
-def _share(counts: Sequence[Count]) -> float:
+def share_of(counts: Sequence[Count]) -> float:
+    """Return the share of several steps together."""
     of = sum(count.of for count in counts)
     return sum(count.bad for count in counts) / of if of else 0.0
-
-
-def judged(
-    counts: Sequence[Count], limits: Limits, words: str, missing: str, noun: str = "trajectories"
-) -> Finding:
-    """Return the finding of a series.
-
-    Args:
-        counts: a count for each step.
-        limits: when a share is unhealthy.
-        words: what is counted, after "12% of the trajectories".
-        missing: why the check is unobserved if nothing was recorded.
-        noun: what is counted.
-    """
-    of = sum(count.of for count in counts)
-    if not of:
-        return unobserved(missing)
-    found = excess(counts, limits)
-    if not found.counts:
-        return Finding("healthy", f"{percent(_share(counts))} of {of:,} {noun} {words}.")
-    steps = steps_of(found.counts)
-    before = "" if found.usual is None else f" Before, it was {percent(found.usual)}."
-    share = percent(_share(found.counts))
-    message = f"{share} of the {noun} of {in_words(steps)} {words}.{before}"
-    return Finding("unhealthy", message, steps, evidence_of(found.counts))
 
 
 def steps_of(counts: Iterable[Count]) -> tuple[int, ...]:

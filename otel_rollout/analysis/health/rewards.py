@@ -7,21 +7,34 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_rollout.analysis.health.findings import Finding, unobserved
+from otel_rollout.analysis.health.findings import HEALTHY, UNHEALTHY, Finding, unobserved
+from otel_rollout.analysis.health.judging import Fault, judged
 from otel_rollout.analysis.health.rates import (
     Count,
     Limits,
     evidence_of,
     in_words,
-    judged,
+    of_steps,
     steps_of,
 )
 
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.scope import Scope
 
-_MISSING: Final = Limits(rise=0.01, always=0.02, steady=0.002)
-_NO_SPREAD: Final = Limits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0)
+_MISSING: Final = Fault(
+    Limits(rise=0.01, always=0.02, steady=0.002),
+    "trajectories that ended without an error",
+    "no reward",
+    "No trajectory has ended without an error.",
+    "All {of} trajectories that ended without an error have a reward.",
+)
+_NO_SPREAD: Final = Fault(
+    Limits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0),
+    "groups with two rewards or more",
+    "one reward for all siblings and teach nothing",
+    "No group has two rewards: there are no siblings, or no rewards.",
+    "In all {of} groups with two rewards or more, siblings have different rewards.",
+)
 _DISAGREEING: Final = Limits(rise=0.03, always=0.1, steady=0.02)
 _NO_REWARD: Final = "No trajectory has a score named `reward`."
 _MIN_REWARDS: Final = 8
@@ -50,7 +63,7 @@ def missing(scope: Scope) -> Finding:
         f"SELECT trace_id, step, reward IS NULL AS is_bad FROM {scope.trajectories} WHERE state = 'ok' "  # noqa: S608
         f"AND step IS DISTINCT FROM ({_unfinished(scope)})"
     )
-    return judged(counts, _MISSING, "have no reward", "No trajectory has ended without an error.")
+    return judged(counts, _MISSING, scope.steps)
 
 
 def _unfinished(scope: Scope) -> str:
@@ -88,9 +101,12 @@ def constant(scope: Scope) -> Finding:
         return unobserved(_NO_REWARD)
     if rewards < _MIN_REWARDS:
         return unobserved(f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows.")
-    found = _constant_steps(scope, steps)
+    chosen = [step for step in steps if step.step in scope.steps]
+    if not chosen:
+        return unobserved(_NO_REWARD)
+    found = [step for step in _constant_steps(scope, steps) if step.step in scope.steps]
     if not found:
-        least, greatest = min(step.least for step in steps), max(step.greatest for step in steps)
+        least, greatest = min(step.least for step in chosen), max(step.greatest for step in chosen)
         return Finding("healthy", f"Rewards are between {least:g} and {greatest:g}; no step has only one.")
     values = sorted({step.least for step in found})
     shown = ", ".join(f"{value:g}" for value in values[:3])
@@ -137,9 +153,7 @@ def groups_without_spread(scope: Scope) -> Finding:
         "SELECT step, min(trace_id) AS trace_id, max(reward) = min(reward) AS is_bad "  # noqa: S608
         f"FROM {scope.trajectories} WHERE reward IS NOT NULL GROUP BY step, sample_index HAVING count(*) > 1"
     )
-    missing = "No group has two rewards: there are no siblings, or no rewards."
-    words = "teach nothing: all siblings have one reward"
-    return judged(counts, _NO_SPREAD, words, missing, "groups")
+    return judged(counts, _NO_SPREAD, scope.steps)
 
 
 # --- the verifier ------------------------------------------------------------------------------------------
@@ -151,7 +165,7 @@ def disagrees(scope: Scope) -> Finding:
         f"SELECT step, verdict, reward, count(*) AS number, min(trace_id) AS first, max(trace_id) AS last "  # noqa: S608
         f"FROM ({_verdicts(scope)}) AS judged GROUP BY step, verdict, reward"
     )
-    if not rows:
+    if not any(row["step"] in scope.steps for row in rows):
         return unobserved("No verdict of a verifier is recorded beside a reward.")
     right, wrong = (_median([row for row in rows if row["verdict"] is each]) for each in (True, False))
     if right is None or wrong is None:
@@ -162,11 +176,36 @@ def disagrees(scope: Scope) -> Finding:
             f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if "
             "it says that the answer is wrong."
         )
-        counts = _counts(rows, lambda row: True)
+        counts = of_steps(_counts(rows, lambda row: True), scope.steps)
         return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
-    counts = _counts(rows, lambda row: row["reward"] <= wrong if row["verdict"] else row["reward"] >= right)
-    words = "have a reward that contradicts the verifier's verdict"
-    return judged(counts, _DISAGREEING, words, "No verdict is recorded.")
+    low = _counts([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
+    high = _counts([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
+    return _of_both(
+        judged(low, _against("correct", f"at most {wrong:g}, the usual one of incorrect"), scope.steps),
+        judged(high, _against("incorrect", f"at least {right:g}, the usual one of correct"), scope.steps),
+    )
+
+
+def _against(verdict: str, reward: str) -> Fault:
+    """Return the fault that trajectories have the other verdict's reward; of those with one verdict."""
+    return Fault(
+        _DISAGREEING,
+        f"trajectories that the verifier calls {verdict}",
+        f"a reward of {reward} answers",
+        f"No answer is {verdict}.",
+    )
+
+
+def _of_both(*findings: Finding) -> Finding:
+    """Return the finding of trajectories that the verifier calls correct, and of those it calls incorrect."""
+    status = UNHEALTHY if any(each.status == UNHEALTHY for each in findings) else HEALTHY
+    told = [each for each in findings if each.status == status]
+    return Finding(
+        "unhealthy" if status == UNHEALTHY else "healthy",
+        " ".join(each.message for each in told),
+        tuple(sorted({step for each in told for step in each.steps})),
+        tuple(trace for each in told for trace in each.evidence),
+    )
 
 
 def _verdicts(scope: Scope) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.analysis.health import texts
@@ -66,18 +66,28 @@ SELECT
 FROM trajectories"""
 
 
+class _AllSteps(Container["int | None"]):
+    """Every step, and trajectories without one."""
+
+    def __contains__(self, step: object) -> bool:
+        return True
+
+
 class Scope:
     """The run that is checked: its training trajectories, or those of validation if it has no others.
+
+    All steps are read, since a step is judged by the others.
 
     Args:
         engine: the table.
         run: the run.
-        steps: SQL condition on the column ``step``; all steps without it.
+        steps: SQL condition on the column ``step``, of the steps whose faults are findings; all by default.
     """
 
     def __init__(self, engine: Engine, run: Run, steps: str | None = None) -> None:
         self._engine = engine
         self.run = run
+        self._chosen = steps
         self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
         self._id = uuid.uuid4().hex[:12]
         self._made: list[str] = []
@@ -90,8 +100,21 @@ class Scope:
 
     @functools.cached_property
     def condition(self) -> str:
-        """SQL condition on the identity's columns: run, steps, and training or validation."""
+        """SQL condition on the identity's columns: run, and training or validation."""
+        return f"{self.run.condition} AND {filters.equals('validate', self.validate)}"
+
+    @functools.cached_property
+    def chosen(self) -> str:
+        """SQL condition on the identity's columns: run, chosen steps, and training or validation."""
         return f"{self._wanted} AND {filters.equals('validate', self.validate)}"
+
+    @functools.cached_property
+    def steps(self) -> Container[int | None]:
+        """The steps whose faults are findings."""
+        if self._chosen is None:
+            return _AllSteps()
+        found = self.rows(f"SELECT DISTINCT step FROM spans WHERE {self.chosen}")  # noqa: S608
+        return frozenset(row["step"] for row in found)
 
     @functools.cached_property
     def trajectories(self) -> str:
@@ -110,8 +133,8 @@ class Scope:
 
     @functools.cached_property
     def size(self) -> int:
-        """Number of trajectories."""
-        return int(self.rows(f"SELECT count(*) AS n FROM roots WHERE {self.condition}")[0]["n"])  # noqa: S608
+        """Number of trajectories of the chosen steps."""
+        return int(self.rows(f"SELECT count(*) AS n FROM roots WHERE {self.chosen}")[0]["n"])  # noqa: S608
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query, which are few."""

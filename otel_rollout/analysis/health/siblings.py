@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_rollout.analysis.health.rates import Limits, judged
+from otel_rollout.analysis.health.judging import Fault, judged
+from otel_rollout.analysis.health.rates import Limits
 
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.findings import Finding
     from otel_rollout.analysis.health.scope import Scope
 
-_COPIES: Final = Limits(rise=0.05, always=0.2, steady=0.05)
+_COPIES: Final = Fault(
+    Limits(rise=0.05, always=0.2, steady=0.05),
+    "trajectories with replies long enough to compare with siblings",
+    "those of a sibling, letter for letter",
+    "No group has siblings with recorded replies long enough to compare.",
+)
 _MIN_BYTES: Final = 200
 """Least bytes of a trajectory's replies: short right answers are equal without being copies."""
 _MIN_TOKENS: Final = 60
@@ -24,10 +30,7 @@ def identical(scope: Scope) -> Finding:
         f"FROM ({_eligible(scope)}) AS trajectory LEFT JOIN ({_copies(scope)}) AS copy "
         "ON trajectory.trace_id = copy.trace_id"
     )
-    words = "have the replies of a sibling, letter for letter"
-    return judged(
-        counts, _COPIES, words, "No group has siblings with recorded replies long enough to compare."
-    )
+    return judged(counts, _COPIES, scope.steps)
 
 
 def _eligible(scope: Scope) -> str:

@@ -40,7 +40,7 @@ class Looked:
     Attributes:
         repetitive: trajectories with a repetitive reply, of those with a text.
         unparsable: trajectories with a tool call that is no JSON, of those with a tool call in a text.
-        note: for the message, how many trajectories were looked at, if not all.
+        note: a sentence on how many trajectories were looked at, if not all, after a space.
     """
 
     repetitive: list[Count]
@@ -111,7 +111,7 @@ def look(scope: Scope) -> Looked:
     chosen, note = "", ""
     if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
         chosen = f" AND substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
-        note = f" (looked at {part:.0%} of the trajectories)"
+        note = f" Only {part:.0%} of the trajectories were looked at."
     loops, calls = _Tally(), _Tally()
     sql = (
         f"SELECT trace_id, step, reply FROM spans WHERE {scope.condition} AND kind = 'LLM' "  # noqa: S608

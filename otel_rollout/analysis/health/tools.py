@@ -5,21 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.analysis.health.findings import Finding, unobserved
+from otel_rollout.analysis.health.judging import Fault, earlier, judged, parts
 from otel_rollout.analysis.health.rates import (
     Count,
     Limits,
     evidence_of,
     excess,
     in_words,
-    judged,
+    of_steps,
     percent,
+    share_of,
     steps_of,
 )
 
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.scope import Scope
 
-_UNPARSABLE: Final = Limits(rise=0.05, always=0.5, steady=0.35)
+_UNPARSABLE: Final = Fault(
+    Limits(rise=0.05, always=0.5, steady=0.35),
+    "trajectories with a tool call",
+    "one that cannot be parsed",
+    "No tool call was recorded.",
+)
 _BURST: Final = Limits(rise=0.1, always=0.9, steady=0.6)
 _PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
 """Names of functions, and of their errors, that read tool calls from a text."""
@@ -39,8 +46,7 @@ def unparsable(scope: Scope) -> Finding:
         known = found.get(count.step)
         if known is None or count.bad > known.bad:
             found[count.step] = count
-    words = f"have a tool call that cannot be parsed{scope.looked.note}"
-    return judged(list(found.values()), _UNPARSABLE, words, "No tool call was recorded.")
+    return judged(list(found.values()), _UNPARSABLE, scope.steps, scope.looked.note)
 
 
 def _parse_errors(scope: Scope) -> str:
@@ -60,12 +66,13 @@ GROUP BY trace_id, step"""  # noqa: S608
 def error_burst(scope: Scope) -> Finding:
     """Find a tool that suddenly fails with one error."""
     series = _series(scope)
-    if not series:
+    chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
+    if not any(chosen.values()):
         return unobserved("No tool call was recorded.")
-    found = {error: excess(counts, _BURST) for error, counts in series.items()}
+    found = {error: excess(counts, _BURST).of_steps(scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:
-        return Finding("healthy", _steady(series))
+        return Finding("healthy", _steady(chosen))
     worst = sorted(bursts, key=lambda error: -max(count.share for count in bursts[error].counts))
     counts = [count for error in worst for count in bursts[error].counts]
     message = " ".join(_burst(error, *bursts[error]) for error in worst[:_NAMED])
@@ -75,18 +82,17 @@ def error_burst(scope: Scope) -> Finding:
 
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
     tool, name = error
-    share = percent(sum(count.bad for count in counts) / sum(count.of for count in counts))
-    before = "" if usual is None else f"; before, {percent(usual)}"
-    where = in_words(steps_of(counts))
-    return f"Tool `{tool}` failed with {name} in {share} of the trajectories of {where} that call it{before}."
+    whole = f"trajectories that call it in {in_words(steps_of(counts))} ({percent(share_of(counts))})"
+    return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
 
 
 def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
-    failed = sum(count.bad for counts in series.values() for count in counts)
+    (tool, error), counts = max(series.items(), key=lambda each: share_of(each[1]))
+    if not share_of(counts):
+        return "No tool call failed."
     return (
-        f"No error of a tool comes in a burst; {failed:,} trajectories have a failed call."
-        if failed
-        else ("No tool call failed.")
+        f"No error of a tool comes in a burst. The most frequent is {error} of `{tool}`, in "
+        f"{parts(counts, 'trajectories that call it')} ({percent(share_of(counts))})."
     )
 
 
@@ -111,12 +117,11 @@ def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     bad: dict[tuple[str, str], dict[Any, Any]] = {}
     for row in failed:
         bad.setdefault((row["tool_name"], row["error"]), {})[row["step"]] = row
-    series = {
+    for tool in steps.keys() - {tool for tool, _ in bad}:
+        bad[tool, ""] = {}
+    return {
         key: [_count(step, of, rows.get(step)) for step, of in steps[key[0]].items()]
         for key, rows in bad.items()
-    }
-    return series or {
-        (str(tool), ""): [Count(step, 0, of) for step, of in each.items()] for tool, each in steps.items()
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from dataclasses import dataclass
@@ -10,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.analysis.health.findings import Finding, unobserved
 from otel_rollout.analysis.health.rates import Count, evidence_of, in_words, steps_of
+from otel_rollout.analysis.timeline.workers import Worker, names_of, worker_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
     from otel_rollout.analysis.health.scope import Scope
 
 _FACTOR: Final = 1.5
@@ -25,9 +27,6 @@ _MIN_SECONDS: Final = 0.005
 _PART: Final = 0.5
 """Part of the steps, from the first slow one on, in which a slow process must be slow."""
 _NAMED: Final = 3
-_SEGMENT: Final = "rollout.segment.id"
-_PROCESS: Final = ("service.instance.id", "process.pid")
-_HOSTS: Final = ("host.name", "k8s.pod.name", "host.id")
 _OPERATIONS: Final = """
 SELECT
   name, resource, step, count(*) AS calls, sum(ln(seconds)) AS total,
@@ -78,15 +77,30 @@ class _Slow:
     """A process that is slow at an operation."""
 
     operation: str
-    worker: str
-    factor: float
-    counts: list[Count]
+    worker: Worker
+    slow_steps: list[tuple[Count, float]]
+
+    @property
+    def counts(self) -> list[Count]:
+        """The slow steps."""
+        return [count for count, _ in self.slow_steps]
+
+    @property
+    def factor(self) -> float:
+        """How many times the others' time the process takes."""
+        return statistics.median(factor for _, factor in self.slow_steps)
+
+    def in_steps(self, steps: Container[int | None]) -> Iterator[_Slow]:
+        """Yield the part of some steps, if there is one."""
+        part = [each for each in self.slow_steps if each[0].step in steps]
+        if part:
+            yield _Slow(self.operation, self.worker, part)
 
 
 def slow(scope: Scope) -> Finding:
     """Find a process that takes longer than the others for the same operation, per token if known."""
-    timings: dict[str, dict[int | None, dict[str, _Timing]]] = {}
-    workers = set()
+    timings: dict[str, dict[int | None, dict[Worker, _Timing]]] = {}
+    workers: set[Worker] = set()
     for row in scope.rows(_OPERATIONS.format(condition=scope.condition)):
         worker = worker_of(row["resource"])
         if worker is not None:
@@ -97,13 +111,15 @@ def slow(scope: Scope) -> Finding:
         return unobserved(
             "Only one process recorded model calls and tools." if workers else "No span names its process."
         )
-    found = [each for operation, steps in timings.items() for each in _slow_at(operation, steps)]
+    all_slow = [each for operation, steps in timings.items() for each in _slow_at(operation, steps)]
+    found = [each for slow in all_slow for each in slow.in_steps(scope.steps)]
     if not found:
         return Finding("healthy", f"None of {len(workers)} processes is slower than the others.")
+    names = names_of(sorted(workers))
     found.sort(key=lambda each: -each.factor)
     counts = [count for each in found for count in each.counts]
     message = " ".join(
-        f"Process {each.worker} takes {each.factor:.1f} times as long as the others for "
+        f"{names[each.worker]} takes {each.factor:.1f} times as long as the other processes for "
         f"`{each.operation}` in {in_words(steps_of(each.counts))}."
         for each in found[:_NAMED]
     )
@@ -111,25 +127,10 @@ def slow(scope: Scope) -> Finding:
     return Finding("unhealthy", message + more, steps_of(counts), evidence_of(counts))
 
 
-def worker_of(resource: str | None) -> str | None:
-    """Return the process that recorded a span, by its resource; None if nothing names it."""
-    try:
-        attributes = json.loads(resource or "{}")
-    except ValueError:
-        return None
-    if not isinstance(attributes, dict):
-        return None
-    host = next((str(attributes[name]) for name in _HOSTS if attributes.get(name)), None)
-    segment = attributes.get(_SEGMENT)
-    process = str(segment).partition(".")[0] if segment else None
-    process = process or next((str(attributes[name]) for name in _PROCESS if attributes.get(name)), None)
-    return " on ".join(part for part in (process, host) if part) or None
-
-
-def _slow_at(operation: str, steps: dict[int | None, dict[str, _Timing]]) -> list[_Slow]:
+def _slow_at(operation: str, steps: dict[int | None, dict[Worker, _Timing]]) -> list[_Slow]:
     """Return the processes that are slow at an operation."""
-    excesses: dict[str, list[tuple[Count, float]]] = {}
-    seen: dict[str, list[int | None]] = {}
+    excesses: dict[Worker, list[tuple[Count, float]]] = {}
+    seen: dict[Worker, list[int | None]] = {}
     for step in sorted(steps, key=lambda step: (step is None, step)):
         timings = {worker: each for worker, each in steps[step].items() if each.calls >= _MIN_CALLS}
         for worker, timing in timings.items():
@@ -143,10 +144,7 @@ def _slow_at(operation: str, steps: dict[int | None, dict[str, _Timing]]) -> lis
     for worker, slow_steps in excesses.items():
         after = seen[worker][seen[worker].index(slow_steps[0][0].step) :]
         if len(slow_steps) >= _PART * len(after) and (len(slow_steps) > 1 or len(seen[worker]) == 1):
-            factors = [factor for _, factor in slow_steps]
-            found.append(
-                _Slow(operation, worker, statistics.median(factors), [count for count, _ in slow_steps])
-            )
+            found.append(_Slow(operation, worker, slow_steps))
     return found
 
 

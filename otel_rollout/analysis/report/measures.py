@@ -131,7 +131,7 @@ _STEP_MEASURES: Final = (
         "tool_errors", _tool_causes,
     ),
     Measure(
-        "parse_failures", "tool calls that cannot be parsed, of all replies", "share",
+        "parse_failures", "parser errors, of all replies", "share",
         lambda step: share(min(step.parse_failures, step.replies), step.replies), "up", "unparsed",
     ),
     Measure(

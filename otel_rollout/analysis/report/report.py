@@ -134,7 +134,7 @@ class StepReport:
         tool_calls: calls of tools.
         tool_errors: failed calls of tools.
         tools: the calls by tool, the most called first.
-        parse_failures: tool calls that cannot be parsed.
+        parse_failures: parser errors: spans that tell of a tool call that cannot be parsed.
         seconds: the durations.
         policy_lag: the age of the weights.
     """

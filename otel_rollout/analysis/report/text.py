@@ -58,7 +58,7 @@ def parts(given: Change) -> Iterator[str]:
 
 FIGURES: Final = (
     "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
-    "tokens out", "cut", "tool calls", "tool errors", "unparsed", "lag",
+    "tokens out", "cut", "tool calls", "tool errors", "parser errors", "lag",
 )  # fmt: skip
 """Headings of a step's figures."""
 TIMES: Final = (

@@ -7,7 +7,7 @@ from otel_rollout.analysis.health.page import page_of_health
 from otel_rollout.pages.links import Links
 
 _FINDINGS = (
-    Finding("healthy", "0% of 8 trajectories have no reward.", name="reward_missing"),
+    Finding("healthy", "All 8 trajectories have a reward.", name="reward_missing"),
     Finding("unhealthy", "Tool <b> fails.", tuple(range(1, 61)), ("1/<i>/0",), "tool_error_burst"),
     Finding("unobserved", "No version is known.", name="policy_lag"),
 )

@@ -6,9 +6,11 @@ import random
 
 import pytest
 
-from otel_rollout.analysis.health.rates import Count, Limits, excess, in_words, judged
+from otel_rollout.analysis.health.judging import Fault, judged
+from otel_rollout.analysis.health.rates import Count, Limits, excess, in_words
 
 LIMITS = Limits(rise=0.1, always=0.5, steady=0.35)
+_FAULT = Fault(LIMITS, "trajectories with a call", "a broken one", "No call was recorded.")
 
 
 def steps(*shares: float, of: int = 200) -> list[Count]:
@@ -53,14 +55,55 @@ def test_few_trajectories_are_no_fault() -> None:
 def test_trajectories_without_a_step_are_judged_last() -> None:
     """They have no number among the steps."""
     counts = [*steps(0.02, 0.02, 0.02), Count(None, 150, 200, ("-/0/0",))]
-    finding = judged(counts, LIMITS, "are bad", "nothing")
+    finding = judged(counts, _FAULT, {None})
     assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (), ("-/0/0",))
 
 
 def test_nothing_recorded_is_unobserved() -> None:
     """The message says what is missing."""
-    finding = judged([Count(1, 0, 0)], LIMITS, "are bad", "No reply was recorded.")
-    assert (finding.status, finding.message) == ("unobserved", "No reply was recorded.")
+    finding = judged([Count(1, 0, 0)], _FAULT, {1})
+    assert (finding.status, finding.message) == ("unobserved", "No call was recorded.")
+
+
+@pytest.mark.parametrize(
+    ("shares", "chosen", "status", "message"),
+    [
+        (
+            (0.02, 0.03, 0.02, 0.4, 0.3), {4, 5}, "unhealthy",
+            "140 of the 400 trajectories with a call in steps 4–5 (35%) have a broken one. "
+            "Earlier, it was 2.3%.",
+        ),
+        (
+            (0.02, 0.03, 0.02, 0.4, 0.3), {5}, "unhealthy",
+            "60 of the 200 trajectories with a call in step 5 (30%) have a broken one. "
+            "Earlier, it was 2.3%.",
+        ),
+        (
+            (0.02, 0.03, 0.005, 0.4), {3}, "healthy",
+            "1 of the 200 trajectories with a call (0.5%) has a broken one: below the limit of 50%, and no "
+            "step rises above the earlier ones.",
+        ),
+        (
+            (0.02, 0.03, 0.02, 0.4), {2}, "healthy",
+            "6 of the 200 trajectories with a call (3.0%) have a broken one: below the limit of 50%.",
+        ),
+        ((0, 0), {1, 2}, "healthy", "None of the 400 trajectories with a call has a broken one."),
+        ((0, 0), {3}, "unobserved", "No call was recorded."),
+    ],
+)  # fmt: skip
+def test_chosen_steps_are_compared_with_all_before(
+    shares: tuple[float, ...], chosen: set[int | None], status: str, message: str
+) -> None:
+    """The message has the figures of the chosen steps, and their denominator."""
+    finding = judged(steps(*shares), _FAULT, chosen)
+    assert (finding.status, finding.message) == (status, message)
+
+
+def test_one_bad_trajectory_alone_is_healthy() -> None:
+    """The message does not call it usual."""
+    assert judged([Count(1, 1, 1)], _FAULT, {1}).message == (
+        "1 of the 1 trajectories with a call (100%) has a broken one: too few to tell from chance."
+    )
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.15, 0.3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,9 @@ def test_missing_rewards_name_the_step_and_the_trajectories(tmp_path: Path) -> N
     finding = answer(tmp_path, "reward_missing", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (2,))
     assert finding.evidence == ("2/0/0", "2/1/3")
-    assert finding.message == "100% of the trajectories of step 2 have no reward."
+    assert finding.message == (
+        "8 of the 8 trajectories that ended without an error in step 2 (100%) have no reward."
+    )
 
 
 def test_newest_step_that_still_runs_has_no_missing_reward(tmp_path: Path) -> None:
@@ -67,7 +70,10 @@ def test_groups_whose_siblings_agree_teach_nothing(tmp_path: Path) -> None:
     rows = [*trajectories(16), *(given(index, 1, float(index // 4)) for index in range(16))]
     finding = answer(tmp_path, "groups_without_spread", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
-    assert finding.message == "100% of the groups of step 1 teach nothing: all siblings have one reward."
+    assert finding.message == (
+        "4 of the 4 groups with two rewards or more in step 1 (100%) have one reward for all siblings "
+        "and teach nothing."
+    )
 
 
 _RIGHT = [True, False] * 32
@@ -92,10 +98,42 @@ def test_reward_against_the_verdict_is_unhealthy(tmp_path: Path, kind: str) -> N
             )
     finding = answer(tmp_path, "reward_disagrees", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
-    assert (
-        finding.message
-        == "19% of the trajectories of step 1 have a reward that contradicts the verifier's verdict."
+    assert finding.message == (
+        "12 of the 32 trajectories that the verifier calls correct in step 1 (38%) have a reward of at most "
+        "0, the usual one of incorrect answers."
     )
+
+
+def test_reward_bug_is_found_while_few_answers_are_right(tmp_path: Path) -> None:
+    """Its share is of the answers with one verdict, so that wrong answers do not hide it."""
+    rows = []
+    for step in range(1, 13):
+        rows += [*trajectories(128, step)]
+        right = 64 if step < 9 else 16
+        for index in range(128):
+            is_bug = step > 4 and index < right and index % 4 == 0
+            comment = "correct" if index < right else "incorrect"
+            rows.append(given(index, step, float(index < right and not is_bug), score_comment=comment))
+    finding = answer(tmp_path, "reward_disagrees", rows)
+    assert (finding.status, finding.steps) == ("unhealthy", tuple(range(5, 13)))
+
+
+def test_wrong_answers_with_the_reward_of_right_ones_are_found(tmp_path: Path) -> None:
+    """The message names them, and not the right ones."""
+    rows = [*trajectories(64)]
+    for index, is_right in enumerate(_RIGHT):
+        reward = float(is_right or index % 4 == 1)
+        rows.append(given(index, 1, reward, score_comment="correct" if is_right else "incorrect"))
+    finding = answer(tmp_path, "reward_disagrees", [*rows, *_more_wrong()])
+    assert finding.message == (
+        "16 of the 64 trajectories that the verifier calls incorrect in step 1 (25%) have a reward of at "
+        "least 1, the usual one of correct answers."
+    )
+
+
+def _more_wrong() -> list[dict[str, Any]]:
+    more = list(trajectories(96))[64:]
+    return [*more, *(given(index, 1, 0.0, score_comment="incorrect") for index in range(64, 96))]
 
 
 def test_reward_that_is_inverted_is_unhealthy(tmp_path: Path) -> None:

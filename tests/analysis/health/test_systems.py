@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.analysis.health.workers import worker_of
 from tests.analysis.health.answers import answer, call, trace, trajectories
 from tests.table.tables import row
 
@@ -34,8 +33,8 @@ def test_tool_that_starts_failing_is_a_burst(tmp_path: Path) -> None:
     finding = answer(tmp_path, "tool_error_burst", failing(range(6, 9), {"error_type": "TimeoutError"}))
     assert (finding.status, finding.steps) == ("unhealthy", (6, 7, 8))
     assert finding.message == (
-        "Tool `search` failed with TimeoutError in 52% of the trajectories of steps 6–8 that call it; "
-        "before, 2.5%."
+        "Tool `search` failed with TimeoutError in 63 of the 120 trajectories that call it in steps 6–8 "
+        "(52%). Earlier, it was 2.5%."
     )
     assert finding.evidence[:2] == ("6/0/0", "7/0/0")
 
@@ -107,6 +106,15 @@ def test_weights_that_stop_to_arrive_are_found(
     assert answer(tmp_path, "policy_lag", versions(*of_steps)).steps == steps
 
 
+def test_lag_has_the_figures_of_the_report(tmp_path: Path) -> None:
+    """The report subtracts the version from the step's number."""
+    assert answer(tmp_path, "policy_lag", versions(0, 1, 2)).message == (
+        "None of the 24 trajectories with a known version of the weights has weights more than 2 versions "
+        "behind the newest of their step. Usual is a lag of 0; the greatest is 0. Counted from the step's "
+        "number, as `report` does, the lag is 1 on average, at most 1."
+    )
+
+
 def test_weights_without_a_version_are_unobserved(tmp_path: Path) -> None:
     """Nobody knows their age."""
     assert answer(tmp_path, "policy_lag", trajectories(8)).status == "unobserved"
@@ -133,7 +141,8 @@ def test_slow_process_is_named(tmp_path: Path) -> None:
     finding = answer(tmp_path, "slow_worker", two_workers(2.0))
     assert (finding.status, finding.steps) == ("unhealthy", (1, 2, 3))
     assert (
-        finding.message == "Process 71-ab takes 2.0 times as long as the others for `generate` in steps 1–3."
+        finding.message
+        == "pid 71 takes 2.0 times as long as the other processes for `generate` in steps 1–3."
     )
 
 
@@ -149,17 +158,18 @@ def test_single_process_is_unobserved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "worker"),
+    ("resource", "name"),
     [
-        (None, None),
-        ("{", None),
-        ("[]", None),
-        ('{"rollout.segment.id":"5460-90516bf7b90a1a7f.000001"}', "5460-90516bf7b90a1a7f"),
-        ('{"rollout.segment.id":"5460-90.000002","host.name":"n1"}', "5460-90 on n1"),
+        ('{"rollout.segment.id":"5460-90516bf7b90a1a7f.000001"}', "pid 5460"),
+        ('{"rollout.segment.id":"5460-90.000002","host.name":"n1"}', "pid 5460 on n1"),
         ('{"service.instance.id":"w3"}', "w3"),
-        ('{"host.name":"n1","process.pid":7}', "7 on n1"),
+        ('{"host.name":"n1","process.pid":7}', "pid 7 on n1"),
     ],
 )
-def test_process_of_a_span(resource: str | None, worker: str | None) -> None:
+def test_process_has_the_name_that_timeline_gives(tmp_path: Path, resource: str, name: str) -> None:
     """Ours have the segment's file; spans of other systems say host, instance or process id."""
-    assert worker_of(resource) == worker
+    rows = [
+        {**each, "resource": resource if "71-ab" in (each.get("resource") or "") else each.get("resource")}
+        for each in two_workers(2.0)
+    ]
+    assert answer(tmp_path, "slow_worker", rows).message.startswith(f"{name} takes 2.0 times")
