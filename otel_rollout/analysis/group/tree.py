@@ -90,8 +90,8 @@ class GroupTree:
     Attributes:
         group: the siblings.
         root: the branch of all siblings.
-        contrast: what the good branch did differently; None if no two branches have different mean rewards, or
-            identical siblings differ in reward by as much.
+        contrast: what the good branch did differently; None if no two branches have different mean
+            rewards, or identical siblings differ in reward by as much.
     """
 
     group: Siblings

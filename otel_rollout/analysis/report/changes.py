@@ -2,9 +2,10 @@
 
 A figure changes from step to step without a cause. Its noise is the median absolute difference between
 consecutive steps, divided by 0.954, or their upper quartile, divided by 1.627, if that is more. Both are the
-standard deviation of one step if the steps differ by chance. Differences between a step of one side and a step of the other do not count. The noise of a step is
-at least the standard error of a sample of its size, so that a run of two steps can be compared. The noise of
-a side is that of a step divided by the root of its number of steps, and at least a hundredth of the figure.
+standard deviation of one step if the steps differ by chance. Differences between a step of one side and a
+step of the other do not count. The noise of a step is at least the standard error of a sample of its size, so
+that a run of two steps can be compared. The noise of a side is that of a step divided by the root of its
+number of steps, and at least a hundredth of the figure.
 
 The groups of a step tell the error of its mean reward better than other steps do, among which are other
 changes. So the noise of steps counts there only if it is more than twice that error.

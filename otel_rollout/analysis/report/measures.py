@@ -121,7 +121,10 @@ _STEP_MEASURES: Final = (
         "failed", "failed trajectories", "share", lambda step: share(step.failed, _ended(step)), "up",
         "CASE WHEN state = 'error' THEN 1 ELSE 0 END", lambda step: dict(step.error_types),
     ),
-    Measure("turns", "turns", "number", lambda step: mean(step.turns_mean, step.trajectories, step.turns_std), None, "turns"),
+    Measure(
+        "turns", "turns", "number",
+        lambda step: mean(step.turns_mean, step.trajectories, step.turns_std), None, "turns",
+    ),
     Measure(
         "reply_tokens", "tokens of a reply", "number", lambda step: _per(step.tokens_out, step.replies), None,
         "tokens_out / greatest(turns, 1)",

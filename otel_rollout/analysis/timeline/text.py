@@ -96,10 +96,8 @@ def _tail(found: Tail, timeline: Timeline) -> str:
     worker = found.lanes[0].worker
     is_of_one = len(processes) == 1 and worker is not None and len(timeline.workers) > 1
     where = f", all of {in_one_line(timeline.worker_names[worker])}" if is_of_one and worker else ""
-    return (
-        f"For the last {duration(found.seconds)} of {duration(timeline.wall_seconds)}, only {len(found.lanes)} "
-        f"of {len(timeline.lanes)} trajectories ran{where}."
-    )
+    held, wall = duration(found.seconds), duration(timeline.wall_seconds)
+    return f"For the last {held} of {wall}, only {len(found.lanes)} of {len(timeline.lanes)} trajectories ran{where}."
 
 
 def _held(found: Stragglers) -> str:
