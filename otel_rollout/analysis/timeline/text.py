@@ -49,8 +49,8 @@ def straggling(timeline: Timeline) -> str:
         return _held(found)
     if len(timeline.lanes) == 1:
         return "There is one trajectory, so no other one waited for it."
-    if (found := timeline.tail) is not None:
-        return _tail(found, timeline)
+    if timeline.tail is not None:
+        return _tail(timeline.tail, timeline)
     return "No stragglers: the trajectories ended evenly."
 
 
@@ -97,7 +97,8 @@ def _tail(found: Tail, timeline: Timeline) -> str:
     is_of_one = len(processes) == 1 and worker is not None and len(timeline.workers) > 1
     where = f", all of {in_one_line(timeline.worker_names[worker])}" if is_of_one and worker else ""
     held, wall = duration(found.seconds), duration(timeline.wall_seconds)
-    return f"For the last {held} of {wall}, only {len(found.lanes)} of {len(timeline.lanes)} trajectories ran{where}."
+    ran = f"{len(found.lanes)} of {len(timeline.lanes)} trajectories"
+    return f"For the last {held} of {wall}, only {ran} ran{where}."
 
 
 def _held(found: Stragglers) -> str:
