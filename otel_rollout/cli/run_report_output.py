@@ -64,27 +64,27 @@ def show_changes(comparison: Comparison, location: str) -> None:
     if before.run != after.run:
         title = f"{before.run.name}, {before.name} → {after.run.name}, {after.name}"
     console.print(Text(printable(title), style="bold"), soft_wrap=True)
+    console.print(Text(report_text.LEGEND, "dim"), soft_wrap=True)
     for change in comparison.changes:
         for line in _lines(change):
             console.print(line, soft_wrap=True)
     if not comparison.changes:
-        console.print("Nothing changed more than it does from step to step.", soft_wrap=True)
+        console.print("No figure changed by that much.", soft_wrap=True)
     moved = [change for change in comparison.others if change.surprise]
     if moved:
         named = ", ".join(report_text.change(change) for change in moved[:3])
-        console.print(Text(printable(f"within the noise: {named}")), soft_wrap=True)
+        console.print(Text(printable(f"changed less: {named}")), soft_wrap=True)
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
 
 
 def _lines(change: Change) -> Iterator[Text]:
     style = {True: "bold red", False: "bold green", None: "bold"}[change.is_worse]
-    line = Text(f"{change.surprise:6.1f}×  ")
-    line.append(in_one_line(report_text.change(change)), style)
-    yield line
+    line = Text(in_one_line(report_text.change(change)), style)
+    yield line.append(f"   {report_text.times_usual(change)}", "not bold default")
     for part in report_text.parts(change):
-        yield Text(f"         {in_one_line(part)}")
+        yield Text(f"    {in_one_line(part)}")
     if change.examples:
-        yield Text(f"         otel-rollout show {in_one_line('   '.join(change.examples))}", "dim")
+        yield Text(f"    otel-rollout show {in_one_line('   '.join(change.examples))}", "dim")
 
 
 def sparkline(values: Sequence[float | None]) -> str:

@@ -90,6 +90,12 @@ class Answers:
             raise answer.problem
         return answer
 
+    def known(self, key: Hashable) -> Any:
+        """Return the newest result without asking for one; None if there is none yet, or it is a problem."""
+        with self._lock:
+            answer = self._found.get(key)
+        return None if answer is None or answer.problem is not None else answer.value
+
     def _renew(self) -> None:
         """Compute results anew that somebody has just looked at."""
         with self._lock:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from otel_rollout.analysis.report import text as report_text
 from otel_rollout.pages.links import Links
 from otel_rollout.pages.rendering import render
-from otel_rollout.viewer import formatting
-from otel_rollout.viewer.summary import Score
 from otel_rollout.web.snapshot import RunRow, Snapshot
 
 
@@ -25,7 +24,7 @@ def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) ->
             "is_live": snapshot.is_live(row, now),
             "began": f"{row.figures['start_time']:%Y-%m-%d %H:%M:%S}",
             "steps": _steps(row),
-            "reward": formatting.score(_reward(row)),
+            "reward": report_text.number(row.figures["reward_mean"]),
         }
         for row in snapshot.runs
     ]
@@ -35,8 +34,3 @@ def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) ->
 def _steps(row: RunRow) -> str:
     first, last = row.figures["first_step"], row.figures["last_step"]
     return "" if first is None else str(first) if first == last else f"{first}–{last}"
-
-
-def _reward(row: RunRow) -> Score | None:
-    mean = row.figures["reward_mean"]
-    return None if mean is None else Score("reward", mean)

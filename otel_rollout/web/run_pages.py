@@ -36,7 +36,7 @@ def run(asked: Asked) -> str:
         asked.reports, "report", lambda snapshot: report_of(snapshot.engine, asked.run), _PATIENCE
     )
     asked.refreshed()
-    return page_of_report(found, asked.links)
+    return page_of_report(found, asked.links, asked.checks.known(("health", asked.run)))
 
 
 def step(asked: Asked) -> str:

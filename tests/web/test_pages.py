@@ -128,6 +128,14 @@ def test_page_that_takes_long_is_shown_when_it_is_ready(served: Served, page: st
     assert words in answer.text
 
 
+def test_page_of_a_run_has_the_state_of_its_health(served: Served) -> None:
+    """Once somebody has asked for the checks, the page says how many are unhealthy."""
+    for page in ("health", "run"):
+        wait_for(lambda page=page: served.get(f"/{page}?{RUN}").status == 200, what=page)
+    assert '<section class="check unhealthy">' not in served.get(f"/health?{RUN}").body
+    assert "No check is unhealthy" in served.get(f"/run?{RUN}").text
+
+
 def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:
     """A browser loads a page again only while its run is written: here the table was just written."""
     assert '<meta http-equiv="refresh"' not in served.get(f"/trajectory?{RUN}&name=1/0/0").body

@@ -18,6 +18,8 @@ from otel_rollout.viewer.turn import Turn
 _STATES: Final = {"error": "failed", "running": "running"}
 _BEFORE: Final = 30
 """Characters of a line that are shown before the point where branches part."""
+_MAX_NAMED: Final = 8
+"""Identical siblings that a sentence names."""
 _LAST: Final = 2
 """Turns at the end of a branch that are shown if there are too many turns."""
 
@@ -79,7 +81,24 @@ def _rewards(root: Branch) -> str:
 
 
 def verdict(tree: GroupTree) -> str:
-    """Say where the good branch parts from the bad one, in one sentence."""
+    """Say where the good branch parts from the bad one, and which identical siblings differ in reward."""
+    mixed = [_mixed(leaf) for leaf in tree.mixed]
+    return " ".join([*mixed, *([] if mixed and tree.contrast is None else [_verdict(tree)])])
+
+
+def _mixed(leaf: Branch) -> str:
+    rated = [each for each in leaf.siblings if reward_of(each.summary) is not None]
+    named, more = rated[:_MAX_NAMED], len(rated) - _MAX_NAMED
+    names = ", ".join(in_one_line(each.name) for each in named)
+    rewards = ", ".join(number(reward_of(each.summary)) for each in named)
+    others = f", and {more} more" if more > 0 else ""
+    return (
+        f"The siblings {names}{others} are identical, yet have rewards {rewards}{others}: "
+        "the reward does not depend on the text alone."
+    )
+
+
+def _verdict(tree: GroupTree) -> str:
     found = tree.contrast
     if found is not None:
         better, worse = (

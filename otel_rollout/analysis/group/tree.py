@@ -47,6 +47,11 @@ class Branch:
         rewards = self.rewards
         return math.fsum(rewards) / len(rewards) if rewards else None
 
+    @property
+    def has_mixed_rewards(self) -> bool:
+        """Whether this is a leaf, whose siblings are identical, and their rewards differ."""
+        return not self.parts and len(set(self.rewards)) > 1
+
     def branches(self) -> Iterator[Branch]:
         """Yield this branch and all branches after it, each before its parts."""
         yield self
@@ -85,7 +90,8 @@ class GroupTree:
     Attributes:
         group: the siblings.
         root: the branch of all siblings.
-        contrast: what the good branch did differently; None if no two branches have different mean rewards.
+        contrast: what the good branch did differently; None if no two branches have different mean
+            rewards, or identical siblings differ in reward by as much.
     """
 
     group: Siblings
@@ -97,11 +103,19 @@ class GroupTree:
         """The different conversations of the group."""
         return [branch for branch in self.root.branches() if not branch.parts]
 
+    @property
+    def mixed(self) -> list[Branch]:
+        """The identical siblings whose rewards differ."""
+        return [leaf for leaf in self.leaves if leaf.has_mixed_rewards]
+
 
 def tree_of(group: Siblings) -> GroupTree:
     """Merge the siblings of a group, of which there is at least one."""
     root = _branch(group.found, 0)
-    return GroupTree(group, root, _contrast(root))
+    found = _contrast(root)
+    tree = GroupTree(group, root, found)
+    by_chance = max((max(leaf.rewards) - min(leaf.rewards) for leaf in tree.mixed), default=0.0)
+    return tree if found is None or found.difference > by_chance else GroupTree(group, root, None)
 
 
 def _branch(siblings: tuple[Sibling, ...], start: int) -> Branch:

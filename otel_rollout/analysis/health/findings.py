@@ -70,7 +70,12 @@ class Health:
     @property
     def is_unhealthy(self) -> bool:
         """Whether any check has found something."""
-        return any(finding.status == UNHEALTHY for finding in self.findings)
+        return self.unhealthy > 0
+
+    @property
+    def unhealthy(self) -> int:
+        """Number of checks that have found something."""
+        return sum(finding.status == UNHEALTHY for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """Return the answers as ``otel-rollout health --json`` prints them."""

@@ -1,10 +1,14 @@
 """Compare steps, or two runs, and order the changes by how surprising they are.
 
 A figure changes from step to step without a cause. Its noise is the median absolute difference between
-consecutive steps, divided by 0.954, which is the standard deviation of one step if the steps differ by
-chance. Differences between a step of one side and a step of the other do not count. The noise of a step is
-at least the standard error of a sample of its size, so that a run of two steps can be compared. The noise of
-a side is that of a step divided by the root of its number of steps, and at least a hundredth of the figure.
+consecutive steps, divided by 0.954, or their upper quartile, divided by 1.627, if that is more. Both are the
+standard deviation of one step if the steps differ by chance. Differences between a step of one side and a
+step of the other do not count. The noise of a step is at least the standard error of a sample of its size, so
+that a run of two steps can be compared. The noise of a side is that of a step divided by the root of its
+number of steps, and at least a hundredth of the figure.
+
+The groups of a step tell the error of its mean reward better than other steps do, among which are other
+changes. So the noise of steps counts there only if it is more than twice that error.
 
 The surprise is the difference of the two sides, divided by the root of the sum of their squared noises.
 """
@@ -28,12 +32,14 @@ if TYPE_CHECKING:
 
 SURPRISING: Final = 3.0
 """Surprise from which on a change is listed: about one of 400 by chance."""
-_OF_NORMAL: Final = 0.954
-"""Median absolute difference of two draws of one normal distribution, in standard deviations."""
+_OF_NORMAL: Final = (0.954, 1.627)
+"""Median and upper quartile of the absolute difference of two normal draws, in standard deviations."""
 _RELATIVE: Final = 0.01
 """Least noise of a side, as a part of the figure."""
 _LEAST: Final = 1e-9
 """Least noise of a side."""
+_SWINGING: Final = 2.0
+"""Ratio of the noise of steps to the error that their groups tell, from which on the run swings by itself."""
 _MIN_DIFFERENCES: Final = 3
 """Differences of consecutive steps from which on their median says something."""
 _MAX_PARTS: Final = 4
@@ -200,8 +206,12 @@ def _pooled(values: Sequence[Value]) -> float:
 
 def _side_noise(values: Sequence[Value], usual: float | None) -> float:
     """Return the noise of the mean of some steps; a guessed error counts only if nothing else is known."""
-    errors = [value.error for value in values if usual is None or not value.is_guess]
-    return max(usual or 0.0, statistics.fmean(errors or [0.0])) / math.sqrt(len(values))
+    errors = [value.error for value in values if usual is None or value.basis != "guess"]
+    error = statistics.fmean(errors or [0.0])
+    is_told_by_groups = all(value.basis == "groups" for value in values)
+    if usual is None or (is_told_by_groups and usual <= _SWINGING * error):
+        usual = 0.0
+    return max(usual, error) / math.sqrt(len(values))
 
 
 def _noise(
@@ -217,7 +227,10 @@ def _noise(
         for (one, left), (other, right) in pairwise(known):
             if not ((one in before and other in after) or (one in after and other in before)):
                 differences.append(abs(right - left))
-    return statistics.median(differences) / _OF_NORMAL if len(differences) >= _MIN_DIFFERENCES else None
+    if len(differences) < _MIN_DIFFERENCES:
+        return None
+    _, *found = statistics.quantiles(differences, n=4, method="inclusive")
+    return max(value / normal for value, normal in zip(found, _OF_NORMAL, strict=True))
 
 
 def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepReport]]) -> tuple[Part, ...]:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rollout.analysis.report.report import StepReport, Tool
+from otel_rollout.analysis.report.report import Reward, StepReport, Tool
 
 Unit = Literal["number", "share", "seconds"]
 """What a figure counts: a share is between 0 and 1."""
+Basis = Literal["guess", "sample", "groups"]
+"""What the error of a figure is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,14 @@ class Value:
         value: the figure.
         count: number of trajectories, replies or calls that it is the mean of.
         error: its standard error, as a sample of this size has.
-        is_guess: whether the error is a guess, because the spread of what it is the mean of is not known.
+        basis: what the error is of: a ``guess``, because the spread of what it is the mean of is not known; a
+            ``sample`` whose members are independent; or the differences of ``groups``.
     """
 
     value: float
     count: int
     error: float
-    is_guess: bool = False
+    basis: Basis = "sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,24 @@ def mean(value: float | None, count: int, std: float | None = None) -> Value | N
     """Return a mean with its error; without a known spread, the values spread as widely as the mean is."""
     if value is None or not count:
         return None
-    return Value(value, count, (abs(value) if std is None else std) / math.sqrt(count), std is None)
+    error = (abs(value) if std is None else std) / math.sqrt(count)
+    return Value(value, count, error, "guess" if std is None else "sample")
 
 
-def _per(total: int | None, count: int) -> Value | None:
-    return None if total is None or not count else mean(total / count, count)
+def _reward(reward: Reward) -> Value | None:
+    """Return the mean reward. Siblings have the same prompt, so that a group says less than its number."""
+    if reward.mean is None or reward.mean_error is None:
+        return mean(reward.mean, reward.count, reward.std or 0.0)
+    return Value(reward.mean, reward.count, reward.mean_error, "groups")
+
+
+def _per(total: int | None, count: int, std: float | None = None) -> Value | None:
+    return None if total is None or not count else mean(total / count, count, std)
+
+
+def _calls(calls: int, count: int) -> Value | None:
+    """Return the calls of a tool by a trajectory; they spread as calls that come by chance."""
+    return _per(calls, count, math.sqrt(calls / count) if count else None)
 
 
 def _ended(step: StepReport) -> int:
@@ -85,7 +101,7 @@ def _tool_causes(step: StepReport) -> dict[str, int]:
 _STEP_MEASURES: Final = (
     Measure(
         "reward_mean", "reward, mean", "number",
-        lambda step: mean(step.reward.mean, step.reward.count, step.reward.std or 0.0), "down", "reward",
+        lambda step: _reward(step.reward), "down", "reward",
     ),
     Measure(
         "reward_std", "reward, spread", "number",
@@ -105,7 +121,10 @@ _STEP_MEASURES: Final = (
         "failed", "failed trajectories", "share", lambda step: share(step.failed, _ended(step)), "up",
         "CASE WHEN state = 'error' THEN 1 ELSE 0 END", lambda step: dict(step.error_types),
     ),
-    Measure("turns", "turns", "number", lambda step: mean(step.turns_mean, step.trajectories), None, "turns"),
+    Measure(
+        "turns", "turns", "number",
+        lambda step: mean(step.turns_mean, step.trajectories, step.turns_std), None, "turns",
+    ),
     Measure(
         "reply_tokens", "tokens of a reply", "number", lambda step: _per(step.tokens_out, step.replies), None,
         "tokens_out / greatest(turns, 1)",
@@ -124,7 +143,7 @@ _STEP_MEASURES: Final = (
     ),
     Measure(
         "tool_calls", "tool calls of a trajectory", "number",
-        lambda step: _per(step.tool_calls, step.trajectories), None, "tool_calls",
+        lambda step: _per(step.tool_calls, step.trajectories, step.tool_calls_std), None, "tool_calls",
     ),
     Measure(
         "tool_errors", "tool errors", "share", lambda step: share(step.tool_errors, step.tool_calls), "up",
@@ -190,7 +209,7 @@ def _of_tool(name: str) -> Iterator[Measure]:
         f"tool_calls:{name}",
         f"tool {name}: calls of a trajectory",
         "number",
-        lambda step: _per(in_step(step).calls, step.trajectories),
+        lambda step: _calls(in_step(step).calls, step.trajectories),
         order="count(*)",
         tool=name,
     )

@@ -23,6 +23,7 @@ from otel_rollout.pages.rendering import render
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from otel_rollout.analysis.health.findings import Health
     from otel_rollout.analysis.report.report import RunReport, StepReport
     from otel_rollout.analysis.report.step import Step
 
@@ -40,12 +41,18 @@ Figure = Callable[["StepReport"], float | None]
 """A step's figure; None where it has none."""
 
 
-def page_of_report(report: RunReport, links: Links | None = None) -> str:
-    """Return the page of a run: its curves over steps, its steps and its tools."""
+def page_of_report(report: RunReport, links: Links | None = None, health: Health | None = None) -> str:
+    """Return the page of a run: its curves over steps, its steps and its tools.
+
+    Args:
+        report: the run.
+        links: addresses of other pages; by default the page stands alone.
+        health: the answers of the run's checks, if they are known.
+    """
     links = links or Links()
     return render(
         "report.html", links, report=report, charts=list(_charts(report, links)), text=report_text,
-        most=_MAX_ROWS,
+        most=_MAX_ROWS, unhealthy=None if health is None else health.unhealthy,
     )  # fmt: skip
 
 

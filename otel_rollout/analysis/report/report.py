@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.analysis.run_rows import rows_of
+from otel_rollout.pages.scale import finite
 from otel_rollout.table import filters
 from otel_rollout.table.row_set import dicts_of
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 StepKey = tuple[bool, int | None]
 """Whether a step is of validation, and its number."""
+_MIN_GROUPS: Final = 10
+"""Groups of a step from which on their differences tell the error of its mean reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Reward:
         p50: the median.
         p90: nine tenths of the rewards are at most this.
         max: the greatest.
+        mean_error: standard error of the mean, as the groups differ; null with fewer than ten groups.
     """
 
     count: int
@@ -46,6 +51,7 @@ class Reward:
     p50: float | None
     p90: float | None
     max: float | None
+    mean_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,7 @@ class StepReport:
         groups_without_spread: groups of these whose rewards are all equal, so that they teach nothing.
         reward: the rewards.
         turns_mean: mean model calls of a trajectory.
+        turns_std: their standard deviation; null with one trajectory.
         turns_max: the most model calls of a trajectory.
         tokens_in: tokens that the model received; null if none were recorded.
         tokens_out: tokens that it returned.
@@ -132,6 +139,7 @@ class StepReport:
         replies_ended: model calls with a recorded finish reason.
         replies_truncated: model calls whose reply was cut by its length.
         tool_calls: calls of tools.
+        tool_calls_std: standard deviation of a trajectory's calls of tools; null with one trajectory.
         tool_errors: failed calls of tools.
         tools: the calls by tool, the most called first.
         parse_failures: parser errors: spans that tell of a tool call that cannot be parsed.
@@ -150,6 +158,7 @@ class StepReport:
     groups_without_spread: int
     reward: Reward
     turns_mean: float | None
+    turns_std: float | None
     turns_max: int | None
     tokens_in: int | None
     tokens_out: int | None
@@ -157,6 +166,7 @@ class StepReport:
     replies_ended: int
     replies_truncated: int
     tool_calls: int
+    tool_calls_std: float | None
     tool_errors: int
     tools: tuple[Tool, ...]
     parse_failures: int
@@ -238,11 +248,19 @@ def _step(
         groups_without_spread=groups.get("without_spread", 0),
         error_types=errors,
         tools=tuple(tools),
-        reward=Reward(**_part(row, "reward_")),
+        reward=Reward(**_part(row, "reward_"), mean_error=_error(groups)),
         seconds=Seconds(**_part(row, "seconds_")),
         policy_lag=PolicyLag(**_part(row, "lag_")),
         **{name: value for name, value in row.items() if not name.startswith(_PARTS)},
     )
+
+
+def _error(groups: Mapping[str, Any]) -> float | None:
+    """Return the standard error of the mean reward of a step's groups; None with few groups."""
+    number = groups.get("rewarded", 0)
+    if number < _MIN_GROUPS:
+        return None
+    return finite(math.sqrt(groups["squares"] * number / (number - 1)) / groups["rewards"])
 
 
 _PARTS = ("reward_", "seconds_", "lag_")
@@ -282,10 +300,11 @@ SELECT
   percentile_cont(0.1) WITHIN GROUP (ORDER BY reward) AS reward_p10,
   percentile_cont(0.5) WITHIN GROUP (ORDER BY reward) AS reward_p50,
   percentile_cont(0.9) WITHIN GROUP (ORDER BY reward) AS reward_p90, max(reward) AS reward_max,
-  avg(turns) AS turns_mean, max(turns) AS turns_max,
+  avg(turns) AS turns_mean, stddev_samp(turns) AS turns_std, max(turns) AS turns_max,
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   CAST(sum(turns) AS BIGINT) AS replies, CAST(sum(replies_ended) AS BIGINT) AS replies_ended,
-  CAST(sum(truncated) AS BIGINT) AS replies_truncated, CAST(sum(tool_calls) AS BIGINT) AS tool_calls,
+  CAST(sum(truncated) AS BIGINT) AS replies_truncated,
+  CAST(sum(tool_calls) AS BIGINT) AS tool_calls, stddev_samp(tool_calls) AS tool_calls_std,
   CAST(sum(tool_errors) AS BIGINT) AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
   percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
   percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
@@ -304,13 +323,21 @@ ORDER BY validate, step NULLS LAST
 _GROUPS = """
 SELECT
   validate, step, count(*) AS groups, count(spread) AS compared,
-  count(*) FILTER (WHERE spread = 0) AS without_spread
+  count(*) FILTER (WHERE spread = 0) AS without_spread,
+  count(*) FILTER (WHERE rewards > 0) AS rewarded, sum(rewards) AS rewards, sum(excess * excess) AS squares
 FROM (
-  SELECT validate, step, CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread
-  FROM {rows}
-  WHERE sample_index IS NOT NULL
-  GROUP BY validate, step, sample_index
-) AS of_group
+  SELECT
+    *, total - rewards * sum(total) OVER (PARTITION BY validate, step)
+      / nullif(sum(rewards) OVER (PARTITION BY validate, step), 0) AS excess
+  FROM (
+    SELECT
+      validate, step, CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread,
+      count(reward) AS rewards, sum(reward) AS total
+    FROM {rows}
+    WHERE sample_index IS NOT NULL
+    GROUP BY validate, step, sample_index
+  ) AS of_group
+) AS compared_group
 GROUP BY validate, step
 """
 _ERRORS = """

@@ -44,6 +44,18 @@ def in_unit(value: float, unit: Unit) -> str:
     return {"share": percent, "seconds": seconds, "number": number}[unit](value)
 
 
+LEGEND: Final = (
+    "The usual change of a figure is how much it moves by chance, from step to step. "
+    "Changes of 3 times that or more are listed, the most surprising first."
+)
+"""What the number beside a change means."""
+
+
+def times_usual(given: Change) -> str:
+    """Return how surprising a change is: ``31.7 × the usual change``."""
+    return f"{given.surprise:.1f} × the usual change"
+
+
 def change(given: Change) -> str:
     """Return a change: ``tool browser: errors 2 % → 61 %``."""
     before, after = (in_unit(value, given.unit) for value in (given.before, given.after))

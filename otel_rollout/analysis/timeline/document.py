@@ -29,6 +29,7 @@ def as_json(timeline: Timeline) -> dict[str, Any]:
         "concurrency": [
             {"seconds": moment.seconds, "running": moment.running} for moment in timeline.moments
         ],
+        "message": timeline_text.straggling(timeline),
         "stragglers": _stragglers(timeline),
         "workers": [worker._asdict() for worker in timeline.workers],
         "slow_workers": [

@@ -148,7 +148,7 @@ def _selection(timeline: Timeline, drawn: Sequence[Lane]) -> str:
         return order
     return (
         f"{len(drawn)} of {len(timeline.lanes)}: the {_LAST_LANES} that ended last, and an even sample of "
-        f"the others. {order} `otel-rollout timeline --perfetto` writes all."
+        f"the others. {order}"
     )
 
 

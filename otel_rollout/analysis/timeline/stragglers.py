@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Final
 
 from otel_rollout.analysis.timeline.lanes import RUNNING, Lane
@@ -16,6 +16,8 @@ _MAX_SHARE: Final = 10
 """One in this many trajectories, rounded up, can be a straggler."""
 _MAX_FEW: Final = 3
 """Stragglers that a step can have whatever its size, if they are at most a third of it."""
+_MIN_TAIL: Final = 0.2
+"""Part of the step's wall time in which few trajectories run, from which on it is worth a sentence."""
 _MIN_SHARE: Final = 0.1
 """Part of the step's wall time from which stragglers are worth a sentence."""
 
@@ -54,6 +56,36 @@ class Stragglers:
     seconds: float
     parts: tuple[Part, ...]
     running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a step, in which only a tenth of its trajectories or fewer ran.
+
+    Attributes:
+        lanes: these trajectories.
+        seconds: wall time from when all others had ended until the last one ended.
+    """
+
+    lanes: tuple[Lane, ...]
+    seconds: float
+
+
+def tail_of(lanes: Sequence[Lane]) -> Tail | None:
+    """Return the end of a step in which at most a tenth of its trajectories ran; None if it is short.
+
+    If the last ones are all of one process for long enough, the end is that in which only these ran.
+    """
+    by_end = sorted(lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
+    most = -(-len(lanes) // _MAX_SHARE)
+    of_one = len(list(takewhile(lambda lane: lane.worker and lane.worker == by_end[0].worker, by_end[:most])))
+    wall = by_end[0].end - min(lane.start for lane in lanes)
+    for number in (of_one, most):
+        if 0 < number < len(lanes):
+            held = by_end[0].end - by_end[number].end
+            if held > 0 and held >= _MIN_TAIL * wall:
+                return Tail(tuple(by_end[:number]), held / 1e9)
+    return None
 
 
 def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from otel_rollout.analysis.timeline.stragglers import Part, Stragglers
+from otel_rollout.analysis.timeline.stragglers import Part, Stragglers, Tail
 from otel_rollout.analysis.timeline.timeline import Timeline
 from otel_rollout.analysis.timeline.workers import SlowWorker
 from otel_rollout.base.printable import in_one_line
@@ -49,7 +49,9 @@ def straggling(timeline: Timeline) -> str:
         return _held(found)
     if len(timeline.lanes) == 1:
         return "There is one trajectory, so no other one waited for it."
-    return "No stragglers: no few trajectories held the step after all others had ended."
+    if timeline.tail is not None:
+        return _tail(timeline.tail, timeline)
+    return "No stragglers: the trajectories ended evenly."
 
 
 def slow(timeline: Timeline, worker: SlowWorker) -> str:
@@ -87,6 +89,16 @@ def tool(name: str) -> str:
 def part(part: Part) -> str:
     """Return a part of the held time."""
     return f"{duration(part.seconds)} {f'in tool {tool(part.name)}' if part.name else _PHRASES[part.phase]}"
+
+
+def _tail(found: Tail, timeline: Timeline) -> str:
+    processes = {lane.worker for lane in found.lanes}
+    worker = found.lanes[0].worker
+    is_of_one = len(processes) == 1 and worker is not None and len(timeline.workers) > 1
+    where = f", all of {in_one_line(timeline.worker_names[worker])}" if is_of_one and worker else ""
+    held, wall = duration(found.seconds), duration(timeline.wall_seconds)
+    ran = f"{len(found.lanes)} of {len(timeline.lanes)} trajectories"
+    return f"For the last {held} of {wall}, only {ran} ran{where}."
 
 
 def _held(found: Stragglers) -> str:

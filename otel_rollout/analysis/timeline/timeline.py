@@ -20,7 +20,7 @@ from otel_rollout.analysis.timeline.step_time import (
     ratio,
     tool_times,
 )
-from otel_rollout.analysis.timeline.stragglers import Stragglers, stragglers_of
+from otel_rollout.analysis.timeline.stragglers import Stragglers, Tail, stragglers_of, tail_of
 from otel_rollout.analysis.timeline.workers import SlowWorker, Worker, names_of, slow_workers
 from otel_rollout.base import semconv
 from otel_rollout.table import filters
@@ -73,6 +73,7 @@ class Timeline:
         tools: phase ``tool`` by name, the most time first.
         moments: the running trajectories over the wall time.
         stragglers: the trajectories that held the step; None if they ended evenly.
+        tail: the few trajectories that ran alone at the end, if they are no stragglers; None without any.
         workers: the processes that trajectories ran in; empty if no resource names one.
         slow_workers: processes that are slower than their peers.
         worker_names: the name of each process.
@@ -91,6 +92,7 @@ class Timeline:
     tools: tuple[PhaseTime, ...]
     moments: tuple[Moment, ...]
     stragglers: Stragglers | None
+    tail: Tail | None
     workers: tuple[WorkerTime, ...]
     slow_workers: tuple[SlowWorker, ...]
     worker_names: dict[Worker, str]
@@ -209,6 +211,7 @@ def _timeline(
         tools=tuple(tool_times(lanes)),
         moments=tuple(moments_of(lanes)),
         stragglers=stragglers_of(lanes),
+        tail=tail_of(lanes),
         workers=tuple(_workers(lanes, names, start)),
         slow_workers=tuple(slow_workers(_durations(lanes))),
         worker_names=names,

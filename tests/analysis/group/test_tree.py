@@ -83,6 +83,21 @@ def test_words_of_any_tree_can_be_written(found: Siblings) -> None:
         assert width is None or 0 <= width <= 100
 
 
+def test_identical_siblings_with_different_rewards_are_named_instead_of_a_good_branch() -> None:
+    """A difference of means within that of identical siblings is none; a greater one is told beside them."""
+    alike = [sibling(place, said("a", "b"), reward) for place, reward in enumerate([1.0, 1.0, 0.0, 1.0])]
+    tree = tree_of(group(*alike, sibling(4, said("a", "c"), 1.0)))
+    sentence = (
+        "The siblings 1/7/0, 1/7/1, 1/7/2, 1/7/3 are identical, yet have rewards 1.0, 1.0, 0.0, 1.0: "
+        "the reward does not depend on the text alone."
+    )
+    assert (tree.contrast, group_text.verdict(tree)) == (None, sentence)
+    greater = tree_of(group(*alike, sibling(4, said("a", "c"), 9.0)))
+    assert group_text.verdict(greater) == (
+        f"{sentence} The mean reward differs most from turn 2 on: 9.0 (1 sibling) against 0.75 (4 siblings)."
+    )
+
+
 def test_ids_of_tool_calls_do_not_part_siblings() -> None:
     """Ids differ in every run; arguments, errors and token ids part."""
 

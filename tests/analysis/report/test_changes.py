@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from otel_rollout.analysis.report.changes import Comparison, Part, Side, compare
 from otel_rollout.analysis.report.changes_page import page_of_changes
 from otel_rollout.analysis.report.report import report_of
 from otel_rollout.analysis.run_choice import run_of
-from tests.analysis.report.runs_for_reports import engine_of, failing_tool
+from tests.analysis.report.runs_for_reports import engine_of, failing_tool, trajectory
 
 
 def compared(tmp_path: Path, before: slice, after: slice, first_bad: int = 6) -> Comparison:
@@ -33,6 +35,27 @@ def test_failing_tool_is_found_with_its_error_and_its_trajectories(tmp_path: Pat
     assert (reward.before, reward.after) == (pytest.approx(0.54), pytest.approx(0.27, abs=0.02))
     assert reward.examples == ("6/524/0", "6/525/0", "6/526/0")
     assert min(tool.surprise, reward.surprise) > 4
+
+
+def groups_of(step: int, right: int) -> Iterator[dict[str, Any]]:
+    """Yield twenty groups of two, of which some have the reward 1; which ones changes from step to step."""
+    for place in range(40):
+        is_right = (place // 2 + 3 * step) % 20 < right
+        yield from trajectory(step * 40 + place, reward=float(is_right), step=step, run_id="run-1")
+
+
+def test_fall_of_the_reward_is_found_before_larger_falls(tmp_path: Path) -> None:
+    """The groups tell the reward's noise: other falls do not hide this one, and a small one is none."""
+    right = [15, 14, 15, 14, 15, 9, 8, 9, 3, 6, 0, 4]
+    rows = [row for step, number in enumerate(right, start=1) for row in groups_of(step, number)]
+    engine = engine_of(tmp_path, *rows)
+    run = run_of(engine)
+    steps = report_of(engine, run).training
+    found = [
+        [change.name for change in compare(engine, Side(run, before), Side(run, after), [steps]).changes]
+        for before, after in ((steps[2:5], steps[5:8]), (steps[0:2], steps[2:5]), (steps[5:7], steps[7:8]))
+    ]
+    assert found == [["reward_mean"], [], []]
 
 
 def test_run_that_only_moves_has_no_changes(tmp_path: Path) -> None:
@@ -82,4 +105,4 @@ def test_page_shows_the_changes(tmp_path: Path) -> None:
     assert "tool browser: errors 0 % → 50 %" in page
     assert "TimeoutError 0 % → 50 %" in page
     assert "<code>6/524/0</code>" in page
-    assert "Within the noise" in page
+    assert "× the usual change" in page

@@ -109,6 +109,16 @@ def test_step_that_ends_evenly_has_no_stragglers(tmp_path, ends):
     assert timeline_text.straggling(found)
 
 
+def test_end_in_which_few_of_one_process_ran_is_told(tmp_path):
+    """Eight that ran one after another in one process are no stragglers, but their process is named."""
+    quick = [trajectory(n, 0, 10, resource=process(1)) for n in range(110)]
+    slow = [trajectory(110 + n, 5 * n, 5 * n + 5, resource=process(2)) for n in range(2, 10)]
+    found = timed(tmp_path, *(row for rows in (*quick, *slow) for row in rows))
+    assert found.stragglers is None
+    sentence = "For the last 40.00 s of 50.00 s, only 8 of 118 trajectories ran, all of pid 2."
+    assert timeline_text.straggling(found) == sentence
+
+
 def test_slow_worker_is_named(tmp_path):
     """A process whose model calls take twice as long is slower than its peers; one of few calls is not."""
     rows = []
