@@ -47,11 +47,14 @@ FOLLOWING: Final = {
     "groups_without_spread": ("reward_disagrees",),
     "replies_repetitive": ("replies_truncated",),
     LENGTH_COLLAPSE: ("groups_without_spread",),
+    "siblings_identical": ("groups_without_spread",),
     "special_tokens_in_text": ("tool_calls_unparsable",),
     TEMPLATE_BUG: ("tool_calls_unparsable",),
 }
-"""Fault → further checks that may find what follows from it: a reply in a loop ends at the length limit, and
-special tokens may cut a tool call in two."""
+"""Fault → further checks that may find what follows from it.
+
+A reply in a loop ends at the length limit, copies have one reward, and special tokens may cut a tool call in two.
+"""
 _USUAL_BEGIN: Final = 0.55
 """Part of a run's steps before a fault that is the only one."""
 _SHARES: Final = {
