@@ -97,19 +97,19 @@ def test_page_shows_rewards_marks_and_the_words_that_differ() -> None:
     tree = tree_of(
         group(
             sibling(0, said("Let me see.", "It is 42."), 1.0),
-            sibling(1, said("Let me see.", "It is 42."), 0.0),
+            sibling(1, said("Let me see.", "It is 42."), 0.5),
             sibling(2, said("Let me see.", "It is 41."), 0.0, state="error"),
             sibling(3, said("Let me see."), state="running"),
         )
     )
     page = page_of_group(tree)
     text = " ".join(Page(page).text.split())
-    assert "The mean reward differs most from turn 2 on: 0.5 (2 siblings) against 0.0 (1 sibling)." in text
+    assert "The mean reward differs most from turn 2 on: 0.75 (2 siblings) against 0.0 (1 sibling)." in text
     assert "They part at turn 2 (assistant), character 8 of it (“42.” and “41.”)." in text
     assert page.count("<mark>42.</mark>") == page.count("<mark>41.</mark>") == 2
     tree_text = text.partition("All siblings")[2]
-    assert "4 siblings · mean reward 0.3333 1 assistant Let me see. 3 branches from turn 2" in tree_text
-    assert "1/7/0 reward 1.0 1/7/1 reward 0.0 2 assistant It is 42." in tree_text
+    assert "4 siblings · mean reward 0.5 1 assistant Let me see. 3 branches from turn 2" in tree_text
+    assert "1/7/0 reward 1.0 1/7/1 reward 0.5 2 assistant It is 42." in tree_text
     assert "1/7/2 reward 0.0 failed 2 assistant It is 41." in tree_text
     assert tree_text.endswith("1/7/3 no reward running (no more turns yet)")
     assert "<a " not in page

@@ -171,19 +171,19 @@ def test_contrast_is_at_the_branch_point_with_the_greatest_difference() -> None:
         group(
             sibling(0, said("a", "x"), 0.2),
             sibling(1, said("a", "y"), 1.0),
-            sibling(2, said("a", "y"), 0.8),
+            sibling(2, said("a", "y"), 1.0),
             sibling(3, said("b", "x"), 0.5),
             sibling(4, said("b", "y"), 0.6),
         )
     )
     assert shape(tree.root) == (0, (1, (1, "1 2"), (1, "0")), (1, (1, "4"), (1, "3")))
-    assert contrast(tree) == (2, ["1", "2"], ["0"], 0.7)
+    assert contrast(tree) == (2, ["1", "2"], ["0"], 0.8)
     found = tree.contrast
     assert found is not None
     assert (found.left.name, found.right.name) == ("1/7/1", "1/7/0")
     assert found.comparison.divergence == Divergence(1)
     assert group_text.verdict(tree) == (
-        "The mean reward differs most from turn 2 on: 0.9 (2 siblings) against 0.2 (1 sibling)."
+        "The mean reward differs most from turn 2 on: 1.0 (2 siblings) against 0.2 (1 sibling)."
     )
 
 
@@ -209,7 +209,7 @@ def verdict(*found: Sibling) -> str:
 def test_group_without_a_good_branch_says_why() -> None:
     """One trajectory, copies, no rewards, and equal or unusable rewards have no contrast."""
     assert verdict(sibling(0, said("a"), 1.0)) == "One trajectory: there is no sibling to compare with."
-    assert verdict(sibling(0, said("a"), 1.0), sibling(1, said("a"), 0.0)) == "All siblings are identical."
+    assert verdict(sibling(0, said("a"), 1.0), sibling(1, said("a"), 1.0)) == "All siblings are identical."
     no_reward = "No reward was recorded: nothing says which branch is the good one."
     assert verdict(sibling(0, said("a")), sibling(1, said("b"))) == no_reward
     assert verdict(sibling(0, said("a"), math.nan), sibling(1, said("b"), "good")) == no_reward
