@@ -53,7 +53,7 @@ FOLLOWING: Final = {
 }
 """Fault → further checks that may find what follows from it.
 
-A reply in a loop ends at the length limit, copies have one reward, and special tokens may cut a tool call in two.
+A reply in a loop ends at the length limit. Copies have one reward. Special tokens may cut a tool call in two.
 """
 _USUAL_BEGIN: Final = 0.55
 """Part of a run's steps before a fault that is the only one."""

@@ -46,7 +46,8 @@ class Served:
         source: what ``--from`` names.
         directory: where its output is written.
         options: further options of the command.
-        environ: environment variables that it gets besides this process's.
+        environ: environment variables that it gets besides this process's, of which it gets no tracker's: MLflow's
+            client sets some in this process.
     """
 
     def __init__(
@@ -57,12 +58,15 @@ class Served:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._output = directory / "view.log"
+        own = {
+            name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "WANDB_"))
+        }
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [*ON_A_TERMINAL, "view", "--from", str(source), "--port", "0", *options],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environ or {}), "PYTHONUNBUFFERED": "1"},
+                env={**own, **(environ or {}), "PYTHONUNBUFFERED": "1"},
             )
         self.port = 0
 
