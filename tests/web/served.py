@@ -46,8 +46,8 @@ class Served:
         source: what ``--from`` names.
         directory: where its output is written.
         options: further options of the command.
-        environ: environment variables that it gets besides this process's. It gets no tracker's: MLflow's client
-            sets some in this process.
+        environ: environment variables that it gets besides this process's. It gets none of a tracker, because
+            MLflow's client sets some in this process.
     """
 
     def __init__(
