@@ -19,6 +19,7 @@ PROPERTIES = {
     "enabled": {"exporters"},
     "tail_rules": {"outcome_keep"},
     "experiment": {"experiment_name", "run_id"},
+    "missing_exporters": {"exporters", "step_metrics"},
 }
 """Property of Settings → the settings from which it is computed."""
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
@@ -28,6 +29,7 @@ VALUES = {
     "turns": "all",
     "redact": "secrets",
     "outcome_keep": "errors,spread=0.5",
+    "step_metrics": "mlflow",
 }
 """Valid values of settings that do not accept every text."""
 

@@ -39,7 +39,7 @@ POINTS = (
 )
 """Points at which the program can die."""
 _WATCHED = {"writing the rows": "compacted/*/*", "in the log": "_delta_log/*.json"}
-_DEADLINE = 120.0
+_DEADLINE = 400.0
 
 
 def die() -> None:
