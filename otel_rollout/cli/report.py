@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.table import FromOption, StepOption, _ended_by_ctrl_c, errors_reported
+from otel_rollout.cli.table import FromOption, StepOption, ended_by_ctrl_c, errors_reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
     from otel_rollout.cli.sources import as_table
     from otel_rollout.table.query import Engine
 
-    with as_table(from_) as (store, location), _ended_by_ctrl_c(store.location.uri == location):
+    with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
         yield Engine(store.open(), keep=True), location
 
 

@@ -149,7 +149,7 @@ def query(
 
         with as_table(from_) as (store, location):
             engine = Engine(store.open())
-            with _ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
+            with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
                 _show(engine, engine.check(sql), (), chosen, limit, output, location)
 
 
@@ -195,7 +195,7 @@ def _show_view(
             if wanted:  # one more than a table shows, to know whether there are more
                 sql += f" LIMIT {wanted + (chosen == 'table')}"
             limit = limit if chosen == "table" else None
-            with _ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
+            with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
                 _show(engine, engine.check(sql), _LISTED[view], chosen, limit, output, location)
 
 
@@ -245,7 +245,7 @@ def _show(
 
 
 @contextmanager
-def _ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
+def ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
     """Let Ctrl-C end the process at once: Python's handler would wait until the engine has ended the query.
 
     Args:

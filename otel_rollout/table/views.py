@@ -59,6 +59,7 @@ ORDER: Final = (
     "tool_calls",
     "trajectories",
     "phases",
+    "finite_rewards",
     "groups",
     "steps",
     "runs",

@@ -1,7 +1,4 @@
 -- Each group: the trajectories of one dataset row in one step. A reward that is NaN or infinite does not count.
-WITH finite AS (
-  SELECT *, CASE WHEN abs(reward) < 1e300 THEN reward END AS finite_reward FROM trajectories
-)
 SELECT
   run_id, project, experiment, validate, step, sample_index,
   CASE WHEN validate THEN 'validation/' ELSE '' END
@@ -13,5 +10,5 @@ SELECT
   CAST(sum(tool_calls) AS BIGINT) AS tool_calls, CAST(sum(tool_errors) AS BIGINT) AS tool_errors,
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   avg(seconds) AS seconds_mean, min(start_time) AS start_time
-FROM finite
+FROM finite_rewards
 GROUP BY run_id, project, experiment, validate, step, sample_index

@@ -1,7 +1,4 @@
 -- Each run: the processes of one job that recorded for one target. A reward that is NaN or infinite does not count.
-WITH finite AS (
-  SELECT *, CASE WHEN abs(reward) < 1e300 THEN reward END AS finite_reward FROM trajectories
-)
 SELECT
   run_id, project, experiment, min(step) AS first_step, max(step) AS last_step, count(*) AS trajectories,
   count(*) FILTER (WHERE validate) AS validations, count(*) FILTER (WHERE state = 'error') AS failed,
@@ -9,5 +6,5 @@ SELECT
   avg(finite_reward) FILTER (WHERE NOT validate) AS reward_mean,
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   min(start_time) AS start_time, max(start_time) AS last_start_time
-FROM finite
+FROM finite_rewards
 GROUP BY run_id, project, experiment
