@@ -25,6 +25,8 @@ _DAMAGED: Final = (
     "Json error", "No table metadata or protocol", "Expected ordered contiguous", "log segment",
     "Missing commit", "missing version", "Invalid table version", "Invalid checkpoint", "Invalid log",
 )  # fmt: skip
+_VANISHED: Final = ("File not found", "Path does not exist")
+"""Signs that a file was removed between its listing and its reading: the table changes just now."""
 _TEMPORARY_CLASSES: Final = ("CommitFailedError", "PanicException")
 
 
@@ -77,7 +79,10 @@ def described(error: BaseException, location: Location) -> TableError:
         )
     return TableError(
         f"The table at {location.uri} cannot be read or written: {_reason(words)}.",
-        is_temporary=name in _TEMPORARY_CLASSES or isinstance(error, OSError) or "commit" in words.lower(),
+        is_temporary=name in _TEMPORARY_CLASSES
+        or isinstance(error, OSError)
+        or "commit" in words.lower()
+        or _has(words, _VANISHED),
     )
 
 

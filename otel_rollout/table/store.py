@@ -96,7 +96,7 @@ class Store:
 
         rows = Table.from_batches(list(batches), schema=schema.arrow_schema())
         has_all = [field.name for field in table.schema().fields] == list(schema.NAMES)
-        with self.describing():
+        with self._describing_changes_of(table):
             write_deltalake(
                 table,
                 rows,
@@ -109,6 +109,30 @@ class Store:
                 ),
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
+
+    @contextmanager
+    def _describing_changes_of(self, table: DeltaTable) -> Iterator[None]:
+        """Turn errors of a commit into a ``TableError``, temporary if the table was removed meanwhile.
+
+        deltalake reports a removal in many ways, as damage too. The next attempt opens the table first, so it
+        finds a table that is in fact damaged.
+        """
+        version = table.version()
+        try:
+            with self.describing():
+                yield
+        except TableError as error:
+            if error.is_temporary or self._is_intact(version):
+                raise
+            raise TableError(str(error), is_temporary=True) from error
+
+    def _is_intact(self, version: int) -> bool:
+        """Return whether the table can be opened and has at least a version."""
+        try:
+            with self.describing():
+                return self.open().version() >= version
+        except TableError:
+            return False
 
     def _opened_or_begun(self) -> DeltaTable:
         for attempt in range(_ATTEMPTS):
@@ -157,7 +181,7 @@ class Store:
         path = self.location.path
         if path is None or not path.exists() or (path / _LOG).exists():
             return
-        if not path.is_dir():
+        if path.is_file():
             raise TableError(f"{path} is a file, and no table: name a directory.")
         others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
         if others:
