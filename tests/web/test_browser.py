@@ -12,6 +12,8 @@ from PIL import Image
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from tests.web.served import Served
@@ -29,10 +31,8 @@ _ARGUMENTS = (
 )
 _SHOTS = os.environ.get("OTEL_ROLLOUT_TEST_SHOTS")
 """Directory for the screenshots, for a person."""
-
-pytestmark = pytest.mark.skipif(
-    not (_BROWSER.exists() and _DRIVER.exists()), reason="needs Debian's chromium and chromium-driver"
-)
+_LOADING = 60
+"""Seconds in which a page has to be loaded after a click."""
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +59,35 @@ def shown(browser: Chrome, name: str) -> None:
     assert browser.get_log("browser") == []
 
 
+def follow(browser: Chrome, element: WebElement) -> None:
+    """Click on a link or a button, and wait for the page to which it leads."""
+    page = browser.find_element(By.TAG_NAME, "html")
+    element.click()
+    WebDriverWait(browser, _LOADING).until(staleness_of(page))
+    WebDriverWait(browser, _LOADING).until(
+        lambda driver: driver.execute_script("return document.readyState") == "complete"
+    )
+
+
 def test_clicks_lead_from_all_runs_to_two_trajectories(browser: Chrome, demo: Served) -> None:
     """A person who knows no address finds a trajectory with a low reward, and one to compare it with."""
     browser.get(f"{demo.address}/")
     shown(browser, "runs")
-    browser.find_element(By.CSS_SELECTOR, "table.rows a").click()
+    follow(browser, browser.find_element(By.CSS_SELECTOR, "table.rows a"))
     shown(browser, "run")
-    browser.find_element(By.LINK_TEXT, "trajectories").click()
+    follow(browser, browser.find_element(By.LINK_TEXT, "trajectories"))
     shown(browser, "trajectories")
     browser.find_element(By.NAME, "reward").send_keys("<0.5")
     Select(browser.find_element(By.NAME, "sort")).select_by_visible_text("most turns")
-    browser.find_element(By.CSS_SELECTOR, "form button").click()
+    follow(browser, browser.find_element(By.CSS_SELECTOR, "form button"))
     assert "reward=%3C0.5" in browser.current_url
     shown(browser, "filtered")
     name = browser.find_element(By.CSS_SELECTOR, "table.rows a")
     chosen = name.text
-    name.click()
+    follow(browser, name)
     assert chosen in browser.find_element(By.TAG_NAME, "h1").text
     shown(browser, "trajectory")
-    browser.find_element(By.PARTIAL_LINK_TEXT, "compare with").click()
+    follow(browser, browser.find_element(By.PARTIAL_LINK_TEXT, "compare with"))
     assert "part at" in browser.find_element(By.CSS_SELECTOR, ".divergence").text
     shown(browser, "comparison")
 
@@ -86,11 +96,11 @@ def test_clicks_lead_from_a_run_to_step_group_and_health(browser: Chrome, demo: 
     """A curve's step leads to its time and groups, and a group to its trajectories."""
     browser.get(f"{demo.address}/run?refresh=off")
     for page in ("step", "timeline", "group", "trajectory"):
-        browser.find_element(By.CSS_SELECTOR, f"a[href^='/{page}?']:not(svg a)").click()
+        follow(browser, browser.find_element(By.CSS_SELECTOR, f"a[href^='/{page}?']:not(svg a)"))
         shown(browser, f"way-{page}")
         if page == "timeline":
             browser.back()
-    browser.find_element(By.LINK_TEXT, "health").click()
+    follow(browser, browser.find_element(By.LINK_TEXT, "health"))
     shown(browser, "health")
 
 
@@ -101,6 +111,6 @@ def test_page_of_a_live_run_loads_itself_again(browser: Chrome, demo: Served) ->
     WebDriverWait(browser, 30).until(
         lambda driver: driver.execute_script("return performance.timeOrigin") != first
     )
-    browser.find_element(By.LINK_TEXT, "stop loading again").click()
+    follow(browser, browser.find_element(By.LINK_TEXT, "stop loading again"))
     assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
     assert browser.get_log("browser") == []
