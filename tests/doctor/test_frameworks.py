@@ -67,9 +67,7 @@ def test_framework_with_autoload_is_traced(site: Path) -> None:
 
 def test_framework_without_autoload_is_a_warning(site: Path) -> None:
     """The advice names the import that has the same effect."""
-    found = (
-        "trl 9.9: not traced by a variable alone, because otel_rollout_autoload.pth is in no site directory"
-    )
+    found = "trl 9.9: not traced by a variable alone: otel_rollout_autoload.pth is in no site directory"
     advice = "Install otel-rollout here again, or import otel_rollout.integrations.trl before trl."
     assert findings(site, DOCTOR, "doctor", "--json") == [("warn", found, advice)]
 
