@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import otel_rollout
-from otel_rollout.integrations._kit.seams import after
+from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.verl.patched_modules import seams
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 import otel_rollout
-from otel_rollout.integrations._kit.open_trajectory import OpenTrajectory
+from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 
 ADVANTAGE: Final = "advantage"
 """Score: the advantage that the trainer computed for the trajectory."""
