@@ -210,10 +210,7 @@ def test_run_of_wandb_is_found_if_it_has_an_address(run: Any, found: dict[str, s
 
 def test_name_that_the_user_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer's empty name is none."""
-    assert [unless_set("OTEL_ROLLOUT_EXPERIMENT", name) for name in ("mine", "", None)] == [
-        "mine",
-        None,
-        None,
-    ]
+    found = [unless_set("OTEL_ROLLOUT_EXPERIMENT", name) for name in ("mine", "", None)]
+    assert found == ["mine", None, None]
     monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "set")
     assert unless_set("OTEL_ROLLOUT_EXPERIMENT", "mine") is None
