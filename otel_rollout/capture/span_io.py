@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span
+from opentelemetry.trace import Span, SpanKind
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
@@ -30,7 +30,9 @@ _LONG: Final = 64 << 10
 """A line with more bytes of JSON in one attribute is written in pieces, which saves a copy."""
 
 
-def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
+def start(
+    runtime: Runtime, name: str, kind: str, parent: Span, context: Context, start_ns: int | None = None
+) -> Span | None:
     """Start a span below ``parent``; None if the parent's trace is not recorded.
 
     If a sampler leaves the trace out, return a non-recording span: then nothing below it is recorded.
@@ -41,16 +43,17 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
         kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
         parent: the span above.
         context: the context whose current span is ``parent``.
+        start_ns: Unix time in ns at which the operation started, if it is not now.
     """
     encoded: Encoded = {semconv.SPAN_KIND: KINDS[kind]}
     if type(parent) is RecordingSpan:
-        return runtime.tracer.start(name, parent, context, encoded)
+        return _started_at(start_ns, runtime.tracer.start(name, parent, context, encoded))
     above = parent.get_span_context()
     if above.is_valid and not above.trace_flags.sampled:
         return None
     tracer = runtime.application_tracer()
     if tracer is not None:
-        span = tracer.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
+        span = tracer.start_span(name, context, attributes={semconv.SPAN_KIND: kind}, start_time=start_ns)
         if span.is_recording():
             # Set it again: the application's span limits may have dropped it at the start.
             span.set_attribute(semconv.SPAN_KIND, kind)
@@ -61,7 +64,13 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
     if recording is None:
         runtime.writer.counters.skip("sampled_out")
         return runtime.tracer.unrecorded(parent)
-    return recording
+    return _started_at(start_ns, recording)
+
+
+def _started_at(start_ns: int | None, span: RecordingSpan | None) -> RecordingSpan | None:
+    if start_ns is not None and span is not None:
+        span.set_start(SpanKind.INTERNAL, None, start_ns)
+    return span
 
 
 def put_json(span: Span, key: str, encoded: bytes) -> None:

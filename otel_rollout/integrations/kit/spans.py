@@ -1,4 +1,4 @@
-"""Set the attributes and the output of a wrapped function's span."""
+"""Set the attributes, the output and the error of an operation's span."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.trace import Span
+from opentelemetry.trace import Span, StatusCode
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
@@ -44,3 +44,17 @@ def set_output(value: Any) -> None:
     if active is not None:
         encoded = encoding.to_json(value, active.settings.value_limit)
         span_io.put_json(trace.get_current_span(), semconv.OUTPUT_VALUE, encoded)
+
+
+def fail(span: Span, error: BaseException | str) -> None:
+    """Mark an operation as failed; an error's text is recorded only if content is."""
+    if isinstance(error, BaseException):
+        from otel_rollout.capture import span_io
+
+        span_io.fail(span, error)
+        return
+    active = runtime.current()
+    if active is not None and active.settings.capture_content == "full":
+        span.set_status(StatusCode.ERROR, error)
+    else:
+        span.set_status(StatusCode.ERROR)

@@ -1,0 +1,110 @@
+"""Record trajectories that are open at the same time in one thread.
+
+A framework that generates a whole batch at once advances many trajectories together, so no block of its code
+belongs to one of them. Each :class:`OpenTrajectory` has a context of its own. The integration enters this
+context where the framework runs code for one trajectory, such as a tool, and records what the framework did
+for all of them, such as a batched model call, afterwards with its times.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry.context import attach, detach
+from opentelemetry.trace import Span
+
+import otel_rollout
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.capture import span_io
+from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
+from otel_rollout.recording.entered import ENTERED
+
+
+class OpenTrajectory:
+    """A trajectory that was started, and that is not current.
+
+    Args:
+        trajectory: a trajectory that is not yet entered; it starts now. If it is sampled out, nothing is
+            recorded for it, and its methods remain callable.
+    """
+
+    def __init__(self, trajectory: otel_rollout.Trajectory) -> None:
+        self.trajectory = trajectory
+        self._context = contextvars.copy_context()
+        self._context.run(trajectory.__enter__)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether spans are recorded for this trajectory."""
+        root = self.trajectory.root
+        return root is not None and root.is_recording()
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Make the trajectory current in this thread or task; other trajectories stay open."""
+        context = self.trajectory.inside
+        if context is None:
+            yield
+            return
+        token, entered = attach(context), ENTERED.get()
+        ENTERED.set(self.trajectory)
+        try:
+            yield
+        finally:
+            ENTERED.set(entered)
+            detach(token)
+
+    @internal_errors("recording an operation of a trajectory")
+    def record(
+        self,
+        name: str,
+        kind: str,
+        times: tuple[int, int],
+        *,
+        input: Any = None,
+        output: Any = None,
+        attributes: Mapping[str, Any] | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """Record an operation that is over, directly below the root. Never raises.
+
+        Args:
+            name: name of the span.
+            kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
+            times: start and end, Unix time in ns.
+            input: what the operation took; None records nothing.
+            output: what it gave; None records nothing.
+            attributes: further attributes; those with the value None are left out.
+            error: the exception, or the message, with which the operation failed.
+        """
+        span = self._start(name, kind, times[0])
+        if span is None:
+            return
+        try:
+            put_value(span, semconv.INPUT_VALUE, input)
+            put_value(span, semconv.OUTPUT_VALUE, output)
+            set_attributes(span, attributes or {})
+            if error is not None:
+                fail(span, error)
+        finally:
+            span.end(times[1])
+
+    def _start(self, name: str, kind: str, start_ns: int) -> Span | None:
+        active, context, root = runtime.current(), self.trajectory.inside, self.trajectory.root
+        if active is None or context is None or root is None or not root.is_recording():
+            return None
+        return span_io.start(active, name, kind, root, context, start_ns)
+
+    def score(self, name: str, value: Any, comment: str | None = None) -> None:
+        """Record a score of this trajectory, as :func:`otel_rollout.score` does. Never raises."""
+        with self.inside():
+            otel_rollout.score(name, value, comment=comment)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the trajectory; with an error, as failed. Never raises."""
+        self._context.run(self.trajectory.__exit__, None if error is None else type(error), error, None)
