@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from otel_rollout_demo.tokenizer import TOKENIZER_DIR
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -19,6 +18,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 from trl.chat_template_utils import qwen2_5_chat_template
+
+from otel_rollout_demo.tokenizer import TOKENIZER_DIR
 
 Script = Callable[[str, int], str]
 """Text of the conversation so far, and row in the batch → reply."""
