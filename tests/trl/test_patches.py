@@ -97,8 +97,8 @@ def test_moved_seam_warns_once_and_the_rest_is_patched(caplog: pytest.LogCapture
         tool_loop.install(module)
     assert [record.getMessage() for record in caplog.records] == [
         f"otel-rollout: trl {seams.version} has no "
-        "trl.trainer.grpo_trainer.GRPOTrainer._get_tool_suffix_ids, so calls of unknown tools, and calls with "
-        "arguments that are no object, are not traced; the rest is traced."
+        "trl.trainer.grpo_trainer.GRPOTrainer._get_tool_suffix_ids, so calls of unknown tools, and calls "
+        "with arguments that are no object, are not traced; the rest is traced."
     ]
     assert GRPOTrainer._tool_call_loop is not given
     assert GRPOTrainer()._tool_call_loop() == "called"
