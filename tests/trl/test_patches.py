@@ -13,9 +13,8 @@ import pytest
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import identity, outcome, sample, timing, tool_loop
-from otel_rollout.integrations.trl.batch import Batch, Sample
+from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
 
@@ -134,14 +133,11 @@ def test_sample_joins_the_trajectory_of_a_row(recorded: Any) -> None:
     entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
     running = Batch(Trainer(), identity.identify(Trainer(), 2), entries, "batch")
     play = rollout_trace_op(name="play")(len)
-    token = batches._current.set(running)
-    try:
+    with being_current(running):
         with sample(1):
             play("ab")
         with sample(2):
             pass
-    finally:
-        batches._current.reset(token)
     with sample(0):
         pass
     for entry in entries:
