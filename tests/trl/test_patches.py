@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import identity, outcome, sample, timing, tool_loop
+from otel_rollout.integrations.trl import identity, outcome, sample, timing, tool_loop, tracking
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
@@ -27,6 +28,7 @@ class Trainer:
         self.state = SimpleNamespace(global_step=step)
         self.accelerator = SimpleNamespace(num_processes=2, process_index=process_index)
         self.num_generations, self.num_generations_eval = 4, 2
+        self.args: Any = None
 
 
 def of(trainer: Any, rows: int) -> list[tuple[int | str, int]]:
@@ -146,6 +148,22 @@ def test_sample_joins_the_trajectory_of_a_row(recorded: Any) -> None:
     for span in recorded():
         spans[span.attributes["rollout.sample_index"]].append(span)
     assert list(map(tree, spans)) == [{"rollout_trace": []}, {"rollout_trace": ["play"]}]
+
+
+def test_run_of_the_trainer_is_published_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that starts later is found at the next batch; one that the trainer does not use is ignored."""
+    published: list[dict[str, str]] = []
+    monkeypatch.setattr(otel_rollout, "publish_run", lambda **runs: published.append(runs))
+    runs = SimpleNamespace(active_run=lambda: None)
+    monkeypatch.setitem(sys.modules, "mlflow", runs)
+    trainer, other = Trainer(), Trainer()
+    trainer.args, other.args = SimpleNamespace(report_to=["mlflow"]), SimpleNamespace(report_to=[])
+    tracking.publish_runs(trainer)
+    runs.active_run = lambda: SimpleNamespace(info=SimpleNamespace(run_id="run"))
+    for _ in range(2):
+        tracking.publish_runs(trainer)
+        tracking.publish_runs(other)
+    assert published == [{"mlflow": "run"}]
 
 
 @pytest.mark.parametrize(
