@@ -1,0 +1,141 @@
+"""Hold the rows that TRL generates and scores together, each with its trajectory.
+
+The batch is current while the trainer works on it, also in the coroutines that TRL runs on its event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
+from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
+
+if TYPE_CHECKING:
+    from otel_rollout.integrations.trl.identity import BatchIdentity
+    from otel_rollout.integrations.trl.model_calls import ModelCall
+    from otel_rollout.integrations.trl.tools import Turn
+
+
+@dataclass
+class Sample:
+    """One row of a batch.
+
+    Attributes:
+        trajectory: the row's trajectory.
+        prompt: messages or text, once the environment has added its observation.
+        completion: messages of the completion, which TRL's tool loop appends to; empty for text.
+        unsettled: the model call whose answer TRL has not parsed yet.
+        answered_from: number of messages of the completion when that call began.
+    """
+
+    trajectory: OpenTrajectory
+    prompt: Any = None
+    completion: list[Any] = field(default_factory=list)
+    unsettled: ModelCall | None = None
+    answered_from: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A block that TRL's profiler has timed.
+
+    Attributes:
+        name: the trainer's class and the block, such as ``GRPOTrainer.transformers.generate``.
+        times: start and end, Unix time in ns.
+        error: the exception that left the block.
+    """
+
+    name: str
+    times: tuple[int, int]
+    error: BaseException | None
+
+
+@dataclass
+class Batch:
+    """The rows that one process generates and scores together.
+
+    Attributes:
+        trainer: the trainer.
+        identity: identity of the rows.
+        samples: the rows.
+        id: names the batch, uniquely in the run.
+        measured: blocks that TRL's profiler has timed so far.
+        model_calls: number of batched model calls that are attributed to rows.
+        completions: messages of the rows' completions while TRL's tool loop runs; else None.
+        contexts: token ids of the rows' prompts and of their completions while the tool loop runs.
+        turns: the tool calls of each row while the tool loop runs.
+        rewards: tensor of rewards of all processes, per row and function; None before it is computed.
+        evaluations: blocks of the reward functions.
+    """
+
+    trainer: Any
+    identity: BatchIdentity
+    samples: Sequence[Sample]
+    id: str
+    measured: list[Measured] = field(default_factory=list)
+    model_calls: int = 0
+    completions: list[Any] | None = None
+    contexts: tuple[Sequence[Any], Sequence[Any]] = ((), ())
+    turns: Sequence[Turn] = ()
+    rewards: Any = None
+    evaluations: Sequence[Measured] = ()
+
+    def block_name(self, name: str) -> str:
+        """Return the name that TRL's profiler gives a block of this trainer."""
+        return f"{type(self.trainer).__name__}.{name}"
+
+
+_current: ContextVar[Batch | None] = ContextVar("otel-rollout-trl-batch", default=None)
+_NO_BATCH: Final = (
+    "otel_rollout.integrations.trl.sample({}) joins nothing: call it in a rollout_func, with the index of "
+    "one of its prompts"
+)
+
+
+def current(trainer: Any = None) -> Batch | None:
+    """Return the current batch; None for a batch of another trainer than the given one."""
+    batch = _current.get()
+    return batch if batch is None or trainer is None or batch.trainer is trainer else None
+
+
+@contextmanager
+def being_current(batch: Batch) -> Iterator[None]:
+    """Make a batch the current one."""
+    token = _current.set(batch)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def sample(index: int) -> AbstractContextManager[None]:
+    """Return a block that makes a trajectory of this ``rollout_func`` call the current one.
+
+    What runs inside the block is recorded in the trajectory of that prompt. The block may be entered in
+    another thread or task than the one that has made it. Without tracing it does nothing.
+
+    Args:
+        index: index of the prompt among the prompts that the function was called with.
+    """
+    batch = _current.get()
+    if batch is not None and 0 <= index < len(batch.samples):
+        return batch.samples[index].trajectory.inside()
+    if runtime.current() is not None:
+        warn_once(_NO_BATCH.format(index), once_for="trl sample outside of a rollout_func")
+    return nullcontext()
+
+
+def describe(entry: Sample, **attributes: Any) -> None:
+    """Set attributes of a row's root span, named below ``rollout.``; leave out None."""
+    root = entry.trajectory.trajectory.root
+    if root is None or not root.is_recording():
+        return
+    for name, value in attributes.items():
+        if value is not None:
+            root.set_attribute(semconv.EXTRA_PREFIX + name, value)
