@@ -15,12 +15,13 @@ from otel_rollout import _state
 from otel_rollout._state import process
 
 ROOT = Path(__file__).parents[1]
-MODULES = [*(ROOT / "otel_rollout").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")]
+MODULES = [path for room in ("otel_rollout", "autoload", "exporters") for path in (ROOT / room).rglob("*.py")]
 EXCEPTIONS = {
     "otel_rollout/_state.py:process": "the one object",
     "otel_rollout/capture/encoding/converters.py:_converters": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_name_of_extra": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_similar_argument": "a bounded cache of a pure function",
+    "otel_rollout/integrations/trl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/integrations/verl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/otlp/reader.py:_scope": "a bounded cache of a pure function",
     "otel_rollout/otlp/reader.py:_shared_resource": "a bounded cache of a pure function",

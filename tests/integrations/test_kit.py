@@ -14,10 +14,10 @@ import pytest
 
 import otel_rollout
 from otel_rollout.base.patching import ReportingFinder
-from otel_rollout.integrations._kit import logged_errors
-from otel_rollout.integrations._kit.logged_errors import LoggedErrors
-from otel_rollout.integrations._kit.seams import Seams
-from otel_rollout.integrations._kit.spans import set_attributes, set_output
+from otel_rollout.integrations.kit import logged_errors
+from otel_rollout.integrations.kit.logged_errors import LoggedErrors
+from otel_rollout.integrations.kit.seams import Seams
+from otel_rollout.integrations.kit.spans import set_attributes, set_output
 from tests.spool_reader import Recorded
 
 FRAMEWORK = {
@@ -35,7 +35,7 @@ FRAMEWORK = {
 }
 INTEGRATION = {
     "fake_integration/__init__.py": """
-        from otel_rollout.integrations._kit.seams import Seams
+        from otel_rollout.integrations.kit.seams import Seams
 
         seams = Seams("fake_framework", __name__)
         """,

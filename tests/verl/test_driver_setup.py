@@ -125,8 +125,8 @@ def test_import_of_verl_patches_it_only_if_tracing_is_configured(configured: boo
         assert not found["ray is patched"]
         assert found["integrations"] == [
             "otel_rollout.integrations",
-            "otel_rollout.integrations._kit",
-            "otel_rollout.integrations._kit.seams",
+            "otel_rollout.integrations.kit",
+            "otel_rollout.integrations.kit.seams",
             "otel_rollout.integrations.verl",
             "otel_rollout.integrations.verl.patched_modules",
         ]

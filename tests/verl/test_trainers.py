@@ -276,8 +276,8 @@ def test_job_without_tracing_has_no_spool_and_no_log_line(plain: Job) -> None:
     assert not (plain.directory / "spool").exists()
     assert "otel-rollout:" not in plain.log
     assert plain.outputs["integrations"] == [
-        "otel_rollout.integrations._kit",
-        "otel_rollout.integrations._kit.seams",
+        "otel_rollout.integrations.kit",
+        "otel_rollout.integrations.kit.seams",
         "otel_rollout.integrations.verl",
         "otel_rollout.integrations.verl.patched_modules",
         "otel_rollout.integrations.verl.unconfigured",

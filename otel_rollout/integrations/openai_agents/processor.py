@@ -14,7 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.capture import usage
-from otel_rollout.integrations._kit.spans import put_value, set_attributes
+from otel_rollout.integrations.kit.spans import put_value, set_attributes
 
 _KINDS: Final = {
     "agent": semconv.KIND_AGENT,

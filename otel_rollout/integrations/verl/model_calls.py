@@ -7,7 +7,7 @@ from typing import Any
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
-from otel_rollout.integrations._kit.spans import set_attributes
+from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.integrations.verl import trajectory
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rollout.integrations._kit.seams import Seams
+from otel_rollout.integrations.kit.seams import Seams
 
 seams: Final = Seams("verl", "otel_rollout.integrations.verl")
 
@@ -28,8 +28,8 @@ CONFIGURED: Final = {
         ".batch_sampling",
     ),
     "verl.trainer.ppo.v1.agent_loop_tq": (".batch_sampling",),
-    "verl.experimental.agent_loop.tool_agent_loop": (".tools", ".._kit.logged_errors"),
-    "verl.experimental.agent_loop.tool_parser": (".._kit.logged_errors",),
+    "verl.experimental.agent_loop.tool_agent_loop": (".tools", "..kit.logged_errors"),
+    "verl.experimental.agent_loop.tool_parser": ("..kit.logged_errors",),
     "verl.workers.rollout.llm_server": (".request_ids",),
     "vllm.v1.engine.async_llm": (".vllm",),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry import trace
 
 from otel_rollout.base import semconv
-from otel_rollout.integrations._kit.seams import after
+from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.verl.patched_modules import seams
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations._kit.spans import set_output
+from otel_rollout.integrations.kit.spans import set_output
 from otel_rollout.integrations.verl import trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here

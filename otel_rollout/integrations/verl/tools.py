@@ -11,8 +11,8 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout.base import semconv
-from otel_rollout.integrations._kit.logged_errors import LoggedErrors
-from otel_rollout.integrations._kit.spans import set_attributes, set_output
+from otel_rollout.integrations.kit.logged_errors import LoggedErrors
+from otel_rollout.integrations.kit.spans import set_attributes, set_output
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.roles import Role
 from otel_rollout.integrations.verl.trace_config import is_recorded_here

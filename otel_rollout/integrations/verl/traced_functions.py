@@ -14,7 +14,7 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations._kit.logged_errors import LoggedErrors
+from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.verl import model_calls, trajectory
 from otel_rollout.integrations.verl.roles import Role, name_of, role_of
 from otel_rollout.integrations.verl.token2text import show_text

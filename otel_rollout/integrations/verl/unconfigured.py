@@ -6,7 +6,7 @@ import logging
 from types import ModuleType
 from typing import Any
 
-from otel_rollout.integrations._kit.seams import before
+from otel_rollout.integrations.kit.seams import before
 from otel_rollout.integrations.verl.patched_modules import seams
 
 _logger = logging.getLogger("otel_rollout")

@@ -2,7 +2,7 @@
 
 To trace another framework, write a package beside this one that contains:
 
-- a :class:`~otel_rollout.integrations._kit.seams.Seams` object with a table: the framework's module → the
+- a :class:`~otel_rollout.integrations.kit.seams.Seams` object with a table: the framework's module → the
   module of your package that patches it;
 - one module per entry of that table, with a function ``install(module)`` that calls ``seams.wrap`` for each
   function that it replaces;

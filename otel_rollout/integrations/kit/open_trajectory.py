@@ -21,7 +21,7 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.capture import span_io
-from otel_rollout.integrations._kit.spans import fail, put_value, set_attributes
+from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
 from otel_rollout.recording.entered import ENTERED
 
 
