@@ -73,12 +73,14 @@ def main() -> None:
         max_steps=options.steps,
         per_device_train_batch_size=8,
         num_generations=4,
-        max_completion_length=128,
+        max_completion_length=256,
+        max_tool_calling_iterations=3,
         learning_rate=1e-3,
         reward_weights=[1.0, 0.5],
         bf16=torch.cuda.is_available(),
         logging_steps=1,
         log_completions=True,
+        num_completions_to_print=1,
         report_to=options.report_to,
     )
     trainer = GRPOTrainer(
