@@ -23,6 +23,8 @@ ENDING = ["score advantage", "score trained", "score trained_tokens"]
 """Spans of what training made of a completion."""
 SIMPLE = ["length", "score length", "score reward", *ENDING]
 """Spans of a trainer with one reward function."""
+TOO_LONG = '{"name":"long","arguments":{"words":500}}'
+"""A call whose answer TRL removes, because it does not fit the completion."""
 
 
 class Traces:
@@ -115,9 +117,10 @@ def test_trajectories_equal_the_completions_table(traces: Traces) -> None:
             assert score(root, "advantage") == told["advantage"]
             assert root.attributes["rollout.extra.note"] == told["note"]
             roles = [message["role"] for message in told["completion"]]
-            assert len(named(spans, "generate")) == roles.count("assistant")
+            answered = [call for call in named(spans, "generate") if "role" in call.output]
+            assert len(answered) == roles.count("assistant")
             calls = [span for span in spans if span.name.startswith("execute_tool")]
-            kept = [call for call in calls if call.name != "execute_tool long"]  # its answer did not fit
+            kept = [call for call in calls if call.attributes.get("input.value") != TOO_LONG]
             assert len(kept) == roles.count("tool")
             compared += 1
     assert compared == 2 * 2 * SIBLINGS
@@ -204,6 +207,17 @@ def test_trained_tokens_are_those_of_the_model(traces: Traces) -> None:
     assert score(root, "trained_tokens") == root.attributes["rollout.completion_length"] == generated
     assert score(root, "trained") is True
     assert root.attributes["rollout.num_turns"] == 4
+
+
+def test_turn_without_room_for_an_answer_has_no_message(traces: Traces) -> None:
+    """The tool's answer fills the completion; TRL drops all tokens of the turn after it."""
+    spans = traces.of(0, 3, 2)
+    below = ["generate", "execute_tool long", "generate", *SCORED, *ENDING]
+    assert traces.below(0, 3, 2) == below
+    _, dropped = named(spans, "generate")
+    assert dropped.output == {"response_ids": []}
+    assert dropped.attributes["gen_ai.response.finish_reasons"] == ["length"]
+    assert [message["role"] for message in root_of(spans).output] == ["assistant", "tool"]
 
 
 def test_failures_of_tools_are_errors_in_the_trace(traces: Traces) -> None:
