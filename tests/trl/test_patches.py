@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl import identity, outcome, sample, timing, tool_loop
-from otel_rollout.integrations.trl.batch import Batch, Sample
+from otel_rollout.integrations.trl import generation, identity, outcome, sample, timing, tool_loop, tracking
+from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
 
@@ -28,6 +28,7 @@ class Trainer:
         self.state = SimpleNamespace(global_step=step)
         self.accelerator = SimpleNamespace(num_processes=2, process_index=process_index)
         self.num_generations, self.num_generations_eval = 4, 2
+        self.args: Any = None
 
 
 def of(trainer: Any, rows: int) -> list[tuple[int | str, int]]:
@@ -134,14 +135,11 @@ def test_sample_joins_the_trajectory_of_a_row(recorded: Any) -> None:
     entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
     running = Batch(Trainer(), identity.identify(Trainer(), 2), entries, "batch")
     play = rollout_trace_op(name="play")(len)
-    token = batches._current.set(running)
-    try:
+    with being_current(running):
         with sample(1):
             play("ab")
         with sample(2):
             pass
-    finally:
-        batches._current.reset(token)
     with sample(0):
         pass
     for entry in entries:
@@ -150,6 +148,39 @@ def test_sample_joins_the_trajectory_of_a_row(recorded: Any) -> None:
     for span in recorded():
         spans[span.attributes["rollout.sample_index"]].append(span)
     assert list(map(tree, spans)) == [{"rollout_trace": []}, {"rollout_trace": ["play"]}]
+
+
+def test_rows_that_do_not_match_are_not_recorded(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A trainer of one's own generates for three prompts where there are two; a warning says so, once."""
+    trainer = Trainer()
+    entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
+    generate = generation._tracing_turn(lambda self, prompt_ids: ([[1], [2], [3]], None))
+    with being_current(Batch(trainer, identity.identify(trainer, 2), entries, "batch")):
+        for _ in range(2):
+            assert generate(trainer, [[0], [0], [0]]) == ([[1], [2], [3]], None)
+    for entry in entries:
+        entry.trajectory.end()
+    assert [span.name for span in recorded()] == ["rollout_trace"] * 2
+    assert [record.getMessage() for record in caplog.records if record.name == "otel_rollout"] == [
+        "otel-rollout: model calls of a batch of TRL's are not recorded: 3 prompts were generated, and 2 "
+        "were expected."
+    ]
+
+
+def test_run_of_the_trainer_is_published_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that starts later is found at the next batch; one that the trainer does not use is ignored."""
+    published: list[dict[str, str]] = []
+    monkeypatch.setattr(otel_rollout, "publish_run", lambda **runs: published.append(runs))
+    runs = SimpleNamespace(active_run=lambda: None)
+    monkeypatch.setitem(sys.modules, "mlflow", runs)
+    trainer, other = Trainer(), Trainer()
+    trainer.args, other.args = SimpleNamespace(report_to=["mlflow"]), SimpleNamespace(report_to=[])
+    tracking.publish_runs(trainer)
+    runs.active_run = lambda: SimpleNamespace(info=SimpleNamespace(run_id="run"))
+    for _ in range(2):
+        tracking.publish_runs(trainer)
+        tracking.publish_runs(other)
+    assert published == [{"mlflow": "run"}]
 
 
 @pytest.mark.parametrize(
