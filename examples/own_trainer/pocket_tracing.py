@@ -38,10 +38,11 @@ def trace_tools(_: None, trainer: Trainer, *__: object) -> None:
 
 def begin(conversations: Sequence[Conversation], trainer: Trainer) -> None:
     """Start a trajectory for each conversation; a group's conversations follow one another."""
+    size, step = trainer.group_size, trainer.step
     for position, conversation in enumerate(conversations):
-        index, sibling = divmod(position, trainer.group_size)
-        known = {"group_size": trainer.group_size, "policy_version_min": trainer.step - 1}
-        running[conversation] = OpenTrajectory(rollout_trace_attr(index, trainer.step, sibling, **known))
+        index, sibling = divmod(position, size)
+        started = rollout_trace_attr(index, step, sibling, group_size=size, policy_version_min=step - 1)
+        running[conversation] = OpenTrajectory(started)
 
 
 def note_replies(call: Ended, policy: Policy, conversations: Sequence[Conversation]) -> None:
