@@ -30,13 +30,15 @@ VERL_BENCH := .venv-verl-bench
 VERL_VERSION ?= 0.7.1
 VERL_OLDER := .venv-verl-$(VERL_VERSION)
 MUTANTS := .venv-mutants
+TRL_EXAMPLE := examples/trl
+TINY_MODEL := build/tiny-model
 AGENTS := .venv-agents
 FOREIGN := .venv-foreign
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl verl-older agents foreign oldest-ray object-store oldest-otel
+OTHER_TESTS := verl verl-older trl agents foreign oldest-ray object-store oldest-otel
 BUILT_FOR_TESTS = tailing-collector browser $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
@@ -44,13 +46,25 @@ BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(F
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation
-ELSEWHERE := tests/agents tests/collector tests/foreign tests/delta/test_object_store.py
+ELSEWHERE := tests/agents tests/trl tests/collector tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench bench-verl collector \
+.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench bench-verl collector \
 	tailing-collector clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
+
+# The variables are all that traces the script. Its last lines ask the rollout table.
+demo-train: $(VENV)/.trl $(TINY_MODEL)/config.json  ## GRPO by TRL with a tool, traced, into mlflow.db in this folder
+	OTEL_TRACES_EXPORTER=mlflow,delta OTEL_ROLLOUT_PROJECT=trl-demo OTEL_ROLLOUT_DELTA_URI="$(CURDIR)/rollouts" \
+		MLFLOW_TRACKING_URI="sqlite:///$(CURDIR)/mlflow.db" MLFLOW_EXPERIMENT_NAME=trl-demo \
+		$(BIN)/python $(TRL_EXAMPLE)/grpo_calculator.py --model $(TINY_MODEL) --output build/grpo-calculator --report-to mlflow
+	$(BIN)/otel-rollout show $$($(BIN)/otel-rollout list --run latest --where 'tool_calls > 0' --sort -tool_errors,path \
+		--limit 1 --format csv | cut -d , -f 1 | tail -n 1)
+	$(BIN)/otel-rollout steps --run latest
+
+$(TINY_MODEL)/config.json: $(TRL_EXAMPLE)/tiny_model.py $(TRL_EXAMPLE)/grpo_calculator.py | $(VENV)/.trl
+	$(call part,a tiny model that calls a tool,$(BIN)/python $(TRL_EXAMPLE)/tiny_model.py $(TINY_MODEL))
 
 test:  ## What the README promises: real Ray, MLflow, Weave and Collector
 	@echo "== make test first installs three environments below this folder (about 8 GB: MLflow and Ray, Weave's"
@@ -120,6 +134,9 @@ verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older ve
 	$(call part,verl $(VERL_VERSION),VERL_USE_EXTERNAL_MODULES=otel_rollout.integrations.verl \
 		$(call pytest,$(VERL_OLDER)) tests/verl/test_worker.py tests/verl/test_rollout_trace.py)
 
+trl: $(VENV)/.dev  # real training by TRL, also beside an untraced one
+	$(call part,TRL,$(call pytest,$(VENV)) tests/trl)
+
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
 	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
 
@@ -145,9 +162,13 @@ $(VENV)/.demo: $(VENV)/.tools
 	$(call part,install,$(INSTALL) --editable '.[demo]')
 	@touch $@
 
+$(VENV)/.trl: $(VENV)/.tools
+	$(call part,install,$(INSTALL) --editable '.[trl]' trl)
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.tools
 	$(call part,install,$(INSTALL) --editable '.[dev]')
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.trl
 
 # $(call environment,DIRECTORY,WHAT TO INSTALL,CONSTRAINTS)
 define environment

@@ -28,6 +28,7 @@ from benchmarks import (
     report,
     rollout_step,
     tables,
+    trl_step,
     verl_agent_loop,
     volume,
 )
@@ -46,6 +47,7 @@ PARTS = {
     "language_model": language_model.run,
     "volume": volume.run,
     "verl_agent_loop": verl_agent_loop.run,
+    "trl_step": trl_step.run,
 }
 NOT_IN_HASTE = {"otlp_delivery", "ray_calls", "verl_agent_loop", "volume"}
 """Parts whose time is mostly the start of other processes."""

@@ -156,6 +156,13 @@ GOALS = (
         "{:.1%}",
     ),
     Goal(
+        "a GRPO step of TRL slower by",
+        "trl_step",
+        lambda part: part["slower_by"],
+        0.01,
+        "{:.2%}",
+    ),
+    Goal(
         "CPU of one operation with a value of 1 MiB, ms",
         "rollout_step",
         lambda part: max(cost["cpu_ms_p50"] for cost in part["stalls"].values()),

@@ -264,6 +264,23 @@ def language_model_rows(part: Result) -> list[Row]:
     ]
 
 
+def trl_rows(part: Result) -> list[Row]:
+    """Steps of TRL, traced and untraced in one process, and the CPU of tracing without the model."""
+    untraced, traced = (median(part["steps"][which]) for which in ("untraced", "traced"))
+    return [
+        [
+            f"{part['trajectories']} trajectories of {part['turns']} model calls, "
+            f"{part['parameters'] / 1e6:.1f} million parameters, TRL {part['trl']}",
+            f"{untraced:.2f} → {traced:.2f}",
+            f"{part['slower_by']:+.2%}",
+            " – ".join(f"{part['slower_by_quartiles'][which]:+.2%}" for which in (0, 2)),
+            f"{part['cpu']['thread_us']:.0f}",
+            f"{part['cpu']['process_us']:.0f}",
+            f"{part['lost']} of {part['spans']}",
+        ]
+    ]
+
+
 TRAJECTORIES, STEPS_PER_DAY = 512, 288
 """Trajectories of a step and steps of a day; a step every five minutes."""
 
@@ -431,6 +448,19 @@ TABLES = {
         ("tokens/s", "step, s", "slower by", "quartiles", "spans lost"),
         language_model_rows,
         otherwise="Not run: torch saw no GPU on this machine.",
+    ),
+    "trl": Shown(
+        "trl_step",
+        "A GRPO step of TRL on one core; untraced → traced (medians)",
+        (
+            "step, s",
+            "slower by",
+            "quartiles",
+            "CPU of a trajectory, µs",
+            "with all threads",
+            "spans lost",
+        ),
+        trl_rows,
     ),
     "verl": Shown(
         "verl_agent_loop",

@@ -174,7 +174,9 @@ class _TurnBuilder:
         answer = call.answer(spans)
         if not answer.text and call.reply.token_ids:
             decoded = self._decoded(spans, call.token_ids, len(call.request.prompt_ids))
-            answer.text = messages.without_end(decoded) or _without_text(len(call.reply.token_ids))
+            answer.text = messages.without_end(decoded)
+            if not answer.text and not call.reply.message.calls:  # a reply may consist of calls alone
+                answer.text = _without_text(len(call.reply.token_ids))
         (added or [answer])[0].note = note
         self._append(span, answer)
         call.turn = answer

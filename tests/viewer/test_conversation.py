@@ -414,6 +414,14 @@ def test_trajectory_without_model_calls_shows_the_roots_input_and_output() -> No
     ]
 
 
+def test_reply_of_a_tool_call_alone_has_no_text_to_count() -> None:
+    """Token ids beside an empty text and a call are the call's."""
+    reply = {"role": "assistant", "content": "", **CALLS["OpenAI"], "response_ids": [4, 5]}
+    turns = shown([line(2, {"messages": [user("Add.")]}, reply)]).turns
+    assert messages_of(turns) == [("user", "Add."), ("assistant", "")]
+    assert turns[-1].calls == (Call("add", {"a": 1}, "c"),)
+
+
 def test_token_ids_without_text_are_counted_and_compared() -> None:
     """The first prompt is the input of the span around it.
 
