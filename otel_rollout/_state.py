@@ -136,6 +136,11 @@ class ProcessState:
     adapters: dict[str, Any] = field(default_factory=dict)
     """Name of a framework that traces by means of its own → what our adapter has added to the framework."""
 
+    trainers: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
+    """A trainer of TRL's → what its batches have numbered so far."""
+    trainer_count: int = 0
+    """Number of TRL's trainers that have generated in this process."""
+
     def present_runtime(self) -> Runtime | None:
         """Return the runtime, also one that an interrupted start has created since."""
         return self.runtime or (self.start.runtime if self.start is not None else None)

@@ -1,8 +1,12 @@
-"""Trace TRL's rollouts without an edit to TRL or to a training script.
+"""Trace TRL's trainers without an edit to a training script.
 
-Importing this package imports no module of TRL's.
+Importing this package patches TRL's modules as soon as they are imported, if the environment configures
+tracing. It imports neither TRL nor torch.
 """
 
+from otel_rollout.integrations.trl.batch import sample
 from otel_rollout.integrations.trl.patched_modules import CONFIGURED, seams
+
+__all__ = ["sample"]
 
 seams.install(CONFIGURED, {})

@@ -1,0 +1,197 @@
+"""Follow TRL's generation: prompts, batched model calls, completions, and a user's ``rollout_func``."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.integrations.trl import batch as batches
+from otel_rollout.integrations.trl import model_calls
+from otel_rollout.integrations.trl.batch import Batch, Sample, describe
+from otel_rollout.integrations.trl.model_calls import Generation, ModelCall
+from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
+
+_UNCERTAIN: Final = (
+    "model calls of a batch of TRL's are not recorded: {} prompts were generated, and {} were expected"
+)
+_UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are {} for {} prompts"
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the methods of a trainer that generate completions."""
+    trainer = trainer_class(module)
+    seams.wrap(module, f"{trainer}._generate", _tracing, "completions are not recorded")
+    seams.wrap(
+        module, f"{trainer}._generate_single_turn", _tracing_turn, "model calls are recorded without turns"
+    )
+
+
+# --- a whole generation ------------------------------------------------------------------------------------
+
+
+def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _generate(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = batches.current(self)
+        if batch is None:
+            return original(self, prompts, *args, **kwargs)
+        with internal_errors("reading the prompts of a batch of TRL's"):
+            _note_prompts(batch, prompts)
+        start_ns = time.time_ns()
+        try:
+            result = original(self, prompts, *args, **kwargs)
+        except BaseException as error:
+            with internal_errors("recording a failed generation"):
+                _record_whole(batch, (start_ns, time.time_ns()), {}, error)
+            raise
+        with internal_errors("recording the completions of a batch of TRL's"):
+            _note_completions(batch, (start_ns, time.time_ns()), _named(result))
+        return result
+
+    return _generate
+
+
+def _note_prompts(batch: Batch, prompts: Sequence[Any]) -> None:
+    if len(prompts) != len(batch.samples):
+        warn_once(_UNCERTAIN.format(len(prompts), len(batch.samples)), once_for="trl prompts")
+        return
+    for entry, prompt in zip(batch.samples, prompts, strict=True):
+        entry.prompt = prompt
+        entry.trajectory.trajectory.set_input(prompt)
+
+
+def _named(result: Any) -> dict[str, Any]:
+    """Return the parts of what a trainer's ``_generate`` returns, by name."""
+    if len(result) == 3:  # RLOOTrainer
+        return dict(zip(("prompt_ids", "completion_ids", "completions"), result, strict=True))
+    names = ("prompt_ids", "completion_ids", "mask", "completions", "log_probs")
+    return dict(zip(names, result[:5], strict=True))
+
+
+def _note_completions(batch: Batch, times: tuple[int, int], found: dict[str, Any]) -> None:
+    """Record what is known when all turns of a batch are over."""
+    completions, masks = found["completions"], found.get("mask")
+    if not len(completions) == len(found["completion_ids"]) == len(batch.samples):
+        warn_once(_UNCOUNTED.format(len(completions), len(batch.samples)), once_for="trl completions")
+        return
+    if not batch.model_calls:
+        _record_whole(batch, times, found, None)
+    for row, (entry, completion) in enumerate(zip(batch.samples, completions, strict=True)):
+        is_chat = isinstance(completion, list)
+        entry.completion = completion if is_chat else []
+        model_calls.settle(batch, entry, None if is_chat else completion)
+        entry.trajectory.trajectory.set_output(completion)
+        length = len(found["completion_ids"][row]) if masks is None else sum(masks[row])
+        describe(entry, completion_length=length, num_turns=1 + (len(completion) if is_chat else 1))
+
+
+def _record_whole(
+    batch: Batch, times: tuple[int, int], found: dict[str, Any], error: BaseException | None
+) -> None:
+    """Record one span per row for a generation whose model calls are not seen.
+
+    Args:
+        batch: the batch.
+        times: start and end of the generation, Unix time in ns.
+        found: token ids, masks and log probabilities of all rows, by name; empty after a failure.
+        error: the exception with which the generation failed.
+    """
+    if batch.model_calls:
+        return
+    is_users = getattr(batch.trainer, "rollout_func", None) is not None
+    synced = [block for block in batch.measured if block.name == batch.block_name("sync_weights")]
+    start_ns = synced[-1].times[1] if synced else times[0]
+    keys = {"completion_ids": "response_ids", "mask": "response_mask", "log_probs": "log_probs"}
+    for row, entry in enumerate(batch.samples):
+        output = {shown: found[key][row] for key, shown in keys.items() if found.get(key) is not None}
+        ids = found["prompt_ids"][row] if found else None
+        entry.trajectory.record(
+            "rollout_func" if is_users else "generate",
+            semconv.KIND_CHAIN,
+            (start_ns, times[1]),
+            input=None if ids is None else {"prompt_ids": list(ids)},
+            output=output or None,
+            error=error,
+        )
+
+
+# --- one batched model call --------------------------------------------------------------------------------
+
+
+def _tracing_turn(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _generate_single_turn(self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = batches.current(self)
+        if batch is None or getattr(self, "rollout_func", None) is not None:
+            return original(self, prompt_ids, *args, **kwargs)
+        entries: Sequence[Sample] = ()
+        with internal_errors("finding the rows of a model call"):
+            entries = _entries(batch, prompt_ids)
+        blocks, start_ns = len(batch.measured), time.time_ns()
+        try:
+            result = original(self, prompt_ids, *args, **kwargs)
+        except BaseException as error:
+            failed = Generation((start_ns, time.time_ns()), len(prompt_ids), error=error)
+            _note_calls(batch, entries, prompt_ids, failed)
+            raise
+        times = model_calls.times_of(batch, blocks, (start_ns, time.time_ns()))
+        with internal_errors("recording a model call"):
+            _note_calls(batch, entries, prompt_ids, _generation(times, prompt_ids, result))
+        return result
+
+    return _generate_single_turn
+
+
+def _generation(times: tuple[int, int], prompt_ids: Sequence[Any], result: Any) -> Generation:
+    completion_ids, log_probs = result if isinstance(result, tuple) else (result, None)
+    if len(completion_ids) != len(prompt_ids):
+        raise ValueError(f"{len(completion_ids)} completions for {len(prompt_ids)} prompts")
+    lengths = [len(ids) for ids in completion_ids]
+    return Generation(times, len(prompt_ids), completion_ids, log_probs, lengths)
+
+
+def _entries(batch: Batch, prompt_ids: Sequence[Any]) -> Sequence[Sample]:
+    """Return the rows of a batched call by position; none if that is not certain."""
+    found = batch.samples if batch.completions is None else _continued(batch, prompt_ids)
+    if len(found) == len(prompt_ids):
+        return found
+    warn_once(_UNCERTAIN.format(len(prompt_ids), len(found)), once_for="trl rows of a model call")
+    return ()
+
+
+def _continued(batch: Batch, prompt_ids: Sequence[Any]) -> list[Sample]:
+    """Return the rows that TRL's tool loop continues: those that have new answers of tools.
+
+    TRL removes answers that do not fit its limit, and such a row leaves the loop.
+    """
+    for entry in batch.samples:
+        model_calls.settle(batch, entry)
+    rows = [
+        row
+        for row, entry in enumerate(batch.samples)
+        if len(entry.completion) > entry.answered_from and entry.completion[-1].get("role") == "tool"
+    ]
+    starts, generated = batch.contexts
+    for row, ids in zip(rows, prompt_ids, strict=False):
+        known = [*starts[row], *generated[row]]
+        if list(ids[: len(known)]) != known:
+            return []
+    return [batch.samples[row] for row in rows]
+
+
+def _note_calls(
+    batch: Batch, entries: Sequence[Sample], prompt_ids: Sequence[Any], generation: Generation
+) -> None:
+    if entries:
+        batch.model_calls += 1
+    for position, entry in enumerate(entries):
+        entry.answered_from = len(entry.completion)
+        if not entry.trajectory.is_recording:
+            continue
+        context = [*entry.prompt, *entry.completion] if isinstance(entry.prompt, list) else entry.prompt
+        entry.unsettled = ModelCall(generation, position, context, prompt_ids[position])
