@@ -4,8 +4,8 @@ TRL and verifiers load no plugins, so ``otel_rollout_autoload.pth`` calls :func:
 starts. Python reads that file in the site directory of this module. Neither file imports anything of the
 package ``otel_rollout`` before one of these frameworks is imported.
 
-``torchrun`` and ``accelerate launch`` start one process per rank. They found the run, so that all ranks record
-into it.
+``torchrun`` and ``accelerate launch`` start one process per rank, and found the run into which all ranks
+record.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FirstSubmodule:
 
 def _found_run(founder: str) -> None:
     """Import the module that founds a run, in a launcher; a failure is for the launched processes to log."""
-    try:
+    try:  # noqa: SIM105 - contextlib is not imported
         __import__(founder)
     except Exception:  # noqa: BLE001, S110 - the launched processes import it, too
         pass

@@ -204,7 +204,7 @@ def test_tool_calls_have_arguments_answers_and_errors(run: Run) -> None:
         for trace in run.scored
     }
     seen = sorted(found[sibling] for sibling in range(SIBLINGS))
-    unknown = '"{\'error\': \'unknown tool nowhere\'}"'
+    unknown = "\"{'error': 'unknown tool nowhere'}\""
     assert seen == [
         [],
         [("execute_tool add", {"a": 2, "b": 3}, "5", 0)],

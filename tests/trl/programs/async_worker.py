@@ -85,6 +85,9 @@ def wait_for(server: ScriptedServer, waiting: int) -> None:
 
 def main() -> None:
     """Run both workers, and write the account."""
+    from accelerate import PartialState
+
+    PartialState()  # the trainer's, which TRL's logger needs
     made = tokenizer()
     server, silent = ScriptedServer(made), ScriptedServer(made)
     stopped = worker(server, made, ["-", "0", "1", "wait"])
