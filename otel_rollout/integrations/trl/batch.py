@@ -107,8 +107,8 @@ class Batch:
 
 _current: ContextVar[Batch | None] = ContextVar("otel-rollout-trl-batch", default=None)
 _NO_BATCH: Final = (
-    "otel_rollout.integrations.trl.sample({}) joins nothing: call it in a rollout_func, with the index of one "
-    "of its prompts"
+    "otel_rollout.integrations.trl.sample({}) joins nothing: call it in a rollout_func, with the index of "
+    "one of its prompts"
 )
 
 

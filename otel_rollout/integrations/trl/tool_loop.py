@@ -1,8 +1,8 @@
 """Record the tool calls of TRL's tool loop.
 
 TRL looks tools up in a dict per row. While the loop runs, the entries of these dicts are replaced by
-functions that call the tool inside a span of the row's trajectory. TRL turns a failure into text for the model;
-in the trace it is an error.
+functions that call the tool inside a span of the row's trajectory. TRL turns a failure into text for the
+model; in the trace it is an error.
 """
 
 from __future__ import annotations
