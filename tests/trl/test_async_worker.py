@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.integrations.trl.async_training import OVERSIZE, STALE, UNUSED
 from tests.exporters import install
 from tests.spool_reader import Recorded, read_directory
 from tests.trl.programs.completions_server import FIRST_TURNS
@@ -28,6 +29,7 @@ class Run:
         account = json.loads((place / "account.json").read_text())
         self.samples: list[dict[str, Any]] = account["samples"]
         self.exchanges: list[dict[str, Any]] = account["exchanges"]
+        self.trained: list[list[list[int]]] = account["trained"]
         self.output = (place / "output.txt").read_text()
         traces: dict[bytes, list[Recorded]] = defaultdict(list)
         for span in read_directory(place / "spool"):
@@ -138,7 +140,8 @@ def test_rewards_and_advantages_equal_those_of_the_samples(run: Run) -> None:
             for name, value in sample["metrics"].items()
             if (name == "reward" or name.startswith("rewards/")) and value == value
         }
-        assert trace.scores == {**rewards, "advantage": sample["advantage"]}
+        of_worker = {name: value for name, value in trace.scores.items() if "trained" not in name}
+        assert of_worker == {**rewards, "advantage": sample["advantage"]}
     assert sum("is_short" not in trace.scores for trace in run.scored) == 2
     assert {trace.scores["reward"] > 1 for trace in run.scored} == {True, False}
 
@@ -236,6 +239,32 @@ def test_refused_request_is_an_event_of_a_call_that_succeeds(run: Run) -> None:
         if call.span.events
     ]
     assert events == [["exception"]]
+
+
+def test_trained_trajectories_are_those_of_the_trainers_micro_batches(run: Run) -> None:
+    """Each says in which step, and how many of its tokens the loss counts."""
+    for trace in run.scored:
+        sample = run.sample_of(trace)
+        steps = [number for number, rows in enumerate(run.trained, 1) if sample["input_ids"] in rows]
+        said = {name: value for name, value in trace.scores.items() if "trained" in name}
+        if steps:
+            tokens = sum(sample["completion_mask"])
+            assert said == {"trained": 1, "trained_tokens": tokens, "trained_step": steps[0]}
+        else:
+            assert said == {"trained": 0}
+    assert 2 <= sum(map(len, run.trained)) < len(run.scored) - 3
+
+
+def test_trajectory_that_is_not_trained_says_why(run: Run) -> None:
+    """The first row was stale, the two longest are over the budget, and training ended before the others."""
+    reasons = Counter(
+        span.attributes["gen_ai.evaluation.explanation"]
+        for trace in run.scored
+        for span in trace.spans
+        if span.name == "score trained" and "gen_ai.evaluation.explanation" in span.attributes
+    )
+    unused = len(run.scored) - sum(map(len, run.trained)) - 3
+    assert reasons == {STALE: 1, OVERSIZE: 2, UNUSED: unused}
 
 
 def test_trajectory_that_runs_when_the_worker_stops_ends_as_cancelled(run: Run) -> None:

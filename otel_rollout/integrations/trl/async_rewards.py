@@ -23,6 +23,7 @@ from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.capture import span_io
 from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
 from otel_rollout.integrations.kit.training_outcome import record_training_outcome
+from otel_rollout.integrations.trl import async_groups
 from otel_rollout.integrations.trl.async_rollouts import Rollout, rollouts_of
 from otel_rollout.integrations.trl.patched_modules import seams
 
@@ -145,6 +146,10 @@ def _record_scores(rollouts: list[Rollout | None] | None, group: Any, samples: S
     if rollouts is None or len(counts) != len(rollouts) or sum(counts) != len(samples):
         warn_once("TRL's worker returned other training rows than its trajectories have: no rewards recorded")
         return
+    ids = [None if rollout is None else rollout.trajectory.id for rollout in rollouts]
+    async_groups.publish(
+        group.group_id, [id_ for id_, count in zip(ids, counts, strict=True) for _ in range(count)]
+    )
     rest = iter(samples)
     for rollout, count in zip(rollouts, counts, strict=True):
         rows = [next(rest) for _ in range(count)]

@@ -15,6 +15,7 @@ CONFIGURED: Final = {
     "trl.trainer.rloo_trainer": (".batch", ".generation", ".rewards"),
     "trl.trainer.base_trainer": (".run_name",),
     "trl.experimental.async_grpo.async_rollout_worker": (".async_worker",),
+    "trl.experimental.async_grpo.async_grpo_trainer": (".async_training",),
     "transformers.integrations.integration_utils": (".tracking",),
 }
 """Patches of a process whose environment configures tracing."""

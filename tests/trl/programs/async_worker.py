@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import otel_rollout.integrations.trl
-from tests.trl.programs import async_rewards
+from tests.trl.programs import async_rewards, async_training
 from tests.trl.programs.completions_server import ScriptedServer
 
 SIBLINGS = 4
 GROUPS = 2
+VERSION = 7
 DEADLINE = 400.0
 
 
@@ -91,7 +93,9 @@ def main() -> None:
     made = tokenizer()
     server, silent = ScriptedServer(made), ScriptedServer(made)
     stopped = worker(server, made, ["-", "0", "1", "wait"])
-    stopped.update_model_version(7)
+    stopped.update_model_version(VERSION)
+    trainer, rows = async_training.trainer(stopped), queue.Queue()
+    dataset = async_training.dataset(trainer, rows, VERSION)
     killed = worker(silent, made, ["-", "wait"])
     silent.refuses_next = False
     starting = threading.Thread(target=killed.start)
@@ -102,9 +106,15 @@ def main() -> None:
     wait_for(silent, SIBLINGS)
     os.kill(killed._process.pid, signal.SIGKILL)
     wait_for(server, SIBLINGS)
-    stopped.stop()
+    for sample in samples:
+        rows.put(sample)
+    trained = async_training.train(trainer, dataset, max(len(sample.input_ids) for sample in samples) - 1)
     killed.stop()
-    account = {"samples": [account_of(sample) for sample in samples], "exchanges": server.exchanges}
+    account = {
+        "samples": [account_of(sample) for sample in samples],
+        "exchanges": server.exchanges,
+        "trained": trained,
+    }
     Path(sys.argv[1]).write_text(json.dumps(account))
 
 
