@@ -267,16 +267,13 @@ def test_trajectory_that_is_not_trained_says_why(run: Run) -> None:
     assert reasons == {STALE: 1, OVERSIZE: 2, UNUSED: unused}
 
 
-def test_trajectory_that_runs_when_the_worker_stops_ends_as_cancelled(run: Run) -> None:
-    """The error's type is that of asyncio, and no advantage is recorded."""
-    cancelled = [
-        trace
-        for trace in run.traces
-        if trace.root.attributes.get("error.type") == "asyncio.exceptions.CancelledError"
-    ]
-    assert [trace.identity["sample_index"] for trace in cancelled] == [3] * SIBLINGS
-    assert all(trace.scores == {} for trace in cancelled)
-    assert all(call.span.status.code == ERROR for trace in cancelled for call in trace.calls)
+def test_trajectory_whose_answer_is_faulty_fails_and_its_siblings_are_cancelled(run: Run) -> None:
+    """TRL's worker ends with the error; nothing of this group is scored."""
+    ended = [trace for trace in run.traces if trace.identity["sample_index"] == 3]
+    types = Counter(trace.root.attributes["error.type"] for trace in ended)
+    assert types == {"IndexError": 1, "asyncio.exceptions.CancelledError": SIBLINGS - 1}
+    assert all(trace.scores == {} for trace in ended)
+    assert all(call.span.status.code == ERROR for trace in ended for call in trace.calls)
 
 
 def test_trajectory_of_a_killed_worker_ends_as_an_error(run: Run) -> None:

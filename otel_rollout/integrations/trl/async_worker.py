@@ -47,8 +47,10 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
     async def _generate_one(self: Any, prompt: Any, *args: Any, **kwargs: Any) -> Any:
         if runtime.current() is None:
             return await original(self, prompt, *args, **kwargs)
-        with _start(self, kwargs.get("group_id", args[2] if len(args) > 2 else 0)) as trajectory:
+        group_id = kwargs.get("group_id", args[2] if len(args) > 2 else 0)
+        with _start(self, group_id) as trajectory:
             rollout = Rollout(trajectory, prompt)
+            _describe(rollout, group_id)
             set_current(rollout)
             try:
                 trajectory.set_input(prompt)
@@ -72,10 +74,15 @@ def _start(loop: Any, group_id: int) -> otel_rollout.Trajectory:
             sample_index=rollouts.first_prompt + group_id,
             step=step,
             rollout_n=index,
-            group_id=str(group_id),
             group_size=size,
         )
     return otel_rollout.rollout_trace_attr()
+
+
+def _describe(rollout: Rollout, group_id: Any) -> None:
+    root = rollout.trajectory.root
+    if root is not None:
+        root.set_attribute(semconv.GROUP_ID, str(group_id))
 
 
 @internal_errors("recording the result of a trajectory of TRL's")

@@ -1,6 +1,6 @@
 """Run TRL's asynchronous workers against a scripted server, and write down what they returned.
 
-Arguments: the file for the account. Two workers run: one is stopped in its third group, the other is killed.
+Arguments: the file for the account. Two workers run: one fails in its third group, the other is killed in its first.
 """
 
 from __future__ import annotations
@@ -106,10 +106,12 @@ def main() -> None:
     wait_for(silent, SIBLINGS)
     os.kill(killed._process.pid, signal.SIGKILL)
     wait_for(server, SIBLINGS)
+    server.fault.set()
+    stopped._process.join(DEADLINE)
     for sample in samples:
         rows.put(sample)
     trained = async_training.train(trainer, dataset, max(len(sample.input_ids) for sample in samples) - 1)
-    killed.stop()
+    killed._process.join(DEADLINE)  # stop() would wait for ever for a process that was killed in a wait
     account = {
         "samples": [account_of(sample) for sample in samples],
         "exchanges": server.exchanges,

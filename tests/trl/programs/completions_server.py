@@ -26,7 +26,7 @@ FIRST_TURNS: Final = (
 
 
 class ScriptedServer:
-    """Answers prompts; the prompt "wait" is answered never.
+    """Answers prompts; the prompt "wait" is not answered, until one of them gets a faulty answer.
 
     Attributes:
         exchanges: traceparent, prompt and answer of each request, in the order of the answers.
@@ -39,6 +39,8 @@ class ScriptedServer:
         self.exchanges: list[dict[str, Any]] = []
         self.refuses_next = True
         self.waiting = 0
+        self.fault = threading.Event()
+        """When it is set, the request that waits longest gets an answer without a choice."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -65,7 +67,13 @@ class ScriptedServer:
             request.send_error(503)
             return
         if reply is None:
-            threading.Event().wait()
+            self.fault.wait()
+            with self._lock:
+                is_first, self.waiting = self.waiting > 0, 0
+            if is_first:
+                _answer(request, {"choices": []})
+            else:
+                threading.Event().wait()
             return
         ids = self._tokenizer.encode(reply, add_special_tokens=False)
         log_probs = [-0.25 - index / 64 for index in range(len(ids))]
@@ -80,12 +88,7 @@ class ScriptedServer:
         )
         reason = "stop" if reply.endswith(END) else "length"
         choice = {"token_ids": ids, "logprobs": {"token_logprobs": log_probs}, "finish_reason": reason}
-        body = json.dumps({"choices": [choice]}).encode()
-        request.send_response(200)
-        request.send_header("Content-Type", "application/json")
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body)
+        _answer(request, {"choices": [choice]})
 
     def _reply(self, prompt: str) -> str:
         if "<tool_response>" in prompt:
@@ -94,3 +97,12 @@ class ScriptedServer:
         turn = self._first_turns[question] % len(FIRST_TURNS)
         self._first_turns[question] += 1
         return FIRST_TURNS[turn]
+
+
+def _answer(request: BaseHTTPRequestHandler, answer: Any) -> None:
+    body = json.dumps(answer).encode()
+    request.send_response(200)
+    request.send_header("Content-Type", "application/json")
+    request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body)
