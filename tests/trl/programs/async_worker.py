@@ -1,6 +1,6 @@
 """Run TRL's asynchronous workers against a scripted server, and write down what they returned.
 
-Arguments: the file for the account. Two workers run: one fails in its third group, the other is killed in its first.
+Arguments: the file for the account. One worker fails in its third group, the other is killed in its first.
 """
 
 from __future__ import annotations
