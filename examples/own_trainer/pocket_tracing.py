@@ -57,7 +57,9 @@ def record_model_calls(times: Any, error: Any, replies: Any, policy: Any, conver
     batch = {"rollout.batch_id": f"{times[0]:x}", "rollout.batch_size": len(conversations)}
     for conversation, reply in zip(conversations, replies or [None] * len(conversations), strict=True):
         context = {"messages": conversation.messages}
-        running[conversation].record("generate", "LLM", times, input=context, output=reply, attributes=batch, error=error)
+        running[conversation].record(
+            "generate", "LLM", times, input=context, output=reply, attributes=batch, error=error
+        )
 
 
 def trace_tools(_: None, trainer: Any, *__: Any) -> None:
@@ -88,7 +90,9 @@ def end(times: Any, error: Any, conversations: Any, trainer: Any) -> None:
         trajectory.trajectory.set_output(conversation.messages[-1])
         if error is None:
             advantage = conversation.advantage
-            record_training_outcome(trajectory, advantage=advantage, trained=advantage != 0, reason="no advantage")
+            record_training_outcome(
+                trajectory, advantage=advantage, trained=advantage != 0, reason="no advantage"
+            )
             trajectory.score("reward", sum(conversation.rewards.values()))
         trajectory.end(error)
     running.clear()

@@ -1,6 +1,6 @@
 """Train the policy of pocket_trainer on three questions; one of them breaks the tool.
 
-    OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db python examples/own_trainer/train.py
+OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db python examples/own_trainer/train.py
 """
 
 from __future__ import annotations

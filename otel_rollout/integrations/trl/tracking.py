@@ -6,12 +6,12 @@ other process the run's id. Trackio's runs have no address that an exporter coul
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.integrations.kit.seams import Seams, after
+from otel_rollout.integrations.kit.tracker import active_runs
 
 _seams: Final = Seams("transformers", "otel_rollout.integrations.trl")
 
@@ -28,15 +28,14 @@ def install(module: ModuleType) -> None:
 
 
 def _publish_mlflow(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
-    mlflow = sys.modules.get("mlflow")
-    active = mlflow.active_run() if mlflow is not None and state.is_world_process_zero else None
-    if active is not None:
-        otel_rollout.publish_run(mlflow=str(active.info.run_id))
+    _publish(active_runs(mlflow=bool(state.is_world_process_zero)))
 
 
 def _publish_wandb(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
     run = getattr(callback._wandb, "run", None) if state.is_world_process_zero else None
-    if run is None or getattr(run, "disabled", False):
-        return
-    if run.entity and run.project:  # offline, the entity may be unknown
-        otel_rollout.publish_run(weave=f"{run.entity}/{run.project}/{run.id}")
+    _publish(active_runs(mlflow=False, wandb_run=run))
+
+
+def _publish(runs: dict[str, str]) -> None:
+    if runs:
+        otel_rollout.publish_run(**runs)
