@@ -16,6 +16,7 @@ from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.integrations.trl.async_training import OVERSIZE, STALE, UNUSED
 from tests.exporters import install
 from tests.spool_reader import Recorded, read_directory
+from tests.trl.programs.async_training import FIRST_STEP
 from tests.trl.programs.completions_server import FIRST_TURNS
 
 SIBLINGS = 4
@@ -29,7 +30,7 @@ class Run:
         account = json.loads((place / "account.json").read_text())
         self.samples: list[dict[str, Any]] = account["samples"]
         self.exchanges: list[dict[str, Any]] = account["exchanges"]
-        self.trained: list[list[list[int]]] = account["trained"]
+        self.trained: list[list[int]] = account["trained"]
         self.output = (place / "output.txt").read_text()
         traces: dict[bytes, list[Recorded]] = defaultdict(list)
         for span in read_directory(place / "spool"):
@@ -241,30 +242,40 @@ def test_refused_request_is_an_event_of_a_call_that_succeeds(run: Run) -> None:
     assert events == [["exception"]]
 
 
-def test_trained_trajectories_are_those_of_the_trainers_micro_batches(run: Run) -> None:
+def test_trained_trajectories_are_those_of_the_trainers_micro_batch(run: Run) -> None:
     """Each says in which step, and how many of its tokens the loss counts."""
     for trace in run.scored:
         sample = run.sample_of(trace)
-        steps = [number for number, rows in enumerate(run.trained, 1) if sample["input_ids"] in rows]
         said = {name: value for name, value in trace.scores.items() if "trained" in name}
-        if steps:
+        if sample["input_ids"] in run.trained:
             tokens = sum(sample["completion_mask"])
-            assert said == {"trained": 1, "trained_tokens": tokens, "trained_step": steps[0]}
+            assert said == {"trained": 1, "trained_tokens": tokens, "trained_step": FIRST_STEP}
         else:
             assert said == {"trained": 0}
-    assert 2 <= sum(map(len, run.trained)) < len(run.scored) - 3
+    assert run.trained
 
 
 def test_trajectory_that_is_not_trained_says_why(run: Run) -> None:
-    """The first row was stale, the two longest are over the budget, and training ended before the others."""
-    reasons = Counter(
-        span.attributes["gen_ai.evaluation.explanation"]
-        for trace in run.scored
-        for span in trace.spans
-        if span.name == "score trained" and "gen_ai.evaluation.explanation" in span.attributes
-    )
-    unused = len(run.scored) - sum(map(len, run.trained)) - 3
-    assert reasons == {STALE: 1, OVERSIZE: 2, UNUSED: unused}
+    """The first row is stale, the longest is over the budget, and training ends before the others."""
+    reasons = {}
+    for trace in run.scored:
+        (score,) = [span for span in trace.spans if span.name == "score trained"]
+        position = run.samples.index(run.sample_of(trace))
+        reasons[position] = score.attributes.get("gen_ai.evaluation.explanation")
+    rows = [sample["input_ids"] for sample in run.samples]
+    longest, last = max(map(len, rows)), rows.index(run.trained[-1])
+    expected = {
+        position: STALE
+        if position == 0
+        else None
+        if row in run.trained
+        else OVERSIZE
+        if len(row) == longest and position < last
+        else UNUSED
+        for position, row in enumerate(rows)
+    }
+    assert reasons == expected
+    assert {STALE, UNUSED} <= set(expected.values())
 
 
 def test_trajectory_whose_answer_is_faulty_fails_and_its_siblings_are_cancelled(run: Run) -> None:

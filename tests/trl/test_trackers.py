@@ -21,6 +21,8 @@ from otel_rollout.runs.directory import node_directory
 from otel_rollout.spool import layout
 from tests.spool_reader import Recorded
 
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's
+
 
 @pytest.fixture
 def linked(fresh_process: None) -> Iterator[Callable[[], dict[str, str]]]:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-STEPS = 2
+FIRST_STEP = 5
 
 
 def trainer(worker: Any) -> Any:
@@ -21,7 +21,7 @@ def trainer(worker: Any) -> Any:
     from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 
     made = AsyncGRPOTrainer.__new__(AsyncGRPOTrainer)
-    made.state = TrainerState()
+    made.state = TrainerState(global_step=FIRST_STEP - 1)
     made.accelerator = SimpleNamespace(is_main_process=True)
     made.rollout_worker, made.weight_transfer = worker, None
     made._step_microbatches, made._current_train_step_time = 0, 0.0
@@ -44,20 +44,17 @@ def dataset(trainer: Any, rows: queue.Queue[Any], version: int) -> Any:
     return trainer._rollout_dataset
 
 
-def train(trainer: Any, dataset: Any, token_budget: int) -> list[list[list[int]]]:
-    """Run the steps; return the tokens of the rows of each."""
+def train(trainer: Any, dataset: Any, token_budget: int) -> list[list[int]]:
+    """Train on the first micro-batch; return the tokens of its rows."""
     from transformers import Trainer
     from trl.experimental.async_grpo.async_grpo_trainer import TokenBudgetBatcher
 
-    trained: list[list[list[int]]] = []
+    trained: list[list[int]] = []
 
     def loop(self: Any) -> None:
-        batches = iter(TokenBudgetBatcher(dataset, 1, token_budget, defaultdict(list)))
-        for _ in range(STEPS):
-            (tree_row,) = next(batches)
-            self.training_step(None, {}, None)
-            trained.append([example["input_ids"].tolist() for example in tree_row.samples])
-            self.state.global_step += 1
+        (tree_row,) = next(iter(TokenBudgetBatcher(dataset, 1, token_budget, defaultdict(list))))
+        self.training_step(None, {}, None)
+        trained.extend(example["input_ids"].tolist() for example in tree_row.samples)
 
     Trainer.training_step = lambda *_: None
     Trainer._inner_training_loop = loop
