@@ -15,15 +15,15 @@ from typing import Any
 FIRST_STEP = 5
 
 
-def trainer(worker: Any) -> Any:
-    """Return a trainer without a model."""
+def trainer() -> Any:
+    """Return a trainer without a model and without a worker to stop."""
     from transformers import TrainerState
     from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
 
     made = AsyncGRPOTrainer.__new__(AsyncGRPOTrainer)
     made.state = TrainerState(global_step=FIRST_STEP - 1)
     made.accelerator = SimpleNamespace(is_main_process=True)
-    made.rollout_worker, made.weight_transfer = worker, None
+    made.rollout_worker, made.weight_transfer = None, None
     made._step_microbatches, made._current_train_step_time = 0, 0.0
     return made
 

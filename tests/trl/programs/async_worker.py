@@ -94,7 +94,7 @@ def main() -> None:
     server, silent = ScriptedServer(made), ScriptedServer(made)
     stopped = worker(server, made, ["-", "0", "1", "wait"])
     stopped.update_model_version(VERSION)
-    trainer, rows = async_training.trainer(stopped), queue.Queue()
+    trainer, rows = async_training.trainer(), queue.Queue()
     dataset = async_training.dataset(trainer, rows, VERSION)
     killed = worker(silent, made, ["-", "wait"])
     silent.refuses_next = False
@@ -111,7 +111,7 @@ def main() -> None:
     for sample in samples:
         rows.put(sample)
     trained = async_training.train(trainer, dataset, max(len(sample.input_ids) for sample in samples) - 1)
-    killed._process.join(DEADLINE)  # stop() would wait for ever for a process that was killed in a wait
+    killed._process.join(DEADLINE)  # stop() would wait for ever: the process was in a wait
     account = {
         "samples": [account_of(sample) for sample in samples],
         "exchanges": server.exchanges,
