@@ -39,7 +39,7 @@ class Launched:
             "OTEL_TEST_FILE": str(place / "delivered.jsonl"),
             "CUDA_VISIBLE_DEVICES": "",
         }
-        launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
         ended = subprocess.run(
             [sys.executable, *launcher, *arguments],
             env=kept | variables,
