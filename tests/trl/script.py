@@ -44,7 +44,7 @@ FIRST: Final = {
         call("add", {"a": 100, "b": 1}),
         call("long", {"words": 500}),
         call("noted", {"text": "seen"}),
-        "Short.",
+        call("long", {"words": 155}),  # the answer leaves no room for another turn
     ],
     "Count.": [call("count", {"by": row + 1}) for row in range(SIBLINGS)],
     "Wait.": [call("wait", {"turns": row}) for row in range(SIBLINGS)],

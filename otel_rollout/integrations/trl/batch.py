@@ -1,39 +1,25 @@
-"""Record a generation batch: one trajectory per row, from the prompt to the advantage.
+"""Hold the rows that TRL generates and scores together, each with its trajectory.
 
-``_generate_and_score_completions`` generates and scores all rows of a process together. The batch is current
-while this method runs, also in the coroutines that TRL runs on its event loop.
+The batch is current while the trainer works on it, also in the coroutines that TRL runs on its event loop.
 """
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-import otel_rollout
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl.identity import BatchIdentity, identify
-from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
 
 if TYPE_CHECKING:
+    from otel_rollout.integrations.trl.identity import BatchIdentity
     from otel_rollout.integrations.trl.model_calls import ModelCall
     from otel_rollout.integrations.trl.tools import Turn
-
-
-def install(module: ModuleType) -> None:
-    """Wrap the method of a trainer that generates and scores a batch."""
-    trainer = trainer_class(module)
-    seams.wrap(
-        module, f"{trainer}._generate_and_score_completions", _tracing, f"{trainer}'s rollouts are not traced"
-    )
 
 
 @dataclass
@@ -118,6 +104,16 @@ def current(trainer: Any = None) -> Batch | None:
     return batch if batch is None or trainer is None or batch.trainer is trainer else None
 
 
+@contextmanager
+def being_current(batch: Batch) -> Iterator[None]:
+    """Make a batch the current one."""
+    token = _current.set(batch)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def sample(index: int) -> AbstractContextManager[None]:
     """Return a block that makes a trajectory of this ``rollout_func`` call the current one.
 
@@ -133,80 +129,6 @@ def sample(index: int) -> AbstractContextManager[None]:
     if runtime.current() is not None:
         warn_once(_NO_BATCH.format(index), once_for="trl sample outside of a rollout_func")
     return nullcontext()
-
-
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _generate_and_score_completions(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = _begin(self, inputs)
-        if batch is None:
-            return original(self, inputs, *args, **kwargs)
-        token = _current.set(batch)
-        try:
-            result = original(self, inputs, *args, **kwargs)
-        except BaseException as error:
-            _end(batch, error)
-            raise
-        finally:
-            _current.reset(token)
-        _conclude(batch, result)
-        return result
-
-    return _generate_and_score_completions
-
-
-def _begin(trainer: Any, inputs: Any) -> Batch | None:
-    """Start a trajectory for each row; None if nothing is recorded."""
-    if runtime.current() is None:
-        return None
-    with internal_errors("starting the trajectories of a batch of TRL's"):
-        identity = identify(trainer, len(inputs))
-        id_ = f"{trainer.accelerator.process_index}-{time.time_ns():x}"
-        samples: list[Sample] = []
-        batch = Batch(trainer, identity, samples, id_)
-        try:
-            for row, columns in enumerate(inputs):
-                samples.append(Sample(_start(identity, row, columns)))
-        except BaseException as error:
-            _end(batch, error)
-            raise
-        return batch
-    return None
-
-
-def _start(identity: BatchIdentity, row: int, columns: Any) -> OpenTrajectory:
-    environment = columns.get("environment")
-    extra: dict[str, Any] = {"environment": environment} if isinstance(environment, str) else {}
-    return OpenTrajectory(
-        otel_rollout.rollout_trace_attr(
-            step=identity.step,
-            sample_index=identity.sample_index(row),
-            rollout_n=identity.rollout_n(row),
-            validate=identity.validate,
-            group_size=identity.group_size,
-            policy_version_min=identity.policy_version,
-            policy_version_max=identity.policy_version,
-            **extra,
-        )
-    )
-
-
-def _conclude(batch: Batch, result: Any) -> None:
-    from otel_rollout.integrations.trl import outcome
-
-    with internal_errors("recording what TRL made of a batch"):
-        outcome.record(batch, result)
-    _end(batch, None)
-
-
-def _end(batch: Batch, error: BaseException | None) -> None:
-    """End all trajectories. Never raises."""
-    from otel_rollout.integrations.trl import model_calls
-
-    for entry in batch.samples:
-        with internal_errors("ending a trajectory of TRL's"):
-            model_calls.settle(batch, entry)
-        entry.trajectory.end(error)
 
 
 def describe(entry: Sample, **attributes: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry import trace
 
@@ -14,8 +14,6 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.integrations.trl.batch import Sample
-
-_NO_CALL: Final[dict[str, Any]] = {}
 
 
 class Turn:
@@ -84,7 +82,7 @@ class Turn:
             self._begin(self.entry.completion[-1])
             for position in range(self._position, len(self._calls)):
                 call = self._calls[position]
-                function = call.get("function") or _NO_CALL
+                function = _function_of(call)
                 if function.get("name") == name and function.get("arguments") == arguments:
                     self._skip_to(position)
                     self._position = position + 1
@@ -119,7 +117,7 @@ class Turn:
         at_once = [place for place in range(len(self._calls)) if place not in self._asynchronous]
         for position, at_ns in self._skipped:
             call = self._calls[position]
-            function = call.get("function") or _NO_CALL
+            function = _function_of(call)
             answer = answers[at_once.index(position)]
             self._record_unreached(
                 answer["name"], function.get("arguments"), _id_of(call), at_ns, str(answer["content"])
@@ -168,6 +166,11 @@ class _ToolCall:
         span = trace.get_current_span()
         span.update_name(f"execute_tool {name}")
         set_attributes(span, _attributes(name, self._id))
+
+
+def _function_of(call: dict[str, Any]) -> dict[str, Any]:
+    """Return name and arguments of a call; nothing for a call of an unsupported type."""
+    return call.get("function") or {}
 
 
 def _attributes(name: str, id_: str | None) -> dict[str, Any]:

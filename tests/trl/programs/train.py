@@ -1,7 +1,7 @@
-"""Train with each of TRL's ways of generation in turn: ``python -m tests.trl.programs.train DIRECTORY``.
+"""Train in each of TRL's ways of generation: ``python -m tests.trl.programs.train DIRECTORY [NAME ...]``.
 
-Each trainer is named in the table of :func:`main`; the first one's completions table is kept from before its
-evaluation. ``results.json`` holds what the trainers logged.
+The names are those of the functions below; without names, all of them run in turn. The completions table of
+:func:`with_tools` is kept from before its evaluation. ``results.json`` holds what the trainers logged first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def with_tools() -> Any:
             "per_device_eval_batch_size": 2,
         },
     )
-    shutil.copytree(DIRECTORY / "tools" / "completions", DIRECTORY / "completions")
+    if trainer.accelerator.is_main_process:
+        shutil.copytree(DIRECTORY / "tools" / "completions", DIRECTORY / "completions")
     trainer.evaluate()
     return trainer
 
@@ -181,12 +182,13 @@ def main() -> None:
         with_subclass,
         with_broken_reward,
     ]
-    results = {}
+    results, names = {}, sys.argv[2:]
     for run in runs:
+        if names and run.__name__ not in names:
+            continue
         trained = run()
-        results[run.__name__] = (
-            str(trained) if isinstance(trained, Exception) else trained.state.log_history[0]
-        )
+        is_error = isinstance(trained, Exception)
+        results[run.__name__] = str(trained) if is_error else trained.state.log_history[0]
     (DIRECTORY / "results.json").write_text(json.dumps(results, default=str))
 
 
