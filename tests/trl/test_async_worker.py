@@ -21,6 +21,7 @@ from tests.trl.programs.completions_server import FIRST_TURNS
 
 SIBLINGS = 4
 ERROR = 2
+FACTS = ("completion_length", "num_turns", "training_rows")
 
 
 class Run:
@@ -181,12 +182,14 @@ def test_messages_of_a_trace_are_those_of_its_sample(run: Run) -> None:
     for trace in run.scored:
         sample, last = run.sample_of(trace), trace.calls[-1]
         conversation = sample["prompt"] + sample["completion"]
-        assert [*last.input["messages"], last.output["message"]] == conversation
+        tokens = {"response_ids", "log_probs"}
+        message = {name: value for name, value in last.output.items() if name not in tokens}
+        assert [*last.input["messages"], message] == conversation
         assert trace.root.input == sample["prompt"]
-        assert trace.root.output["messages"] == sample["completion"]
-        assert trace.root.output["response_tokens"] == sum(
-            len(call.output["response_ids"]) for call in trace.calls
-        )
+        assert trace.root.output == sample["completion"]
+        facts = [trace.root.attributes[f"rollout.{name}"] for name in FACTS]
+        generated = sum(len(call.output["response_ids"]) for call in trace.calls)
+        assert facts == [generated, 1 + len(sample["completion"]), 1]
 
 
 def test_sampled_tokens_of_a_sample_are_the_answers_of_its_model_calls(run: Run) -> None:

@@ -65,7 +65,7 @@ def _start_call(loop: Any, rollout: Rollout, prompt_ids: Any) -> OpenOperation:
             sent = {"messages": rollout.messages, **sent}
         rollout.policy_versions.add(loop.model_version)
         attributes = {
-            semconv.GEN_AI_OPERATION_NAME: "text_completion",
+            semconv.GEN_AI_OPERATION_NAME: "chat",
             semconv.GEN_AI_REQUEST_MODEL: str(loop._request_model),
             semconv.GEN_AI_REQUEST_TEMPERATURE: float(loop.temperature),
             semconv.GEN_AI_REQUEST_TOP_P: float(loop.top_p),

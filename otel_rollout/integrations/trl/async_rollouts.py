@@ -52,7 +52,7 @@ class Rollout:
         call, self.call = self.call, None
         if call is None:
             return
-        output = self.answer if message is None else {"message": message, **self.answer}
+        output = self.answer if message is None else {**message, **self.answer}
         call.end(output=output, end_ns=self.answered_ns)
         self.answer = {}
         if message is None or self.messages is None:

@@ -16,6 +16,7 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.seams import after
+from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.integrations.trl import async_calls, async_rewards
 from otel_rollout.integrations.trl.async_rollouts import Rollout, prepare, rollouts_of, set_current
 from otel_rollout.integrations.trl.patched_modules import seams
@@ -87,21 +88,22 @@ def _describe(rollout: Rollout, group_id: Any) -> None:
 
 @internal_errors("recording the result of a trajectory of TRL's")
 def _conclude(loop: Any, rollout: Rollout, result: Any) -> None:
-    """Set the trajectory's output, and keep it until its group is scored."""
-    if not rollout.is_recording:
+    """Describe the trajectory, set its output, and keep it until its group is scored."""
+    root = rollout.trajectory.root
+    if root is None or not root.is_recording():
         return
     rollout.end_call()
     completion, completion_ids, sequences, *_ = result
     rollouts_of(loop).keep(completion, rollout)
-    root = rollout.trajectory.root
-    if root is not None and rollout.policy_versions:
-        root.set_attribute(semconv.POLICY_VERSION_MIN, min(rollout.policy_versions))
-        root.set_attribute(semconv.POLICY_VERSION_MAX, max(rollout.policy_versions))
-    rollout.trajectory.set_output(
+    versions = rollout.policy_versions
+    set_attributes(
+        root,
         {
-            "messages": completion,
-            "model_calls": rollout.turns,
-            "response_tokens": len(completion_ids),
-            "training_rows": len(sequences),
-        }
+            semconv.POLICY_VERSION_MIN: min(versions, default=None),
+            semconv.POLICY_VERSION_MAX: max(versions, default=None),
+            semconv.NUM_TURNS: 1 + len(completion),
+            "rollout.completion_length": len(completion_ids),
+            "rollout.training_rows": len(sequences),
+        },
     )
+    rollout.trajectory.set_output(completion)
