@@ -25,7 +25,10 @@ def publish(group_id: int, rows: list[TrajectoryOfRow]) -> None:
     path = os.environ.get(_VARIABLE)
     if not path:
         return
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    except FileNotFoundError:  # the trainer has ended
+        return
     try:
         os.write(descriptor, json.dumps([group_id, rows]).encode() + b"\n")
     finally:
