@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -138,7 +139,7 @@ def _tracing_tools(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             calls.abandon(error)
             raise
-        calls.conclude(tool_calls, result)
+        calls.conclude(result)
         return result
 
     return _execute_tool_calls
@@ -151,15 +152,18 @@ class _ToolCalls:
         self._rollout = rollout
         self._expected: deque[int] = deque()
         """Indexes of the calls that TRL will execute; it answers the others itself."""
-        self._executed: set[int] = set()
-        self._ids: list[Any] = []
+        self._answered: dict[int, tuple[OpenOperation, int]] = {}
+        """Index of a call that TRL answers itself → its span, and when it was reached, Unix time in ns."""
+        self._next = 0
+        """Index of the first call that was not reached."""
+        self._calls: Any = ()
         self._open: list[OpenOperation] = []
 
     @internal_errors("preparing to trace tool calls")
     def traced(self, tool_calls: Any, tools: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the tools, each recording its calls; None after an error."""
         functions = [call["function"] for call in tool_calls]
-        self._ids = [call.get("id") for call in tool_calls]
+        self._calls = tool_calls
         self._expected.extend(
             index
             for index, function in enumerate(functions)
@@ -197,14 +201,24 @@ class _ToolCalls:
         return functools.wraps(tool)(call)
 
     def _start(self, name: str, arguments: dict[str, Any]) -> OpenOperation:
-        index = self._expected.popleft() if self._expected else -1
-        self._executed.add(index)
+        index = self._expected.popleft() if self._expected else len(self._calls)
+        self._reach(index)
+        self._next = index + 1
         operation = self._operation(index, name, arguments)
         self._open.append(operation)
         return operation
 
+    @internal_errors("recording tool calls that TRL answers itself")
+    def _reach(self, end: int) -> None:
+        """Start the spans of the calls before ``end`` that were not reached."""
+        for index in range(self._next, end):
+            function = self._calls[index]["function"]
+            operation = self._operation(index, function["name"], function.get("arguments"))
+            self._answered[index] = (operation, time.time_ns())
+        self._next = end
+
     def _operation(self, index: int, name: Any, arguments: Any) -> OpenOperation:
-        call_id = self._ids[index] if 0 <= index < len(self._ids) else None
+        call_id = self._calls[index].get("id") if index < len(self._calls) else None
         return OpenOperation(
             f"execute_tool {name}",
             semconv.KIND_TOOL,
@@ -219,16 +233,15 @@ class _ToolCalls:
 
     def abandon(self, error: BaseException) -> None:
         """End the running call; its thread may go on."""
-        for operation in self._open:
+        for operation in (*self._open, *(answered for answered, _ in self._answered.values())):
             operation.end(error=error)
 
     @internal_errors("recording tool calls")
-    def conclude(self, tool_calls: Any, result: Any) -> None:
+    def conclude(self, result: Any) -> None:
         """Record the calls that TRL has answered itself, and add the answers to the conversation."""
         answers = result[0]
-        for index, (call, answer) in enumerate(zip(tool_calls, answers, strict=True)):
-            if index not in self._executed:
-                function = call["function"]
-                operation = self._operation(index, function["name"], function.get("arguments"))
-                operation.end(output=answer["content"], error=answer["content"])
+        self._reach(len(self._calls))
+        for index, (operation, reached_ns) in self._answered.items():
+            text = answers[index]["content"]
+            operation.end(output=text, error=text, end_ns=reached_ns)
         self._rollout.add_messages(answers)
