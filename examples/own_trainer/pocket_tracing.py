@@ -3,98 +3,88 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.kit.seams import Seams, after
+from otel_rollout.integrations.kit.seams import Ended, Seams, after, timed
 from otel_rollout.integrations.kit.training_outcome import record_training_outcome
 
+if TYPE_CHECKING:  # this module does not import the trainer, but waits for its import
+    from pocket_trainer import Conversation, Policy, Trainer
+
 seams = Seams("pocket_trainer", __name__)
-running: dict[Any, OpenTrajectory] = {}  # a conversation of the step → its trajectory
+running: dict[Conversation, OpenTrajectory] = {}  # the trajectories of the present step
 
 
-def install(module: ModuleType) -> None:  # the kit calls it when the trainer has been imported
+def install(module: ModuleType) -> None:
+    """Wrap the functions of the trainer, which has just been imported."""
     seams.wrap(module, "Trainer.__init__", after(trace_tools, "tracing tools"), "tools are not traced")
     seams.wrap(module, "Trainer.start", after(begin, "starting trajectories"), "nothing is traced")
-    seams.wrap(module, "Policy.generate", timed(record_model_calls), "model calls are not traced")
-    seams.wrap(module, "Trainer.call_tools", inside, "tools are not traced")
-    seams.wrap(module, "Trainer.reward", timed(record_reward), "rewards are not traced")
-    seams.wrap(module, "Trainer.train_step", timed(end), "trajectories do not end")
+    seams.wrap(module, "Policy.generate", timed(note_replies, "recording a batch"), "replies are not traced")
+    seams.wrap(module, "Trainer.call_tools", in_trajectory, "tools are not traced")
+    seams.wrap(module, "Trainer.reward", timed(note_reward, "recording a reward"), "rewards are not traced")
+    seams.wrap(module, "Trainer.train_step", timed(end, "ending trajectories"), "trajectories do not end")
 
 
-def begin(conversations: list[Any], trainer: Any) -> None:
-    for position, conversation in enumerate(conversations):  # the identity: from the trainer's loop
-        index, sibling = divmod(position, trainer.group_size)
-        known = {"group_size": trainer.group_size, "policy_version_min": trainer.step - 1}
-        running[conversation] = OpenTrajectory(rollout_trace_attr(index, trainer.step, sibling, **known))
-
-
-def timed(observe: Callable[..., None]) -> Callable[..., Any]:  # observe(times, error, result, *arguments)
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any) -> Any:
-            start_ns = time.time_ns()
-            try:
-                result = original(*args)
-            except BaseException as error:
-                observe((start_ns, time.time_ns()), error, None, *args)
-                raise
-            observe((start_ns, time.time_ns()), None, result, *args)
-            return result
-
-        return call
-
-    return wrapper
-
-
-@internal_errors("recording model calls")
-def record_model_calls(times: Any, error: Any, replies: Any, policy: Any, conversations: Any) -> None:
-    batch = {"rollout.batch_id": f"{times[0]:x}", "rollout.batch_size": len(conversations)}
-    for conversation, reply in zip(conversations, replies or [None] * len(conversations), strict=True):
-        context = {"messages": conversation.messages}
-        running[conversation].record(
-            "generate", "LLM", times, input=context, output=reply, attributes=batch, error=error
-        )
-
-
-def trace_tools(_: None, trainer: Any, *__: Any) -> None:
-    for name, tool in trainer.tools.items():  # inside the trainer's `except`, so that a failure is an error
+def trace_tools(_: None, trainer: Trainer, *__: object) -> None:
+    """Wrap each tool. The trainer turns a tool's exception into text; inside the tool it is an error."""
+    for name, tool in trainer.tools.items():
         trainer.tools[name] = rollout_trace_op(name=f"execute_tool {name}", kind="TOOL")(tool)
 
 
-def inside(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call_tools(trainer: Any, conversation: Any) -> Any:
-        with running[conversation].inside():
-            return original(trainer, conversation)
-
-    return call_tools
-
-
-@internal_errors("recording a reward")
-def record_reward(times: Any, error: Any, reward: Any, trainer: Any, conversation: Any, name: str) -> None:
-    running[conversation].record(name, "EVALUATOR", times, output=reward, error=error)
-    if error is None:
-        running[conversation].score(name, reward)
+def begin(conversations: Sequence[Conversation], trainer: Trainer) -> None:
+    """Start a trajectory for each conversation; a group's conversations follow one another."""
+    size, step = trainer.group_size, trainer.step
+    for position, conversation in enumerate(conversations):
+        index, sibling = divmod(position, size)
+        started = rollout_trace_attr(index, step, sibling, group_size=size, policy_version_min=step - 1)
+        running[conversation] = OpenTrajectory(started)
 
 
-@internal_errors("ending the trajectories of a step")
-def end(times: Any, error: Any, conversations: Any, trainer: Any) -> None:
+def note_replies(call: Ended, policy: Policy, conversations: Sequence[Conversation]) -> None:
+    """Record a batched model call as one span of each conversation."""
+    batch = {"rollout.batch_id": f"{call.times[0]:x}", "rollout.batch_size": len(conversations)}
+    for position, conversation in enumerate(conversations):
+        asked = {"messages": conversation.messages}
+        reply = call.result[position] if call.error is None else None
+        running[conversation].record(
+            "generate", "LLM", call.times, input=asked, output=reply, attributes=batch, error=call.error
+        )
+
+
+def in_trajectory(call_tools: Callable[..., bool]) -> Callable[..., bool]:
+    """Run a conversation's tools inside its trajectory, in which their spans are recorded."""
+
+    @functools.wraps(call_tools)
+    def traced(trainer: Trainer, conversation: Conversation) -> bool:
+        trajectory = running.get(conversation)
+        with trajectory.inside() if trajectory is not None else nullcontext():
+            return call_tools(trainer, conversation)
+
+    return traced
+
+
+def note_reward(call: Ended, trainer: Trainer, conversation: Conversation, name: str) -> None:
+    """Record the reward function's call, and the reward as a score."""
+    running[conversation].record(name, "EVALUATOR", call.times, output=call.result, error=call.error)
+    if call.error is None:
+        running[conversation].score(name, call.result)
+
+
+def end(call: Ended, trainer: Trainer) -> None:
+    """End the step's trajectories, with what training made of them; after an exception, as failed."""
     for conversation, trajectory in running.items():
         trajectory.trajectory.set_input(conversation.messages[0])
         trajectory.trajectory.set_output(conversation.messages[-1])
-        if error is None:
-            advantage = conversation.advantage
-            record_training_outcome(
-                trajectory, advantage=advantage, trained=advantage != 0, reason="no advantage"
-            )
+        if call.error is None:
+            gained, trained = conversation.advantage, conversation.advantage != 0
+            record_training_outcome(trajectory, advantage=gained, trained=trained, reason="as its group")
             trajectory.score("reward", sum(conversation.rewards.values()))
-        trajectory.end(error)
+        trajectory.end(call.error)
     running.clear()
 
 

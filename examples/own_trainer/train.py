@@ -33,16 +33,21 @@ def short(conversation: Conversation) -> float:
     return 0.1 * (len(conversation.messages) == 2)
 
 
-def main(steps: int) -> None:
-    """Train, and print what each step has given."""
+def make_trainer() -> Trainer:
+    """Return a trainer with a policy that has learned nothing."""
     questions = {"6 * 7": "42", "13 + 29": "42", "1 / 0": "nothing"}
     rewards = {"correct": correct, "short": short}
-    trainer = Trainer(Policy(seed=4), questions, {"calculate": calculate}, rewards)
+    return Trainer(Policy(seed=4), questions, {"calculate": calculate}, rewards)
+
+
+def main(steps: int) -> None:
+    """Train, and print what each step has given."""
+    trainer = make_trainer()
     for _ in range(steps):
         conversations = trainer.train_step()
-        total = sum(sum(conversation.rewards.values()) for conversation in conversations)
+        reward = sum(sum(conversation.rewards.values()) for conversation in conversations)
         chance = trainer.policy.probabilities()["calculate"]
-        print(f"step {trainer.step}: reward {total / len(conversations):.3f}, uses the tool {chance:.3f}")
+        print(f"step {trainer.step}: reward {reward / len(conversations):.3f}, uses the tool {chance:.3f}")
 
 
 if __name__ == "__main__":

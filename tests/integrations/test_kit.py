@@ -6,8 +6,10 @@ import importlib
 import logging
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,9 @@ import otel_rollout
 from otel_rollout.base.patching import ReportingFinder
 from otel_rollout.integrations.kit import logged_errors
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
-from otel_rollout.integrations.kit.seams import Seams
+from otel_rollout.integrations.kit.seams import Ended, Seams, timed
 from otel_rollout.integrations.kit.spans import set_attributes, set_output
+from otel_rollout.integrations.kit.tracker import active_runs, unless_set
 from tests.spool_reader import Recorded
 
 FRAMEWORK = {
@@ -158,3 +161,56 @@ def test_output_and_attributes_are_those_that_are_set(recorded: Callable[[], lis
         assert call() == "result"
     span, _ = recorded()
     assert (span.output, span.attributes["a"], "b" in span.attributes) == ({"shown": True}, 1, False)
+
+
+def divide(by: int) -> float:
+    """Return six divided by a number."""
+    return 6 / by
+
+
+def test_timed_function_is_observed_with_its_result_and_its_error() -> None:
+    """The caller gets the result and the exception as before."""
+    seen: list[tuple[Ended, int]] = []
+    start_ns = time.time_ns()
+    divided = timed(lambda ended, by: seen.append((ended, by)), "observing")(divide)
+    assert divided(3) == 2
+    with pytest.raises(ZeroDivisionError) as raised:
+        divided(0)
+    (first, _), (second, _) = seen
+    assert seen == [(Ended(first.times, result=2.0), 3), (Ended(second.times, error=raised.value), 0)]
+    assert start_ns <= first.times[0] <= first.times[1] <= second.times[0] <= second.times[1]
+
+
+@pytest.mark.internal_errors
+def test_error_while_observing_is_logged_and_the_function_is_unchanged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither the result nor the exception of the function is replaced."""
+    divided = timed(lambda ended, by: 1 / 0, "observing a division")(divide)
+    assert divided(3) == 2
+    with pytest.raises(ZeroDivisionError, match="division by zero"):
+        divided(0)
+    assert "internal error while observing a division" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        (None, {}),
+        (SimpleNamespace(entity="me", project="rl", id="x1"), {"weave": "me/rl/x1"}),
+        (SimpleNamespace(entity="me", project="rl", id="x1", disabled=True), {}),
+        (SimpleNamespace(entity="", project="rl", id="x1"), {}),
+    ],
+    ids=["no run", "online", "disabled", "offline"],
+)
+def test_run_of_wandb_is_found_if_it_has_an_address(run: Any, found: dict[str, str]) -> None:
+    """MLflow's active run is asked for only if the trainer reports to MLflow."""
+    assert active_runs(mlflow=False, wandb_run=run) == found
+
+
+def test_name_that_the_user_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer's empty name is none."""
+    found = [unless_set("OTEL_ROLLOUT_EXPERIMENT", name) for name in ("mine", "", None)]
+    assert found == ["mine", None, None]
+    monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "set")
+    assert unless_set("OTEL_ROLLOUT_EXPERIMENT", "mine") is None

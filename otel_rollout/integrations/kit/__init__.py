@@ -1,10 +1,14 @@
-"""Tools for integrations: seams, span helpers, errors that a framework only logs.
+"""Trace a framework without an edit to it: the parts of an integration. See docs/integrations.md.
 
-To trace another framework, write a package beside this one that contains:
+An integration is a package, or one module, that contains:
 
 - a :class:`~otel_rollout.integrations.kit.seams.Seams` object with a table: the framework's module → the
-  module of your package that patches it;
-- one module per entry of that table, with a function ``install(module)`` that calls ``seams.wrap`` for each
-  function that it replaces;
-- a call of ``seams.install(…)`` where the framework imports your package, or where the user calls it.
+  modules of the integration that patch it;
+- for each entry of that table, a module with a function ``install(module)`` that calls ``seams.wrap`` for
+  each function that it replaces;
+- a call of ``seams.install(…)`` where the framework imports the integration, or where the user does.
+
+Modules: ``seams`` (wrap functions by name), ``open_trajectory`` (trajectories that a framework advances
+together), ``spans`` (attributes, output, errors of a span), ``logged_errors`` (errors that a framework only
+logs), ``training_outcome`` (advantage, part in the loss), ``tracker`` (names and runs of the tracker).
 """

@@ -10,7 +10,9 @@ import functools
 import importlib
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -135,6 +137,48 @@ def after(observe: Callable[..., Any], doing: str) -> Wrapper:
             result = original(*args, **kwargs)
             with internal_errors(doing):
                 observe(result, *args, **kwargs)
+            return result
+
+        return call
+
+    return wrapper
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A call of a function that is over.
+
+    Attributes:
+        times: start and end, Unix time in ns.
+        result: what the function returned; None after an error.
+        error: the exception that it raised; None without one.
+    """
+
+    times: tuple[int, int]
+    result: Any = None
+    error: BaseException | None = None
+
+
+def timed(observe: Callable[..., Any], doing: str) -> Wrapper:
+    """Return a wrapper that calls ``observe(ended, …)`` after the function, also after an exception.
+
+    Args:
+        observe: gets an :class:`Ended`, then the function's arguments. Its exceptions are logged.
+        doing: completes "internal error while …".
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start_ns = time.time_ns()
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                with internal_errors(doing):
+                    observe(Ended((start_ns, time.time_ns()), error=error), *args, **kwargs)
+                raise
+            with internal_errors(doing):
+                observe(Ended((start_ns, time.time_ns()), result), *args, **kwargs)
             return result
 
         return call
