@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import otel_rollout
 from otel_rollout import rollout_trace_op
-from tests.trl.scripted_model import ENDLESS
 
 SIBLINGS: Final = 4
+ENDLESS: Final = "…"
+"""The end of a reply that goes on until the token limit."""
 CALL: Final = "<tool_call>\n{}\n</tool_call>"
 
 

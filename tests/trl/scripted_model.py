@@ -7,7 +7,7 @@ Everything else is real: TRL's generation, parsing and tools, the loss, and the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers import (
@@ -20,11 +20,10 @@ from transformers import (
 from trl.chat_template_utils import qwen2_5_chat_template
 
 from otel_rollout_demo.tokenizer import TOKENIZER_DIR
+from tests.trl.script import ENDLESS
 
 Script = Callable[[str, int], str]
 """Text of the conversation so far, and row in the batch → reply."""
-ENDLESS: Final = "…"
-"""The end of a reply that goes on until the token limit."""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

@@ -14,7 +14,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import identity, outcome, sample, timing, tool_loop, tracking
+from otel_rollout.integrations.trl import generation, identity, outcome, sample, timing, tool_loop, tracking
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
@@ -148,6 +148,23 @@ def test_sample_joins_the_trajectory_of_a_row(recorded: Any) -> None:
     for span in recorded():
         spans[span.attributes["rollout.sample_index"]].append(span)
     assert list(map(tree, spans)) == [{"rollout_trace": []}, {"rollout_trace": ["play"]}]
+
+
+def test_rows_that_do_not_match_are_not_recorded(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A trainer of one's own generates for three prompts where there are two; a warning says so, once."""
+    trainer = Trainer()
+    entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
+    generate = generation._tracing_turn(lambda self, prompt_ids: ([[1], [2], [3]], None))
+    with being_current(Batch(trainer, identity.identify(trainer, 2), entries, "batch")):
+        for _ in range(2):
+            assert generate(trainer, [[0], [0], [0]]) == ([[1], [2], [3]], None)
+    for entry in entries:
+        entry.trajectory.end()
+    assert [span.name for span in recorded()] == ["rollout_trace"] * 2
+    assert [record.getMessage() for record in caplog.records if record.name == "otel_rollout"] == [
+        "otel-rollout: model calls of a batch of TRL's are not recorded: 3 prompts were generated, and 2 "
+        "were expected."
+    ]
 
 
 def test_run_of_the_trainer_is_published_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
         timeout=590,
         check=False,
     )
-    assert ended.returncode == 0, ended.output if hasattr(ended, "output") else ended.stdout
+    assert ended.returncode == 0, ended.stdout
     return Traces(place, ended.stdout)
 
 
