@@ -3,6 +3,9 @@
 TRL and verifiers load no plugins, so ``otel_rollout_autoload.pth`` calls :func:`wait` when the interpreter
 starts. Python reads that file in the site directory of this module. Neither file imports anything of the
 package ``otel_rollout`` before one of these frameworks is imported.
+
+``torchrun`` and ``accelerate launch`` start one process per rank, and found the run into which all ranks
+record.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ INTEGRATIONS = {
     "verifiers": "otel_rollout.integrations.verifiers",
 }
 """Top-level package of a framework → the module that traces it."""
+LAUNCHERS = {"torch.distributed.run": "otel_rollout"}
+"""Module of a launcher → the module that founds the run which the launched processes join."""
 
 
 def wait() -> None:
@@ -41,6 +46,9 @@ class FirstSubmodule:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Import the integration of ``fullname``'s framework, and leave the module to the other finders."""
+        if fullname in LAUNCHERS:
+            _found_run(LAUNCHERS[fullname])
+            return None
         package, _, is_submodule = fullname.partition(".")
         if not is_submodule or package not in self._waiting:
             return None
@@ -56,6 +64,14 @@ class FirstSubmodule:
             if spec is not None:
                 return spec
         return None
+
+
+def _found_run(founder: str) -> None:
+    """Import the module that founds a run, in a launcher; a failure is for the launched processes to log."""
+    try:  # noqa: SIM105 - contextlib is not imported
+        __import__(founder)
+    except Exception:  # noqa: BLE001, S110 - the launched processes import it, too
+        pass
 
 
 def _has_imported(integration: str) -> bool:

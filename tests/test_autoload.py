@@ -24,6 +24,9 @@ FILES = {
     "trl/__init__.py": "from trl import _compat",
     "trl/_compat.py": "",
     "trl/trainer.py": "patched = 0",
+    "torch/__init__.py": "",
+    "torch/distributed/__init__.py": "",
+    "torch/distributed/run.py": "import sys; print('otel_rollout' in sys.modules)",
     "otel_rollout/__init__.py": "",
     "otel_rollout/integrations/__init__.py": "",
     # A seam of a few lines: it patches the module that is imported next, as `when_imported` does.
@@ -174,6 +177,15 @@ def test_nothing_is_imported_without_tracing(site: Site, variables: dict[str, st
     assert found == {"import_trainer": ["trl", "trl._compat", "trl.trainer", "patched: 0"]}
     finders = site.run(variables, "-c", "import sys; print(len(sys.meta_path))").stdout
     assert finders == site.run({}, "-S", "-c", "import sys; print(len(sys.meta_path))").stdout
+
+
+@pytest.mark.parametrize(
+    "start", [("-m", "torch.distributed.run"), ("-c", "import torch.distributed.run")], ids=" ".join
+)
+def test_launcher_founds_the_run_before_it_starts_ranks(site: Site, start: tuple[str, ...]) -> None:
+    """``torchrun`` imports the module, ``python -m`` runs it; the ranks inherit the run's variable."""
+    assert site.run(ON, "-W", "error", *start).stdout == "True\n"
+    assert site.run({}, "-W", "error", *start).stdout == "False\n"
 
 
 def test_interpreter_without_site_packages_imports_nothing(site: Site) -> None:

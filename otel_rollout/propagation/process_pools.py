@@ -66,7 +66,7 @@ def run_with_carrier(
     carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call ``function`` in a carrier's context. Runs in a process of the pool."""
-    _prepare_process()
+    prepare_process()
     context = remote_call.start(carrier.extract(carried))
     try:
         return run_in_context(context, function, *args, **kwargs)
@@ -75,7 +75,7 @@ def run_with_carrier(
 
 
 @internal_errors("preparing a process of a pool")
-def _prepare_process() -> None:
+def prepare_process() -> None:
     """Let requests carry trajectories, and flush at exit.
 
     Children of ``multiprocessing`` skip ``atexit``.

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import generation, identity, outcome, sample, timing, tool_loop, tracking
+from otel_rollout.integrations.trl import generation, identity, outcome, sample, timing, tool_loop
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
@@ -165,22 +164,6 @@ def test_rows_that_do_not_match_are_not_recorded(recorded: Any, caplog: pytest.L
         "otel-rollout: model calls of a batch of TRL's are not recorded: 3 prompts were generated, and 2 "
         "were expected."
     ]
-
-
-def test_run_of_the_trainer_is_published_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that starts later is found at the next batch; one that the trainer does not use is ignored."""
-    published: list[dict[str, str]] = []
-    monkeypatch.setattr(otel_rollout, "publish_run", lambda **runs: published.append(runs))
-    runs = SimpleNamespace(active_run=lambda: None)
-    monkeypatch.setitem(sys.modules, "mlflow", runs)
-    trainer, other = Trainer(), Trainer()
-    trainer.args, other.args = SimpleNamespace(report_to=["mlflow"]), SimpleNamespace(report_to=[])
-    tracking.publish_runs(trainer)
-    runs.active_run = lambda: SimpleNamespace(info=SimpleNamespace(run_id="run"))
-    for _ in range(2):
-        tracking.publish_runs(trainer)
-        tracking.publish_runs(other)
-    assert published == [{"mlflow": "run"}]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,10 @@ class Progress:
     Attributes:
         number: number of the trainer among those that have generated in this process, from 1.
         counted: whether it is validation → the step, and the number of its prompts so far.
-        published: runs of trackers to which the traces are linked.
     """
 
     number: int
     counted: dict[bool, tuple[int, int]] = field(default_factory=dict)
-    published: dict[str, str] = field(default_factory=dict)
 
 
 def progress_of(trainer: Any) -> Progress:

@@ -13,6 +13,10 @@ CONFIGURED: Final = {
     "trl.extras.profiling": (".timing",),
     "trl.trainer.grpo_trainer": (".trajectory", ".generation", ".tool_loop", ".rewards"),
     "trl.trainer.rloo_trainer": (".trajectory", ".generation", ".rewards"),
+    "trl.trainer.base_trainer": (".run_name",),
+    "trl.experimental.async_grpo.async_rollout_worker": (".async_worker",),
+    "trl.experimental.async_grpo.async_grpo_trainer": (".async_training",),
+    "transformers.integrations.integration_utils": (".tracking",),
 }
 """Patches of a process whose environment configures tracing."""
 

@@ -1,25 +1,41 @@
-"""Link traces to the MLflow or W&B run that the trainer's ``report_to`` starts.
+"""Link traces to the MLflow or W&B run that ``report_to`` starts.
 
-The callbacks of transformers start these runs when training begins, in the main process.
+transformers' callbacks start that run in the first process of the training, when training begins, and tell no
+other process the run's id. Trackio's runs have no address that an exporter could link to.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 import otel_rollout
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations.kit.seams import Seams, after
 from otel_rollout.integrations.kit.tracker import active_runs
-from otel_rollout.integrations.trl.identity import progress_of
+
+_seams: Final = Seams("transformers", "otel_rollout.integrations.trl")
 
 
-@internal_errors("linking traces to the trainer's run")
-def publish_runs(trainer: Any) -> None:
-    """Publish the runs that the trainer reports to, unless they are published. Never raises."""
-    report_to, progress = trainer.args.report_to, progress_of(trainer)
-    wandb_run = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in report_to else None
-    runs = active_runs("mlflow" in report_to, wandb_run)
-    if runs and runs != progress.published:
-        progress.published = runs
+def install(module: ModuleType) -> None:
+    """Wrap the methods that start runs (``transformers.integrations.integration_utils``)."""
+    for callback, publish in (("MLflowCallback", _publish_mlflow), ("WandbCallback", _publish_wandb)):
+        _seams.wrap(
+            module,
+            f"{callback}.setup",
+            after(publish, "linking traces to the trainer's run"),
+            f"traces are not linked to the run of {callback}",
+        )
+
+
+def _publish_mlflow(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
+    _publish(active_runs(mlflow=bool(state.is_world_process_zero)))
+
+
+def _publish_wandb(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
+    run = getattr(callback._wandb, "run", None) if state.is_world_process_zero else None
+    _publish(active_runs(mlflow=False, wandb_run=run))
+
+
+def _publish(runs: dict[str, str]) -> None:
+    if runs:
         otel_rollout.publish_run(**runs)

@@ -15,7 +15,7 @@ import otel_rollout
 from otel_rollout import runtime
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import model_calls, outcome, tracking
+from otel_rollout.integrations.trl import model_calls, outcome
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.identity import BatchIdentity, identify
 from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
@@ -54,7 +54,6 @@ def _begin(trainer: Any, inputs: Any) -> Batch | None:
     if runtime.current() is None:
         return None
     with internal_errors("starting the trajectories of a batch of TRL's"):
-        tracking.publish_runs(trainer)
         identity = identify(trainer, len(inputs))
         id_ = f"{trainer.accelerator.process_index}-{time.time_ns():x}"
         samples: list[Sample] = []

@@ -1,0 +1,106 @@
+"""Record an operation that is running, and whose result is known after its code has returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context, attach, get_current
+from opentelemetry.trace import Span
+
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.capture import span_io
+from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
+
+
+class OpenOperation:
+    """An operation that starts now, below the current span of a context.
+
+    Args:
+        name: name of the span.
+        kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
+        context: context of the operation's trajectory; nothing is recorded if its span does not record.
+        input: what the operation takes; None records nothing.
+        attributes: further attributes; those with the value None are left out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        context: Context,
+        *,
+        input: Any = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._span: Span | None = None
+        self._context = context
+        with internal_errors("starting an operation of a trajectory"):
+            active, parent = runtime.current(), trace.get_current_span(context)
+            if active is None or not parent.get_span_context().is_valid:
+                return
+            span = span_io.start(active, name, kind, parent, context)
+            if span is None:
+                return
+            self._span, self._context = span, trace.set_span_in_context(span, context)
+            put_value(span, semconv.INPUT_VALUE, input)
+            self.describe(attributes or {})
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the operation is recorded and has not ended."""
+        return self._span is not None and self._span.is_recording()
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Make the operation current in this thread or task."""
+        outside = get_current()
+        attach(self._context)
+        try:
+            yield
+        finally:
+            # No token: the garbage collector may close a coroutine in another context than its own.
+            if get_current() is self._context:
+                attach(outside)
+
+    @internal_errors("describing an operation of a trajectory")
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Set the attributes whose value is not None. Never raises."""
+        if self._span is not None:
+            set_attributes(self._span, attributes)
+
+    @internal_errors("recording a failed attempt")
+    def add_failure(self, error: BaseException) -> None:
+        """Record an exception that the framework answers with another attempt. Never raises."""
+        active = runtime.current()
+        if self._span is None or active is None:
+            return
+        if active.settings.capture_content == "full":
+            self._span.record_exception(error)
+        else:
+            self._span.add_event("exception", {semconv.EXCEPTION_TYPE: type(error).__qualname__})
+
+    @internal_errors("ending an operation of a trajectory")
+    def end(
+        self, *, output: Any = None, error: BaseException | str | None = None, end_ns: int | None = None
+    ) -> None:
+        """End the operation; further calls have no effect. Never raises.
+
+        Args:
+            output: what the operation gave; None records nothing.
+            error: the exception, or the message, with which it failed.
+            end_ns: Unix time in ns at which it ended, if that is not now.
+        """
+        span, self._span = self._span, None
+        if span is None:
+            return
+        try:
+            put_value(span, semconv.OUTPUT_VALUE, output)
+            if error is not None:
+                fail(span, error)
+        finally:
+            span.end(end_ns)

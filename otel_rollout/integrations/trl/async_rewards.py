@@ -1,0 +1,166 @@
+"""Record rewards and advantages of TRL's asynchronous GRPO worker.
+
+A group is scored after its trajectories have ended. So the spans of the reward functions and the scores are
+added to ended trajectories.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from opentelemetry import trace
+
+import otel_rollout
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.capture import span_io
+from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
+from otel_rollout.integrations.kit.training_outcome import record_training_outcome
+from otel_rollout.integrations.trl import async_groups
+from otel_rollout.integrations.trl.async_rollouts import Rollout, rollouts_of
+from otel_rollout.integrations.trl.patched_modules import seams
+
+_REWARD_PREFIX = "rewards/"
+"""Prefix of a reward function's name among the metrics of a sample."""
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the method of the rollout loop that scores a group."""
+    loss = "rewards and advantages of its worker are not traced"
+    seams.wrap(module, "_AsyncRolloutLoop._score_group", functools.partial(_tracing, module), loss)
+
+
+def _tracing(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def _score_group(self: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        if runtime.current() is None:
+            return await original(self, group, *args, **kwargs)
+        rollouts = _take(self, group)
+        functions = self.reward_funcs
+        is_async = getattr(module, "is_async_callable", inspect.iscoroutinefunction)
+        calls = [_RewardCall(function, is_async(function)) for function in functions]
+        self.reward_funcs = [call.function for call in calls]
+        try:
+            samples = await original(self, group, *args, **kwargs)
+        finally:
+            self.reward_funcs = functions
+            _record_calls(self, rollouts, calls)
+        _record_scores(rollouts, group, samples)
+        return samples
+
+    return _score_group
+
+
+@internal_errors("looking up the trajectories of a group")
+def _take(loop: Any, group: Any) -> list[Rollout | None]:
+    """Return the group's trajectories in TRL's order; None for those that are not recorded."""
+    rollouts = rollouts_of(loop)
+    return [rollouts.take(completion) for completion in group.completions]
+
+
+# --- the calls of reward functions -------------------------------------------------------------------------
+
+
+class _RewardCall:
+    """One call of a reward function, which rewards a whole group."""
+
+    def __init__(self, function: Callable[..., Any], is_async: bool) -> None:
+        self.times: tuple[int, int] | None = None
+        self.rewards: Sequence[Any] = ()
+        self.error: BaseException | None = None
+        self.function = self._timed_async(function) if is_async else self._timed(function)
+        """The function, noting times and result of its call."""
+
+    def _timed_async(self, function: Any) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.time_ns()
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as error:
+                self._note(start, (), error)
+                raise
+            self._note(start, result)
+            return result
+
+        return functools.wraps(function)(call)
+
+    def _timed(self, function: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.time_ns()
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                self._note(start, (), error)
+                raise
+            self._note(start, result)
+            return result
+
+        return functools.wraps(function)(call)
+
+    def _note(self, start: int, rewards: Sequence[Any], error: BaseException | None = None) -> None:
+        self.times = (start, time.time_ns())
+        self.rewards, self.error = rewards, error
+
+
+@internal_errors("recording calls of reward functions")
+def _record_calls(loop: Any, rollouts: list[Rollout | None] | None, calls: list[_RewardCall]) -> None:
+    """Record each reward function in each trajectory of the group."""
+    for name, call in zip(loop.reward_func_names, calls, strict=False):
+        for index, rollout in enumerate(rollouts or ()):
+            if rollout is not None and call.times is not None:
+                _record_call(rollout, str(name), call, index, len(rollouts or ()))
+
+
+def _record_call(rollout: Rollout, name: str, call: _RewardCall, index: int, size: int) -> None:
+    active, times = runtime.current(), call.times
+    if active is None or times is None:
+        return
+    root = trace.get_current_span(rollout.context)
+    span = span_io.start(active, name, semconv.KIND_EVALUATOR, root, rollout.context, times[0])
+    if span is None:
+        return
+    try:
+        set_attributes(span, {"rollout.batch_size": size})
+        if index < len(call.rewards):
+            put_value(span, semconv.OUTPUT_VALUE, call.rewards[index])
+        if call.error is not None:
+            fail(span, call.error)
+    finally:
+        span.end(times[1])
+
+
+# --- scores ------------------------------------------------------------------------------------------------
+
+
+@internal_errors("recording rewards of TRL's")
+def _record_scores(rollouts: list[Rollout | None] | None, group: Any, samples: Sequence[Any]) -> None:
+    """Record the group's rewards and advantages: TRL's samples are the training rows of its trajectories."""
+    counts = [len(rows) for rows in group.completions_sequences]
+    if rollouts is None or len(counts) != len(rollouts) or sum(counts) != len(samples):
+        warn_once("TRL's worker returned other training rows than its trajectories have: no rewards recorded")
+        return
+    ids = [None if rollout is None else rollout.trajectory.id for rollout in rollouts]
+    async_groups.publish(
+        group.group_id, [id_ for id_, count in zip(ids, counts, strict=True) for _ in range(count)]
+    )
+    rest = iter(samples)
+    for rollout, count in zip(rollouts, counts, strict=True):
+        rows = [next(rest) for _ in range(count)]
+        if rollout is None:
+            continue
+        id_ = rollout.trajectory.id
+        if not rows:
+            record_training_outcome(id_, trained=False, reason="none of its tokens can be trained")
+            continue
+        for name, value in rows[0].metrics.items():
+            short = "reward" if name == "reward" else name.removeprefix(_REWARD_PREFIX)
+            if (short == "reward" or short != name) and not math.isnan(value):
+                otel_rollout.score(short, value, trajectory=id_)
+        record_training_outcome(id_, advantage=rows[0].advantage)
