@@ -1,0 +1,22 @@
+"""Name the experiment after the run of ``vf-eval``."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from otel_rollout.integrations.kit.seams import before
+from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.runs import membership
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the function that runs an evaluation."""
+    naming = before(_name_experiment, "naming the experiment of an evaluation")
+    seams.wrap(module, "run_eval", naming, "the experiment is not named after the evaluation's run")
+
+
+def _name_experiment(config: Any) -> None:
+    if not os.environ.get("OTEL_ROLLOUT_EXPERIMENT"):
+        membership.configure({"experiment_name": config.run.name})
