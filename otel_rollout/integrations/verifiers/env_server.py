@@ -36,7 +36,8 @@ def _sending(original: Callable[..., Any]) -> Callable[..., Any]:
             response = await original(self, *args, **kwargs)
         with internal_errors("sending the ids of trajectories"):
             ended = rollouts.here().ended
-            response.head[_KEY] = {trace.id: ended[trace.id] for trace in response.traces if trace.id in ended}
+            served = [trace.id for trace in response.traces if trace.id in ended]
+            response.head[_KEY] = {trace_id: ended[trace_id] for trace_id in served}
         return response
 
     return _run

@@ -1,4 +1,4 @@
-"""Know which episode a rollout belongs to: its task, its number among siblings, whether it is an evaluation."""
+"""Know the episode of a rollout: its task, its number among siblings, whether it is an evaluation."""
 
 from __future__ import annotations
 

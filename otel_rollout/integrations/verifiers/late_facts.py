@@ -1,7 +1,7 @@
 """Record what becomes known about a rollout after it has ended, as scores.
 
-An environment's ``finalize`` gives rewards after it has seen all rollouts of an episode. A trainer stamps step
-and policy versions when it uses the episode.
+An environment's ``finalize`` gives rewards after it has seen all rollouts of an episode. A trainer stamps
+step and policy versions when it uses the episode.
 """
 
 from __future__ import annotations

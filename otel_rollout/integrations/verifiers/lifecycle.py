@@ -38,7 +38,7 @@ def install(module: ModuleType) -> None:
 
 def _tracing_open(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    async def open(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001 - verifiers' name
+    async def open(self: Any, *args: Any, **kwargs: Any) -> Any:
         _start(self)
         try:
             return await original(self, *args, **kwargs)

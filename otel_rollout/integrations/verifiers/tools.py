@@ -13,6 +13,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.verifiers import chat
 from otel_rollout.integrations.verifiers.rollouts import ToolCall, TracedRollout
+from otel_rollout.otlp.messages import read_json
 
 _FAILURES: Final = (
     "error: invalid JSON in tool arguments (",
@@ -118,7 +119,7 @@ def _record(traced: TracedRollout, call: ToolCall, result: Any, end_ns: int, err
         f"execute_tool {call.name}",
         semconv.KIND_TOOL,
         (call.asked_ns, max(end_ns, call.asked_ns)),
-        input=call.arguments,
+        input=read_json(call.arguments),
         output=content,
         attributes={
             semconv.GEN_AI_OPERATION_NAME: "execute_tool",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import verifiers.v1 as vf
 
@@ -19,7 +20,9 @@ class SumsHarness(vf.Harness[SumsHarnessConfig]):
     SUPPORTS_MCP = True
     NEEDS_CONTAINER = False
 
-    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
+    async def launch(
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: Any
+    ) -> Any:
         """Run the program to its end."""
         env = {"PROMPT": data.prompt, "ENDPOINT": endpoint, "SECRET": secret}
         return await runtime.run([sys.executable, "-S", str(Path(__file__).with_name("agent.py"))], env)
