@@ -15,7 +15,7 @@ from otel_rollout import _state
 from otel_rollout._state import process
 
 ROOT = Path(__file__).parents[1]
-MODULES = [*(ROOT / "otel_rollout").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")]
+MODULES = [path for room in ("otel_rollout", "autoload", "exporters") for path in (ROOT / room).rglob("*.py")]
 EXCEPTIONS = {
     "otel_rollout/_state.py:process": "the one object",
     "otel_rollout/capture/encoding/converters.py:_converters": "a bounded cache of a pure function",

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 50
-PRODUCT = ("otel_rollout", "exporters", "examples", "benchmarks", "collector-config")
+PRODUCT = ("otel_rollout", "autoload", "exporters", "examples", "benchmarks", "collector-config")
 EXCEPTIONS = {
     "otel_rollout/settings.py": "the one list of all settings, each with its meaning",
     "otel_rollout/capture/trajectory.py": "the public function with its documentation, and one class",

@@ -83,8 +83,3 @@ def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters
             DEFAULT_MLFLOW_URI,
         )
     return targeted
-
-
-def unless_set(variable: str, name: Any) -> str | None:
-    """Return verl's ``name`` of a project or experiment; None if ``variable`` is set."""
-    return None if os.environ.get(variable) or not name else str(name)

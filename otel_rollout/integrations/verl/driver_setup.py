@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.kit.seams import after, before
+from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verl import vllm
-from otel_rollout.integrations.verl.backend_flag import exporters_for, unless_set, with_default_target
+from otel_rollout.integrations.verl.backend_flag import exporters_for, with_default_target
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError

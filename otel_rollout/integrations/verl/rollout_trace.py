@@ -18,6 +18,7 @@ from typing import Any, Final
 import otel_rollout
 from otel_rollout._state import process
 from otel_rollout.base.errors import fault
+from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
@@ -78,8 +79,8 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
         if not exporters or not inherited.enabled:
             return RecordedBy.NOBODY
         names = {
-            "project_name": backend_flag.unless_set("OTEL_ROLLOUT_PROJECT", flags["project_name"]),
-            "experiment_name": backend_flag.unless_set("OTEL_ROLLOUT_EXPERIMENT", flags["experiment_name"]),
+            "project_name": unless_set("OTEL_ROLLOUT_PROJECT", flags["project_name"]),
+            "experiment_name": unless_set("OTEL_ROLLOUT_EXPERIMENT", flags["experiment_name"]),
         }
         wanted: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
         if exporters.keys() != inherited.exporters.keys():  # the driver has not seen the flag

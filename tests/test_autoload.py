@@ -1,0 +1,215 @@
+"""An integration is imported with its framework if a variable configures tracing; else nothing of ours is.
+
+The interpreters are those of a new environment with the two files as an installer places them, with a
+framework and a package ``otel_rollout`` of a few lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import textwrap
+import venv
+from pathlib import Path
+
+import pytest
+import tomllib
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "tests" / "programs" / "import_framework.py"
+FILES = {
+    "trl/__init__.py": "from trl import _compat",
+    "trl/_compat.py": "",
+    "trl/trainer.py": "patched = 0",
+    "otel_rollout/__init__.py": "",
+    "otel_rollout/integrations/__init__.py": "",
+    # A seam of a few lines: it patches the module that is imported next, as `when_imported` does.
+    "otel_rollout/integrations/trl.py": """
+        import importlib.machinery
+        import sys
+
+        class Patching:
+            def find_spec(self, name, path, target=None):
+                if name != "trl.trainer":
+                    return None
+                spec = importlib.machinery.PathFinder.find_spec(name, path)
+                execute = spec.loader.exec_module
+                def exec_module(module):
+                    execute(module)
+                    module.patched += 1
+                spec.loader.exec_module = exec_module
+                return spec
+
+        sys.meta_path.insert(0, Patching())
+        """,
+}
+INTEGRATION = ["otel_rollout", "otel_rollout.integrations", "otel_rollout.integrations.trl"]
+ON = {"OTEL_TRACES_EXPORTER": "mlflow"}
+
+
+class Site:
+    """An environment of its own, whose interpreters are started."""
+
+    def __init__(self, directory: Path) -> None:
+        venv.create(directory, with_pip=False, symlinks=True)
+        self.python = directory / "bin" / "python"
+        scheme = {"base": str(directory), "platbase": str(directory)}
+        self.packages = Path(sysconfig.get_path("purelib", "venv", scheme))
+        for name, text in FILES.items():
+            path = self.packages / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+        for file in (ROOT / "autoload").glob("otel_rollout_autoload.*"):
+            shutil.copy(file, self.packages)
+
+    def without(self, name: str, directory: Path) -> Site:
+        """Return a copy that lacks a file or a package."""
+        shutil.copytree(self.packages.parents[2], directory, symlinks=True)
+        copy = Site(directory)
+        path = copy.packages / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return copy
+
+    def run(self, variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run an interpreter with the variables, and without those of tracing that this process has."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "PYTHON"))}
+        return subprocess.run(
+            [str(self.python), *arguments],
+            env=kept | variables,
+            cwd=PROGRAM.parent,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def imported(self, variables: dict[str, str], *steps: str, start: tuple[str, ...] = ()) -> dict:
+        """Return the program's answer; it has printed nothing else."""
+        ran = self.run(variables, "-W", "error", *(start or (str(PROGRAM),)), *steps)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        (line,) = ran.stdout.splitlines()
+        return json.loads(line)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The environment with everything installed."""
+    return Site(tmp_path_factory.mktemp("autoload") / "environment")
+
+
+def test_integration_is_imported_with_the_frameworks_first_submodule(site: Site) -> None:
+    """Not when a library looks the framework up, and before the modules that the integration patches."""
+    found = site.imported(ON, "probe", "import_package", "import_trainer")
+    assert found == {
+        "probe": ["otel_rollout_autoload"],
+        "import_package": [*INTEGRATION, "otel_rollout_autoload", "trl", "trl._compat"],
+        "import_trainer": [
+            *INTEGRATION,
+            "otel_rollout_autoload",
+            "trl",
+            "trl._compat",
+            "trl.trainer",
+            "patched: 1",
+        ],
+    }
+
+
+TRAINER = [*INTEGRATION, "otel_rollout_autoload", "trl", "trl._compat", "trl.trainer"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [("-m", "import_framework"), ("-I", str(PROGRAM)), ("-E", "-s", "-B", str(PROGRAM))],
+    ids=" ".join,
+)
+def test_every_way_to_start_an_interpreter_with_site_packages_works(
+    site: Site, start: tuple[str, ...]
+) -> None:
+    """Modules, isolated interpreters, and those that ignore Python's variables."""
+    found = site.imported(ON, "import_trainer", start=start)
+    assert found == {"import_trainer": [*TRAINER, "patched: 1"]}
+
+
+def test_console_script_works(site: Site, tmp_path: Path) -> None:
+    """An installer's script starts the environment's interpreter."""
+    script = tmp_path / "train"
+    script.write_text(f"#!{site.python}\n{PROGRAM.read_text()}")
+    script.chmod(0o755)
+    ran = subprocess.run([script, "import_trainer"], env=ON, capture_output=True, text=True, timeout=120)
+    assert json.loads(ran.stdout) == {"import_trainer": [*TRAINER, "patched: 1"]}
+
+
+def test_spawned_process_imports_the_integration_by_itself(site: Site) -> None:
+    """The parent has imported nothing of the framework."""
+    assert site.imported(ON, "spawn") == {"spawn": [*TRAINER, "patched: 1"]}
+
+
+def test_eight_threads_import_the_integration_once(site: Site) -> None:
+    """Each thread finds the module patched, once."""
+    assert site.imported(ON, "threads") == {"threads": [*TRAINER, "patched: [1]"]}
+
+
+def test_child_of_a_process_that_was_configured_by_code_imports_the_integration(site: Site) -> None:
+    """The child inherits the founder's settings by a variable."""
+    found = site.imported({"OTEL_ROLLOUT_CONFIG": "{}"}, "import_trainer")
+    assert found == {"import_trainer": [*TRAINER, "patched: 1"]}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"OTEL_TRACES_EXPORTER": ""},
+        {"OTEL_TRACES_EXPORTER": " None "},
+        {"OTEL_TRACES_EXPORTER": "none", "OTEL_ROLLOUT_CONFIG": "{}"},
+        {**ON, "OTEL_SDK_DISABLED": "True"},
+    ],
+    ids=str,
+)
+def test_nothing_is_imported_without_tracing(site: Site, variables: dict[str, str]) -> None:
+    """The interpreter's finders are Python's own."""
+    found = site.imported(variables, "import_trainer")
+    assert found == {"import_trainer": ["trl", "trl._compat", "trl.trainer", "patched: 0"]}
+    finders = site.run(variables, "-c", "import sys; print(len(sys.meta_path))").stdout
+    assert finders == site.run({}, "-S", "-c", "import sys; print(len(sys.meta_path))").stdout
+
+
+def test_interpreter_without_site_packages_imports_nothing(site: Site) -> None:
+    """``python -S`` reads no site directory."""
+    ran = site.run(ON, "-S", "-c", "import sys; print([n for n in sys.modules if 'otel' in n])")
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("removed", "remains"),
+    [("otel_rollout_autoload.py", []), ("otel_rollout", ["otel_rollout_autoload"])],
+)
+def test_rest_of_a_removed_installation_is_silent(
+    site: Site, removed: str, remains: list[str], tmp_path: Path
+) -> None:
+    """The framework works, and nothing is printed."""
+    found = site.without(removed, tmp_path / "environment").imported(ON, "import_trainer")
+    assert found == {"import_trainer": [*remains, "trl", "trl._compat", "trl.trainer", "patched: 0"]}
+
+
+def test_integration_that_cannot_be_imported_is_one_warning(site: Site, tmp_path: Path) -> None:
+    """The framework works; the line names the reason."""
+    broken = site.without("otel_rollout/integrations/trl.py", tmp_path / "environment")
+    (broken.packages / "otel_rollout" / "integrations" / "trl.py").write_text("import no_such_library\n")
+    ran = broken.run(ON, str(PROGRAM), "import_trainer")
+    assert json.loads(ran.stdout)["import_trainer"][-1] == "patched: 0"
+    assert ran.stderr == (
+        "otel-rollout: rollouts of trl are not traced, because otel_rollout.integrations.trl cannot be "
+        "imported: ModuleNotFoundError: No module named 'no_such_library'\n"
+    )
+
+
+def test_installers_place_both_files_in_the_site_directory() -> None:
+    """Of a wheel, an editable installation, and the source distribution."""
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    placed = targets["wheel"]["force-include"]
+    assert placed == {f"autoload/{file.name}": file.name for file in (ROOT / "autoload").glob("*.p*")}
+    assert len(placed) == 2
+    assert "/autoload" in targets["sdist"]["include"]
