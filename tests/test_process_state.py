@@ -21,6 +21,7 @@ EXCEPTIONS = {
     "otel_rollout/capture/encoding/converters.py:_converters": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_name_of_extra": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_similar_argument": "a bounded cache of a pure function",
+    "otel_rollout/integrations/verifiers/patched_modules.py:seams": "a handle, as verl's",
     "otel_rollout/integrations/verl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/otlp/reader.py:_scope": "a bounded cache of a pure function",
     "otel_rollout/otlp/reader.py:_shared_resource": "a bounded cache of a pure function",

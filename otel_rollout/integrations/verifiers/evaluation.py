@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 from typing import Any
 
 from otel_rollout.integrations.kit.seams import before
+from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verifiers.patched_modules import seams
 from otel_rollout.runs import membership
 
@@ -18,5 +18,4 @@ def install(module: ModuleType) -> None:
 
 
 def _name_experiment(config: Any) -> None:
-    if not os.environ.get("OTEL_ROLLOUT_EXPERIMENT"):
-        membership.configure({"experiment_name": config.run.name})
+    membership.configure({"experiment_name": unless_set("OTEL_ROLLOUT_EXPERIMENT", config.run.name)})
