@@ -334,3 +334,37 @@ async def test_context_lacks_the_trajectory_after_a_rollout(
     checks: list[Awaitable[Any]] = [look()]
     assert await asyncio.gather(*checks) == [False]
     assert context(model).model == "scripted"
+
+
+async def test_token_ids_of_the_training_client_are_recorded(
+    model: ScriptedModel, environment: Any, recorded: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompt and reply have the ids that the client gave, and the reply its log probabilities."""
+    from verifiers.v1.clients.eval import EvalClient
+    from verifiers.v1.types import TurnTokens
+
+    original = EvalClient.get_response
+    given: list[TurnTokens] = []
+
+    async def get_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answer as the training client does, with tokens: two per message, and one before each reply."""
+        response = await original(self, *args, **kwargs)
+        before = [*given[-1].prompt_ids, *given[-1].completion_ids] if given else []
+        spans = [(0, 2), None, (5, 7)] if given else [(0, 2)]
+        response.tokens = TurnTokens(
+            prompt_ids=[*before, 10, 11, 99],
+            completion_ids=[20, 21],
+            completion_logprobs=[-0.25, -0.75],
+            message_spans=spans,
+        )
+        given.append(response.tokens)
+        return response
+
+    monkeypatch.setattr(EvalClient, "get_response", get_response)
+    await play(environment("sum of 2 and 3"), model)
+    calls = _named(recorded(), "chat scripted")
+    assert len(calls) == len(given) == 2
+    for call, tokens in zip(calls, given, strict=True):
+        assert call.input["prompt_ids"] == tokens.prompt_ids
+        assert call.output["response_ids"] == tokens.completion_ids
+        assert call.output["log_probs"] == tokens.completion_logprobs

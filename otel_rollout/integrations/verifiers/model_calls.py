@@ -51,7 +51,7 @@ def _record(
         attributes=_attributes(asked, outcome),
         error=outcome.get("error"),
     )
-    if committed is not None:
+    if node is not None and committed is not None:
         tools.note_calls(traced, node, committed.message, times[1])
 
 

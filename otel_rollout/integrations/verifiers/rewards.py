@@ -40,9 +40,8 @@ def _name_of(hook: Any) -> str | None:
     if getattr(hook, "reward", False) is True or getattr(hook, "metric", False) is True:
         return str(hook.__name__)
     judge = getattr(hook, "__self__", None)
-    if getattr(hook, "__name__", "") == "score" and hasattr(judge, "reward_name"):
-        return str(judge.reward_name)
-    return None
+    name = getattr(judge, "reward_name", None)
+    return name if getattr(hook, "__name__", "") == "score" and isinstance(name, str) else None
 
 
 async def _evaluate(traced: TracedRollout, name: str, result: Awaitable[Any]) -> Any:
