@@ -155,7 +155,7 @@ def test_conversation_of_an_evaluation_is_shown(traced: Evaluation) -> None:
         check=False,
     )
     assert shown.returncode == 0, shown.stderr
-    for part in ("sum of 2 and 3", "add", '"a": 2', "reward", "1.25"):
+    for part in ("sum of 2 and 3", "add", "add(a=2, b=3)", "reward", "1.25"):
         assert part in shown.stdout
 
 
