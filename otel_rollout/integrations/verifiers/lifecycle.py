@@ -69,7 +69,7 @@ def _tracing_close(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
         traced = rollouts.running(self.trace)
-        if traced is None:
+        if traced is None or getattr(self, "closed", False):  # the first call ends the trajectory
             return await original(self, *args, **kwargs)
         with traced.trajectory.inside():
             try:
@@ -77,8 +77,7 @@ def _tracing_close(original: Callable[..., Any]) -> Callable[..., Any]:
             except BaseException as error:
                 traced.failure = error
                 raise
-        if trace.is_completed:  # not if another task is closing the rollout
-            _end(self, self.failure)
+        _end(self, self.failure)
         return trace
 
     return close
