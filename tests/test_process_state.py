@@ -23,6 +23,7 @@ EXCEPTIONS = {
     "otel_rollout/capture/trajectory_attributes.py:_similar_argument": "a bounded cache of a pure function",
     "otel_rollout/integrations/trl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/integrations/trl/tracking.py:_seams": "a handle: holds what was patched at import",
+    "otel_rollout/integrations/verifiers/patched_modules.py:seams": "a handle, as verl's",
     "otel_rollout/integrations/verl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/otlp/reader.py:_scope": "a bounded cache of a pure function",
     "otel_rollout/otlp/reader.py:_shared_resource": "a bounded cache of a pure function",

@@ -44,6 +44,8 @@ _IDENTITY: Final = {
     "validate": semconv.VALIDATE,
 }
 _ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
+_FACTS: Final = frozenset({"agent_name", "group_id"})
+"""Extras that integrations record; they are no misspelt arguments."""
 _MISSPELT: Final = 0.77
 """Minimum similarity of an extra to an argument's name for a warning: "validation" warns, "trace_id" does
 not."""
@@ -92,7 +94,7 @@ def _name_of_extra(extra: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _similar_argument(extra: str) -> str | None:
     """Return the argument of ``rollout_trace_attr`` with a similar name, if any."""
-    return None if extra in _ARGUMENTS else closest(extra, _ARGUMENTS, _MISSPELT)
+    return None if extra in _ARGUMENTS or extra in _FACTS else closest(extra, _ARGUMENTS, _MISSPELT)
 
 
 def _warn_if_misspelt(extra: str, argument: str, identity: Mapping[str, Any]) -> None:

@@ -1,0 +1,114 @@
+"""Know the episode of a rollout: its task, its number among siblings, whether it is an evaluation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+import otel_rollout
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations.kit.seams import after
+from otel_rollout.integrations.verifiers import rollouts
+from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers.rollouts import Sibling
+
+_EVALUATION: Final = "verifiers.v1.cli.eval."
+"""Beginning of the module whose callback an evaluation's episodes have."""
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the methods of ``Env`` that plan and run episodes."""
+    numbering = after(_number, "numbering planned episodes")
+    seams.wrap(module, "Env.slots", numbering, "rollouts have no rollout_n and no group_size")
+    loss = "rollouts have no sample_index of their episode, and evaluations are not marked"
+    seams.wrap(module, "Env.run_slot", _tracing, loss)
+
+
+@dataclass
+class RunningEpisode:
+    """The episode in whose context a rollout starts.
+
+    Attributes:
+        task_index: index of the episode's task.
+        sibling: the episode's number; None if it is not known.
+        is_evaluation: whether ``vf-eval`` runs the episode.
+        environment: the environment's id.
+        trace_ids: verifiers' ids of the traces of all rollouts that the episode has started.
+    """
+
+    task_index: Any
+    sibling: Sibling | None
+    is_evaluation: bool
+    environment: str
+    trace_ids: list[str] = field(default_factory=list)
+
+
+_current: ContextVar[RunningEpisode | None] = ContextVar("otel-rollout-verifiers-episode", default=None)
+_is_served: ContextVar[bool] = ContextVar("otel-rollout-verifiers-served", default=False)
+
+
+def current() -> RunningEpisode | None:
+    """Return the episode in whose context this code runs."""
+    return _current.get()
+
+
+@contextmanager
+def served() -> Iterator[None]:
+    """Mark a block that runs an episode for another process, which alone knows the siblings."""
+    token = _is_served.set(True)
+    try:
+        yield
+    finally:
+        _is_served.reset(token)
+
+
+def _number(slots: list[Any], *_: Any, **__: Any) -> None:
+    if not _is_served.get():
+        for number, slot in enumerate(slots):
+            rollouts.here().number(slot, Sibling(number, len(slots)))
+
+
+def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    async def run_slot(self: Any, slot: Any, *args: Any, **kwargs: Any) -> Any:
+        episode: RunningEpisode | None = None
+        with internal_errors("identifying an episode of verifiers"):
+            given = signature.bind(self, slot, *args, **kwargs).arguments
+            episode = _episode_of(self, slot, given.get("on_complete"))
+        token = _current.set(episode)
+        try:
+            finished = await original(self, slot, *args, **kwargs)
+        finally:
+            _current.reset(token)
+        if episode is not None:
+            _mark_discarded(episode, finished)
+        return finished
+
+    return run_slot
+
+
+def _episode_of(env: Any, slot: Any, on_complete: Any) -> RunningEpisode:
+    return RunningEpisode(
+        task_index=slot.task.data.idx,
+        sibling=rollouts.here().sibling(slot),
+        is_evaluation=str(getattr(on_complete, "__module__", "")).startswith(_EVALUATION),
+        environment=str(env.config.env_id),
+    )
+
+
+@internal_errors("marking rollouts that were tried again")
+def _mark_discarded(episode: RunningEpisode, finished: Any) -> None:
+    """Score the rollouts that a retry has replaced: verifiers' own record does not have them."""
+    kept = {trace.id for trace in finished.traces}
+    for trace_id in episode.trace_ids:
+        trajectory = rollouts.here().ended.get(trace_id)
+        if trace_id not in kept and trajectory is not None:
+            otel_rollout.score("discarded", True, trajectory=trajectory, comment="a retry replaced it")

@@ -1,0 +1,192 @@
+"""Record verifiers' rollouts: from ``Rollout.open`` to ``Rollout.close`` or ``Rollout.abort``.
+
+A rollout's trajectory is current while the agent, the finalize hooks and the scoring run. It is not current
+while the rollout opens: servers that are started then serve other rollouts too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import otel_rollout
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
+from otel_rollout.integrations.kit.spans import set_attributes
+from otel_rollout.integrations.verifiers import chat, episodes, rollouts, scores, tools
+from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers.rollouts import TracedRollout
+
+_STAGES: Final = ("boot", "setup", "finalize")
+"""Stages in ``Trace.timing`` that get a span. The agent's is filled by model and tool calls, scoring's by
+rewards."""
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the methods that start, advance and end a rollout."""
+    seams.wrap(module, "Rollout.open", _tracing_open, "no rollouts are traced")
+    seams.wrap(module, "Rollout.step", _tracing_step, "in-process agents are traced apart from their rollout")
+    seams.wrap(module, "Rollout.close", _tracing_close, "rollouts have no scores and no end")
+    seams.wrap(module, "Rollout.abort", _tracing_abort, "cancelled rollouts have no end")
+
+
+def _tracing_open(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def open(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _start(self)
+        try:
+            return await original(self, *args, **kwargs)
+        except BaseException as error:
+            _note_failure(self, error)
+            raise
+
+    return open
+
+
+def _tracing_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        traced = rollouts.running(self.trace)
+        if traced is None:
+            return await original(self, *args, **kwargs)
+        with traced.trajectory.inside():
+            try:
+                return await original(self, *args, **kwargs)
+            except BaseException as error:
+                traced.failure = error
+                raise
+
+    return step
+
+
+def _tracing_close(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        traced = rollouts.running(self.trace)
+        if traced is None or getattr(self, "closed", False):  # the first call ends the trajectory
+            return await original(self, *args, **kwargs)
+        with traced.trajectory.inside():
+            try:
+                trace = await original(self, *args, **kwargs)
+            except BaseException as error:
+                traced.failure = error
+                raise
+        _end(self, self.failure)
+        return trace
+
+    return close
+
+
+def _tracing_abort(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def abort(self: Any, *args: Any, **kwargs: Any) -> Any:
+        handled = sys.exc_info()[1]
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            traced = rollouts.running(self.trace)
+            if traced is not None:
+                _end(self, traced.failure or handled or asyncio.CancelledError("the rollout was aborted"))
+
+    return abort
+
+
+def _note_failure(rollout: Any, error: BaseException) -> None:
+    traced = rollouts.running(rollout.trace)
+    if traced is not None:
+        traced.failure = error
+
+
+# --- start -------------------------------------------------------------------------------------------------
+
+
+@internal_errors("starting a rollout of verifiers")
+def _start(rollout: Any) -> None:
+    """Start a rollout's trajectory. Never raises."""
+    trace, episode = rollout.trace, episodes.current()
+    trajectory = OpenTrajectory(_identified(rollout, episode))
+    rollouts.here().running[trace.id] = TracedRollout(trajectory)
+    if episode is not None:
+        episode.trace_ids.append(trace.id)
+    if trajectory.is_recording:
+        trajectory.trajectory.set_input(chat.prompt_of(rollout.task.data))
+
+
+def _identified(rollout: Any, episode: episodes.RunningEpisode | None) -> otel_rollout.Trajectory:
+    """Return the trajectory of a rollout, not yet started."""
+    trace, sibling = rollout.trace, None if episode is None else episode.sibling
+    facts = {
+        semconv.short_name(semconv.AGENT_NAME): trace.agent.name,
+        semconv.short_name(semconv.GROUP_ID): trace.task.key,
+        semconv.short_name(semconv.GROUP_SIZE): None if sibling is None else sibling.group_size,
+        "environment": None if episode is None else episode.environment,
+        "harness": rollout.harness.config.id,
+        "verifiers_run_id": os.environ.get("VF_RUN_ID"),
+        "verifiers_trace_id": trace.id,
+    }
+    return otel_rollout.rollout_trace_attr(
+        sample_index=_sample_index(rollout, episode),
+        rollout_n=None if sibling is None else sibling.number,
+        validate=episode is not None and episode.is_evaluation,
+        **{name: fact for name, fact in facts.items() if fact is not None},
+    )
+
+
+def _sample_index(rollout: Any, episode: episodes.RunningEpisode | None) -> Any:
+    """Return the index of the rollout's task.
+
+    An agent may work on a task that the environment has made, such as judging. Its rollout is no sibling of
+    the others, so its index names the episode's task and the agent.
+    """
+    index = rollout.task.data.idx
+    if episode is None or index == episode.task_index:
+        return index
+    return f"{episode.task_index}:{rollout.trace.agent.name}"
+
+
+# --- end ---------------------------------------------------------------------------------------------------
+
+
+def _end(rollout: Any, error: BaseException | None) -> None:
+    """End a rollout's trajectory with what verifiers has recorded about it. Never raises."""
+    traced = rollouts.here().running.pop(rollout.trace.id, None)
+    if traced is None:
+        return
+    trajectory = traced.trajectory
+    if trajectory.is_recording:
+        _record_stages(trajectory, rollout.trace)
+        tools.record_unanswered(traced, rollout.trace, error)
+        scores.record_all(trajectory, rollout.trace)
+        _describe(trajectory, rollout.trace)
+    trajectory.end(error)
+    if trajectory.trajectory.id is not None:
+        rollouts.here().ended[rollout.trace.id] = trajectory.trajectory.id
+
+
+@internal_errors("recording the stages of a rollout")
+def _record_stages(trajectory: OpenTrajectory, trace: Any) -> None:
+    for stage in _STAGES:
+        span = getattr(trace.timing, stage)
+        if span.start and span.end:
+            trajectory.record(stage, semconv.KIND_CHAIN, (chat.ns(span.start), chat.ns(span.end)))
+
+
+@internal_errors("recording the result of a rollout")
+def _describe(trajectory: OpenTrajectory, trace: Any) -> None:
+    root = trajectory.trajectory.root
+    if root is None:
+        return
+    trajectory.trajectory.set_output(trace.last_reply)
+    attributes = {
+        semconv.NUM_TURNS: trace.num_turns,
+        semconv.EXTRA_PREFIX + "stop_condition": trace.stop_condition,
+        semconv.EXTRA_PREFIX + "is_timeout": trace.is_timeout or None,
+        semconv.EXTRA_PREFIX + "is_truncated": trace.is_truncated or None,
+    }
+    set_attributes(root, attributes)

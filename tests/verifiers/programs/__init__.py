@@ -1,0 +1,1 @@
+"""Programs that tests of verifiers run in other processes."""
