@@ -32,24 +32,25 @@ VERL_OLDER := .venv-verl-$(VERL_VERSION)
 MUTANTS := .venv-mutants
 TRL_EXAMPLE := examples/trl
 TINY_MODEL := build/tiny-model
+VERIFIERS := .venv-verifiers
 AGENTS := .venv-agents
 FOREIGN := .venv-foreign
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl verl-older trl agents foreign oldest-ray object-store oldest-otel
+OTHER_TESTS := verl trl verl-older verifiers agents foreign oldest-ray object-store oldest-otel
 BUILT_FOR_TESTS = tailing-collector browser $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
-	$(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
+	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation
-ELSEWHERE := tests/agents tests/trl tests/collector tests/foreign tests/delta/test_object_store.py
+ELSEWHERE := tests/agents tests/trl tests/verifiers tests/collector tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench bench-verl collector \
-	tailing-collector clean $(TESTS) $(OTHER_TESTS)
+.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \
+	bench-verl collector tailing-collector clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -73,7 +74,7 @@ test:  ## What the README promises: real Ray, MLflow, Weave and Collector
 	@echo "== systems and act as other users."
 	$(call part,make test,$(call in_pairs,built-for-tests) && $(call in_pairs,$(TESTS)))
 
-test-all:  ## The rest: verl, agent libraries, a table on S3, older versions of verl, Ray and OpenTelemetry
+test-all:  ## The rest: verl, TRL, verifiers, agent libraries, a table on S3, older versions of verl, Ray and OpenTelemetry
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(OTHER_TESTS)))
 
 built-for-tests: $(BUILT_FOR_TESTS)
@@ -137,6 +138,9 @@ verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older ve
 trl: $(VENV)/.dev  # real training by TRL, also beside an untraced one
 	$(call part,TRL,$(call pytest,$(VENV)) tests/trl)
 
+verifiers: $(VERIFIERS)/.ready  # real rollouts and evaluations of verifiers
+	$(call part,verifiers,$(call pytest,$(VERIFIERS)) tests/verifiers)
+
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
 	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
 
@@ -194,6 +198,7 @@ $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect
 	python-multipart redis sqlparse uvicorn))
 
 $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
+$(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
 
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
