@@ -9,7 +9,7 @@ An integration is a package, or one module, that contains:
 - a call of ``seams.install(…)`` where the framework imports the integration, or where the user does.
 
 Modules: ``seams`` (wrap functions by name), ``open_trajectory`` (trajectories that a framework advances
-together), ``open_operation`` (an operation whose result is known later), ``spans`` (attributes, output, errors
-of a span), ``logged_errors`` (errors that a framework only logs), ``training_outcome`` (advantage, part in the
-loss), ``tracker`` (names and runs of the tracker).
+together), ``open_operation`` (an operation whose result is known later), ``spans`` (attributes, output,
+errors of a span), ``logged_errors`` (errors that a framework only logs), ``training_outcome`` (advantage,
+part in the loss), ``tracker`` (names and runs of the tracker).
 """

@@ -45,10 +45,11 @@ def worker(server: ScriptedServer, made: Any, questions: list[str]) -> Any:
 
     async_rollout_worker.is_vllm_available = lambda: True  # the server is not vLLM
     prompts = [[{"role": "user", "content": f"question {question}"}] for question in questions]
+    rewards: list[Any] = [async_rewards.mentions_five, async_rewards.is_short]
     return async_rollout_worker.AsyncRolloutWorker(
         model_name="scripted",
         dataset=Dataset.from_dict({"prompt": prompts}),
-        reward_funcs=[async_rewards.mentions_five, async_rewards.is_short],
+        reward_funcs=rewards,
         processing_class=made,
         eos_token_ids=[made.eos_token_id],
         tools=[async_rewards.add, async_rewards.add_later, async_rewards.fail],
@@ -94,7 +95,8 @@ def main() -> None:
     server, silent = ScriptedServer(made), ScriptedServer(made)
     stopped = worker(server, made, ["-", "0", "1", "wait"])
     stopped.update_model_version(VERSION)
-    trainer, rows = async_training.trainer(), queue.Queue()
+    trainer = async_training.trainer()
+    rows: queue.Queue[Any] = queue.Queue()
     dataset = async_training.dataset(trainer, rows, VERSION)
     killed = worker(silent, made, ["-", "wait"])
     silent.refuses_next = False

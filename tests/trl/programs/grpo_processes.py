@@ -5,6 +5,7 @@ Arguments: the output directory, and "kill" to have the process of rank 1 kill i
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -26,13 +27,12 @@ def reply(text: str, row: int) -> str:
 
 def length(completions: list[Any], **_: Any) -> list[float]:
     """Reward the rows differently; on rank 1, perhaps end the process in the second step."""
-    length.calls += 1
-    if "kill" in sys.argv and os.environ["RANK"] == "1" and length.calls > 1:
+    if "kill" in sys.argv and os.environ["RANK"] == "1" and next(_calls) > 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return [float(completion[-1]["content"][-1]) for completion in completions]
 
 
-length.calls = 0
+_calls = itertools.count()
 
 
 def main() -> None:
