@@ -19,7 +19,7 @@ from trl.chat_template_utils import qwen2_5_chat_template, qwen2_5_training_chat
 MARKS: Final = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TOOL_MARKS: Final = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 VOCABULARY: Final = 512
-STEPS: Final = 260
+STEPS: Final = 220
 """Training steps: enough for most calls, too few for perfect ones."""
 BATCH: Final = 16
 
