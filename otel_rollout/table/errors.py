@@ -25,7 +25,7 @@ _DAMAGED: Final = (
     "Json error", "No table metadata or protocol", "Expected ordered contiguous", "log segment",
     "Missing commit", "missing version", "Invalid table version", "Invalid checkpoint", "Invalid log",
 )  # fmt: skip
-_VANISHED: Final = ("File not found", "Path does not exist")
+_VANISHED: Final = ("File not found", "Path does not exist", "kind: NotFound", "No such file or directory")
 """Signs that a file was removed between its listing and its reading: the table changes just now."""
 _TEMPORARY_CLASSES: Final = ("CommitFailedError", "PanicException")
 
