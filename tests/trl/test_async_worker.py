@@ -213,7 +213,6 @@ def test_tool_calls_have_arguments_answers_and_errors(run: Run) -> None:
     seen = sorted((found[sibling] for sibling in range(SIBLINGS)), key=str)
     unknown = "\"{'error': 'unknown tool nowhere'}\""
     assert seen == [
-        [],
         [("execute_tool add", {"a": 2, "b": 3}, "5", 0)],
         [
             ("execute_tool fail", {"text": "boom"}, None, ERROR),
@@ -223,6 +222,7 @@ def test_tool_calls_have_arguments_answers_and_errors(run: Run) -> None:
             ("execute_tool nowhere", {"x": 1}, unknown, ERROR),
             ("execute_tool add", {"a": 1, "b": 1}, "2", 0),
         ],
+        [],
     ]
     (failed,) = {
         event.name: {attribute.key: attribute.value.string_value for attribute in event.attributes}
