@@ -55,17 +55,25 @@ ELSEWHERE := tests/agents tests/trl tests/verifiers tests/collector tests/foreig
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
-# The variables are all that traces the script. Its last lines ask the rollout table.
+# The variables are all that traces the script. One thread: the model is too small for more.
 demo-train: $(VENV)/.trl $(TINY_MODEL)/config.json  ## GRPO by TRL with a tool, traced, into mlflow.db in this folder
 	OTEL_TRACES_EXPORTER=mlflow,delta OTEL_ROLLOUT_PROJECT=trl-demo OTEL_ROLLOUT_DELTA_URI="$(CURDIR)/rollouts" \
 		MLFLOW_TRACKING_URI="sqlite:///$(CURDIR)/mlflow.db" MLFLOW_EXPERIMENT_NAME=trl-demo \
+		OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore \
 		$(BIN)/python $(TRL_EXAMPLE)/grpo_calculator.py --model $(TINY_MODEL) --output build/grpo-calculator --report-to mlflow
-	$(BIN)/otel-rollout show $$($(BIN)/otel-rollout list --run latest --where 'tool_calls > 0' --sort -tool_errors,path \
+	@echo; echo "== a trajectory with a tool call"
+	@$(BIN)/otel-rollout show $$($(BIN)/otel-rollout list --run latest --where 'tool_calls > 0' --sort -tool_errors,path \
 		--limit 1 --format csv | cut -d , -f 1 | tail -n 1)
-	$(BIN)/otel-rollout steps --run latest
+	@echo; echo "== all steps"
+	@$(BIN)/otel-rollout steps --run latest
+	@echo; echo "Look further:"
+	@echo "  . $(BIN)/activate"
+	@echo "  otel-rollout group 1/1                                # siblings as a tree, and why one was better"
+	@echo "  otel-rollout view                                     # all of it in a browser"
+	@echo "  mlflow server --backend-store-uri sqlite:///mlflow.db # the traces, in experiment trl-demo"
 
 $(TINY_MODEL)/config.json: $(TRL_EXAMPLE)/tiny_model.py $(TRL_EXAMPLE)/grpo_calculator.py | $(VENV)/.trl
-	$(call part,a tiny model that calls a tool,$(BIN)/python $(TRL_EXAMPLE)/tiny_model.py $(TINY_MODEL))
+	$(call part,a tiny model that calls a tool,OMP_NUM_THREADS=1 $(BIN)/python $(TRL_EXAMPLE)/tiny_model.py $(TINY_MODEL))
 
 test:  ## What the README promises: real Ray, MLflow, Weave and Collector
 	@echo "== make test first installs three environments below this folder (about 8 GB: MLflow and Ray, Weave's"

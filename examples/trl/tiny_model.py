@@ -91,6 +91,8 @@ def teach(model: Any, tokenizer: Any, conversations: list[list[Message]]) -> Non
     """Train the model to write the assistant's turns of the conversations."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for begin in range(0, len(conversations), BATCH):
+        if begin % (20 * BATCH) == 0:
+            print(f"teaching the tiny model: {begin} of {len(conversations)} problems", flush=True)
         batch = tokenizer.apply_chat_template(
             conversations[begin : begin + BATCH],
             tools=[calculator],

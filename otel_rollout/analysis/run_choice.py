@@ -33,7 +33,8 @@ class Run(NamedTuple):
     @property
     def name(self) -> str:
         """Experiment and id, for a person."""
-        return " · ".join(part for part in (self.experiment, self.run_id) if part) or "run without a name"
+        names = dict.fromkeys((self.experiment, self.run_id))  # a run without experiment is named by its id
+        return " · ".join(name for name in names if name) or "run without a name"
 
     @property
     def condition(self) -> str:

@@ -39,12 +39,12 @@ class Looked:
 
     Attributes:
         repetitive: trajectories with a repetitive reply, of those with a text.
-        unparsable: trajectories with a tool call that is no JSON, of those with a tool call in a text.
+        calls: trajectories with a tool call in a text, and those of them with one that is no JSON.
         note: a sentence on how many trajectories were looked at, if not all, after a space.
     """
 
     repetitive: list[Count]
-    unparsable: list[Count]
+    calls: Tally
     note: str
 
 
@@ -79,7 +79,7 @@ def _is_call(body: str) -> bool:
     return all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls)
 
 
-class _Tally:
+class Tally:
     """The trajectories of each step that have a property, and those that could have it."""
 
     def __init__(self) -> None:
@@ -112,17 +112,17 @@ def look(scope: Scope) -> Looked:
     if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
         chosen = f" AND substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
         note = f" Only {part:.0%} of the trajectories were looked at."
-    loops, calls = _Tally(), _Tally()
+    loops, calls = Tally(), Tally()
     sql = (
         f"SELECT trace_id, step, reply FROM spans WHERE {scope.condition} AND kind = 'LLM' "  # noqa: S608
         f"AND reply IS NOT NULL{chosen}"
     )
     for batch in scope.batches(sql):
         _add(batch, loops, calls)
-    return Looked(loops.counts(), calls.counts(), note)
+    return Looked(loops.counts(), calls, note)
 
 
-def _add(batch: Any, loops: _Tally, calls: _Tally) -> None:
+def _add(batch: Any, loops: Tally, calls: Tally) -> None:
     columns = (batch[name].to_pylist() for name in ("trace_id", "step", "reply"))
     for trace, step, reply in zip(*columns, strict=True):
         loops.add(trace, step, is_repetitive(reply))

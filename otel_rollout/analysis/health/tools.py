@@ -41,12 +41,11 @@ _MAX_ERROR: Final = 60
 
 def unparsable(scope: Scope) -> Finding:
     """Find steps in which the model writes tool calls that cannot be read."""
-    found: dict[int | None, Count] = {count.step: count for count in scope.looked.unparsable}
-    for count in scope.counts(_parse_errors(scope)):
-        known = found.get(count.step)
-        if known is None or count.bad > known.bad:
-            found[count.step] = count
-    return judged(list(found.values()), _UNPARSABLE, scope.steps, scope.looked.note)
+    # Some frameworks move the calls that can be read out of the text, so neither source has all calls.
+    calls = scope.looked.calls
+    for row in scope.rows(_parse_errors(scope)):
+        calls.add(row["trace_id"], row["step"], row["is_bad"])
+    return judged(calls.counts(), _UNPARSABLE, scope.steps, scope.looked.note)
 
 
 def _parse_errors(scope: Scope) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import Span, StatusCode
@@ -11,6 +12,9 @@ from opentelemetry.trace import Span, StatusCode
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+
+_TOOL_NAME: Final = re.compile(r"[\w.:/@-]{1,64}")
+"""The names that tools have: OpenAI's rule, with the separators of namespaces."""
 
 
 def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
@@ -37,13 +41,8 @@ def put_value(span: Span, key: str, value: Any) -> None:
 
 @internal_errors("showing an operation's output")
 def set_output(value: Any) -> None:
-    """Show ``value`` as the current span's output. Never raises."""
-    from otel_rollout.capture import encoding, span_io
-
-    active = runtime.current()
-    if active is not None:
-        encoded = encoding.to_json(value, active.settings.value_limit)
-        span_io.put_json(trace.get_current_span(), semconv.OUTPUT_VALUE, encoded)
+    """Show ``value`` as the current span's output, if content is recorded. Never raises."""
+    put_value(trace.get_current_span(), semconv.OUTPUT_VALUE, value)
 
 
 def fail(span: Span, error: BaseException | str) -> None:
@@ -53,8 +52,22 @@ def fail(span: Span, error: BaseException | str) -> None:
 
         span_io.fail(span, error)
         return
-    active = runtime.current()
-    if active is not None and active.settings.capture_content == "full":
+    if records_content():
         span.set_status(StatusCode.ERROR, error)
     else:
         span.set_status(StatusCode.ERROR)
+
+
+def records_content() -> bool:
+    """Return whether texts of prompts, answers and rewards may be recorded."""
+    active = runtime.current()
+    return active is not None and active.settings.capture_content == "full"
+
+
+def tool_name(name: Any) -> str:
+    """Return a tool's name for a span; "invalid" if a model has made up something else.
+
+    Names of spans have to be few and short, and they are recorded if content is not.
+    """
+    text = str(name)
+    return text if _TOOL_NAME.fullmatch(text) else "invalid"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.integrations.kit.spans import records_content
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl.batch import Batch, Measured, Sample
 from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
@@ -58,8 +59,13 @@ def _note_extra_columns(batch: Batch) -> None:
         if len(values) != len(batch.samples):
             continue
         for entry, value in zip(batch.samples, values, strict=True):
-            if isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= _MAX_TEXT):
+            if isinstance(value, (bool, int, float)) or _is_short_text(value):
                 batches.describe(entry, **{f"extra.{column}": value})
+
+
+def _is_short_text(value: Any) -> bool:
+    """Return whether a value is a text that may be recorded: it may hold an answer, so it is content."""
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and records_content()
 
 
 def record(batch: Batch) -> list[bool]:

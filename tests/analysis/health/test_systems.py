@@ -76,6 +76,16 @@ def test_parse_error_in_a_span_is_found(tmp_path: Path, failure: dict[str, Any])
     assert answer(tmp_path, "tool_calls_unparsable", rows).status == "unhealthy"
 
 
+def test_calls_in_texts_and_in_spans_are_counted_together(tmp_path: Path) -> None:
+    """TRL moves the calls that can be read out of the text; a broken call stays in it."""
+    rows = list(trajectories(8))
+    rows += [tool(number, 1) for number in range(7)]
+    broken = {"kind": "LLM", "reply": '<tool_call>{"name": "search", </tool_call>'}
+    rows.append(row(trace(1007), "e7", "a" + trace(1007), step=1, **broken))
+    finding = answer(tmp_path, "tool_calls_unparsable", rows)
+    assert (finding.status, "1 of the 8 trajectories" in finding.message) == ("healthy", True), finding
+
+
 # --- weights -----------------------------------------------------------------------------------------------
 
 
