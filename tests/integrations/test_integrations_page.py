@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,13 @@ def commands() -> list[tuple[str, str]]:
 def test_commands_print_what_the_page_shows(tmp_path: Path) -> None:
     """They run one after the other at the top of a copy of what they name."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    environment = {**os.environ, "COLUMNS": "80", "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "COLUMNS": "80",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"),
+    }
     for command, shown in commands():
         ran = subprocess.run(
             command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
