@@ -1,4 +1,4 @@
-"""A trainer with the methods of TRL's that are traced, without torch: what each of them calls, and in which order."""
+"""A trainer without torch: TRL's traced methods, and in which order they call each other."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Base:
                     name, arguments = call["function"]["name"], call["function"]["arguments"]
                     try:
                         content = str(self._sync_tool_dicts[row][name](**arguments))
-                    except Exception as error:  # noqa: BLE001
+                    except Exception as error:
                         content = str({"error": str(error)})
                     answers.append({"role": "tool", "name": name, "content": content})
                 completions[row] += answers
@@ -106,7 +106,9 @@ class Base:
             ids = self._tool_call_loop(prompt_ids, ids, completions)
         return prompt_ids, ids, None, completions, None
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> None:
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> None:
         self.reward(completions)
 
     def _generate_and_score_completions(self, inputs: list[Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def install(module: ModuleType) -> None:
 def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _tool_call_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.current(self)
+        batch = batches.generating(self)
         if batch is None:
             return original(self, *args, **kwargs)
         given = None
@@ -44,6 +44,7 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             if given is not None:
                 self._sync_tool_dicts, self._async_tool_dicts = given
+                batch.completions, batch.contexts, batch.turns = None, ((), ()), ()
 
     return _tool_call_loop
 

@@ -16,7 +16,6 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.integrations.trl.batch import Sample
 
-
 Tools = Mapping[str, Callable[..., Any]]
 """Name → tool."""
 
