@@ -65,6 +65,20 @@ def test_prompts_count_on_within_a_step_and_anew_in_the_next() -> None:
 
 
 @pytest.mark.usefixtures("first_trainer")
+def test_steps_that_go_back_number_new_prompts() -> None:
+    """A second training of the same trainer, and a step that is run again, share no prompt with the first."""
+    trainer = Trainer()
+    seen = []
+    for step in (0, 1, 2, 0, 1, 2, 3, 1, 1):
+        trainer.state.global_step = step
+        found = identity.identify(trainer, 4)
+        seen.append((found.step, found.sample_index(0), found.sample_index(3)))
+    first = [(1, 0, 0), (2, 0, 0), (3, 0, 0)]
+    second = [(1, 2, 2), (2, 2, 2), (3, 2, 2), (4, 2, 2)]
+    assert seen == [*first, *second, (2, 4, 4), (2, 6, 6)]
+
+
+@pytest.mark.usefixtures("first_trainer")
 def test_prompts_of_a_second_trainer_have_its_number() -> None:
     """The steps of both start at 1."""
     assert of(Trainer(), 1) == [(0, 0)]

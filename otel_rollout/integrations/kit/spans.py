@@ -64,10 +64,21 @@ def records_content() -> bool:
     return active is not None and active.settings.capture_content == "full"
 
 
-def tool_name(name: Any) -> str:
-    """Return a tool's name for a span; "invalid" if a model has made up something else.
+def tool_call(name: Any, id_: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name of a tool call's span, and its attributes.
 
-    Names of spans have to be few and short, and they are recorded if content is not.
+    Names of spans have to be few and short, and they are recorded if content is not. So a name that a model
+    has made up and that no tool could have is shown as "invalid".
+
+    Args:
+        name: the tool's name.
+        id_: id of the call; None if it has none.
     """
     text = str(name)
-    return text if _TOOL_NAME.fullmatch(text) else "invalid"
+    shown = text if _TOOL_NAME.fullmatch(text) else "invalid"
+    attributes = {
+        semconv.GEN_AI_OPERATION_NAME: "execute_tool",
+        semconv.GEN_AI_TOOL_NAME: shown,
+        semconv.GEN_AI_TOOL_CALL_ID: None if id_ is None else str(id_),
+    }
+    return f"execute_tool {shown}", attributes

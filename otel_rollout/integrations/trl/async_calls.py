@@ -219,16 +219,13 @@ class _ToolCalls:
 
     def _operation(self, index: int, name: Any, arguments: Any) -> OpenOperation:
         call_id = self._calls[index].get("id") if index < len(self._calls) else None
+        span_name, attributes = tool_call(name, call_id)
         return OpenOperation(
-            f"execute_tool {name}",
+            span_name,
             semconv.KIND_TOOL,
             self._rollout.context,
             input={"name": name, "arguments": arguments},
-            attributes={
-                semconv.GEN_AI_OPERATION_NAME: "execute_tool",
-                semconv.GEN_AI_TOOL_NAME: str(name),
-                semconv.GEN_AI_TOOL_CALL_ID: None if call_id is None else str(call_id),
-            },
+            attributes=attributes,
         )
 
     def abandon(self, error: BaseException) -> None:

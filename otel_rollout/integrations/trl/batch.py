@@ -17,9 +17,25 @@ from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 
 if TYPE_CHECKING:
+    from otel_rollout.integrations.trl.answers import Scored
     from otel_rollout.integrations.trl.identity import BatchIdentity
     from otel_rollout.integrations.trl.model_calls import ModelCall
     from otel_rollout.integrations.trl.tools import Turn
+
+
+@dataclass
+class Generated:
+    """What one generation has made of a row.
+
+    Attributes:
+        prompt: messages or text, once the environment has added its observation.
+        completion: messages or text; None while it is not known.
+        length: tokens of the completion that the model has generated.
+    """
+
+    prompt: Any
+    completion: Any = None
+    length: int | None = None
 
 
 @dataclass
@@ -28,13 +44,15 @@ class Sample:
 
     Attributes:
         trajectory: the row's trajectory.
-        prompt: messages or text, once the environment has added its observation.
-        completion: messages of the completion, which TRL's tool loop appends to; empty for text.
+        generated: what each generation so far has made of the row.
+        prompt: messages or text of the generation that runs.
+        completion: messages of its completion, which TRL's tool loop appends to; empty for text.
         unsettled: the model call whose answer TRL has not parsed yet.
         answered_from: number of messages of the completion when that call began.
     """
 
     trajectory: OpenTrajectory
+    generated: list[Generated] = field(default_factory=list)
     prompt: Any = None
     completion: list[Any] = field(default_factory=list)
     unsettled: ModelCall | None = None
@@ -66,10 +84,13 @@ class Batch:
         samples: the rows.
         id: names the batch, uniquely in the run.
         measured: blocks that TRL's profiler has timed so far.
-        model_calls: number of batched model calls that are attributed to rows.
+        is_generating: whether a generation runs.
+        model_calls: number of its batched model calls that are attributed to rows.
         completions: messages of the rows' completions while TRL's tool loop runs; else None.
         contexts: token ids of the rows' prompts and of their completions while the tool loop runs.
         turns: the tool calls of each row while the tool loop runs.
+        is_scored: whether reward functions were called. What is generated later does not belong to the batch.
+        scored: what the latest reward functions were given.
         rewards: tensor of rewards of all processes, per row and function; None before it is computed.
         evaluations: blocks of the reward functions.
     """
@@ -79,10 +100,13 @@ class Batch:
     samples: Sequence[Sample]
     id: str
     measured: list[Measured] = field(default_factory=list)
+    is_generating: bool = False
     model_calls: int = 0
     completions: list[Any] | None = None
     contexts: tuple[Sequence[Any], Sequence[Any]] = ((), ())
     turns: Sequence[Turn] = ()
+    is_scored: bool = False
+    scored: Scored | None = None
     rewards: Any = None
     evaluations: Sequence[Measured] = ()
 
@@ -92,6 +116,10 @@ class Batch:
 
 
 _current: ContextVar[Batch | None] = ContextVar("otel-rollout-trl-batch", default=None)
+_LATE: Final = (
+    "a generation is not recorded: the trainer generates while the rewards of a batch of TRL's are "
+    "calculated, or later"
+)
 _NO_BATCH: Final = (
     "otel_rollout.integrations.trl.sample({}) joins nothing: call it in a rollout_func, with the index of "
     "one of its prompts"
@@ -104,9 +132,21 @@ def current(trainer: Any = None) -> Batch | None:
     return batch if batch is None or trainer is None or batch.trainer is trainer else None
 
 
+def generating(trainer: Any) -> Batch | None:
+    """Return the current batch while its rows may be generated.
+
+    A reward function may generate with the trainer, for example as a judge.
+    """
+    batch = current(trainer)
+    if batch is None or not batch.is_scored:
+        return batch
+    warn_once(_LATE, once_for="trl generation after rewards")
+    return None
+
+
 @contextmanager
-def being_current(batch: Batch) -> Iterator[None]:
-    """Make a batch the current one."""
+def being_current(batch: Batch | None) -> Iterator[None]:
+    """Make a batch, or none, the current one."""
     token = _current.set(batch)
     try:
         yield

@@ -12,13 +12,14 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import model_calls
-from otel_rollout.integrations.trl.batch import Batch, Sample, describe
+from otel_rollout.integrations.trl.batch import Batch, Generated, Sample
 from otel_rollout.integrations.trl.model_calls import Generation, ModelCall
 from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
 
 _UNCERTAIN: Final = (
     "model calls of a batch of TRL's are not recorded: {} prompts were generated, and {} were expected"
 )
+_INNER: Final = "a generation is not recorded: the trainer was called while it generates a batch of TRL's"
 _UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are {} for {} prompts"
 
 
@@ -37,32 +38,52 @@ def install(module: ModuleType) -> None:
 def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _generate(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.current(self)
-        if batch is None:
-            return original(self, prompts, *args, **kwargs)
+        batch = batches.generating(self)
+        is_known = False
         with internal_errors("reading the prompts of a batch of TRL's"):
-            _note_prompts(batch, prompts)
+            is_known = batch is not None and _begin(batch, prompts)
+        if batch is None or not is_known:
+            with batches.being_current(None):
+                return original(self, prompts, *args, **kwargs)
         start_ns = time.time_ns()
         try:
             result = original(self, prompts, *args, **kwargs)
         except BaseException as error:
             with internal_errors("recording a failed generation"):
                 _record_whole(batch, (start_ns, time.time_ns()), {}, error)
+            _finish(batch)
             raise
         with internal_errors("recording the completions of a batch of TRL's"):
             _note_completions(batch, (start_ns, time.time_ns()), _named(result))
+        _finish(batch)
         return result
 
     return _generate
 
 
-def _note_prompts(batch: Batch, prompts: Sequence[Any]) -> None:
+def _begin(batch: Batch, prompts: Sequence[Any]) -> bool:
+    """Begin a generation for all rows; return False if it is not one for the batch's rows."""
+    if batch.is_generating:  # a tool generates
+        warn_once(_INNER, once_for="trl generation in a generation")
+        return False
     if len(prompts) != len(batch.samples):
         warn_once(_UNCERTAIN.format(len(prompts), len(batch.samples)), once_for="trl prompts")
-        return
+        return False
+    _finish(batch)
+    batch.is_generating, batch.model_calls = True, 0
     for entry, prompt in zip(batch.samples, prompts, strict=True):
         entry.prompt = prompt
-        entry.trajectory.trajectory.set_input(prompt)
+        entry.generated.append(Generated(prompt))
+    return True
+
+
+def _finish(batch: Batch) -> None:
+    """End the generation, and forget what is only of it."""
+    batch.is_generating = False
+    for entry in batch.samples:
+        with internal_errors("recording a model call"):
+            model_calls.settle(batch, entry)
+        entry.prompt, entry.completion, entry.answered_from = None, [], 0
 
 
 def _named(result: Any) -> dict[str, Any]:
@@ -85,9 +106,9 @@ def _note_completions(batch: Batch, times: tuple[int, int], found: dict[str, Any
         is_chat = isinstance(completion, list)
         entry.completion = completion if is_chat else []
         model_calls.settle(batch, entry, None if is_chat else completion)
-        entry.trajectory.trajectory.set_output(completion)
-        length = len(found["completion_ids"][row]) if masks is None else sum(masks[row])
-        describe(entry, completion_length=length, num_turns=1 + (len(completion) if is_chat else 1))
+        generated = entry.generated[-1]
+        generated.completion = completion
+        generated.length = len(found["completion_ids"][row]) if masks is None else sum(masks[row])
 
 
 def _record_whole(
@@ -126,7 +147,7 @@ def _record_whole(
 def _tracing_turn(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _generate_single_turn(self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.current(self)
+        batch = batches.generating(self)
         if batch is None or getattr(self, "rollout_func", None) is not None:
             return original(self, prompt_ids, *args, **kwargs)
         entries: Sequence[Sample] = ()
@@ -190,6 +211,7 @@ def _note_calls(
     if entries:
         batch.model_calls += 1
     for position, entry in enumerate(entries):
+        model_calls.settle(batch, entry)
         entry.answered_from = len(entry.completion)
         if not entry.trajectory.is_recording:
             continue

@@ -9,16 +9,47 @@ from otel_rollout._state import process
 
 
 @dataclass
+class Counted:
+    """How far the prompts of training, or of evaluation, are numbered.
+
+    Attributes:
+        step: the latest step.
+        first: number of the first prompt of each step.
+        following: number of the step's next prompt.
+        unused: a number that is above all numbers so far, of any step.
+    """
+
+    step: int
+    first: int = 0
+    following: int = 0
+    unused: int = 0
+
+    def take(self, step: int, prompts: int) -> int:
+        """Number a batch's prompts; return the number of the first one.
+
+        A step number that goes back belongs to another training, or to another attempt. Its prompts are
+        numbered above all earlier ones.
+        """
+        if step != self.step:
+            self.first = self.unused if step < self.step else self.first
+            self.step, self.following = step, self.first
+        number = self.following
+        self.following += prompts
+        self.unused = max(self.unused, self.following)
+        return number
+
+
+@dataclass
 class Progress:
     """What a trainer's batches have numbered so far.
 
     Attributes:
         number: number of the trainer among those that have generated in this process, from 1.
-        counted: whether it is validation → the step, and the number of its prompts so far.
+        counted: whether it is validation → how far the prompts are numbered.
     """
 
     number: int
-    counted: dict[bool, tuple[int, int]] = field(default_factory=dict)
+    counted: dict[bool, Counted] = field(default_factory=dict)
 
 
 def progress_of(trainer: Any) -> Progress:
@@ -40,7 +71,7 @@ class BatchIdentity:
         policy_version: number of optimizer steps that made the weights.
         group_size: completions per prompt.
         first_row: index of the first row in the batch of all processes.
-        prompts_before: prompts of earlier batches of the step.
+        first_prompt: number of the first prompt of the batch of all processes.
         trainer_number: number of the trainer in this process, from 1.
     """
 
@@ -49,7 +80,7 @@ class BatchIdentity:
     policy_version: int
     group_size: int
     first_row: int
-    prompts_before: int
+    first_prompt: int
     trainer_number: int
 
     def sample_index(self, row: int) -> int | str:
@@ -58,7 +89,7 @@ class BatchIdentity:
         The prompts of the first trainer in a process have numbers. Those of a later trainer have texts such
         as ``2:0``, because the steps of both trainers have the same numbers.
         """
-        index = self.prompts_before + (self.first_row + row) // self.group_size
+        index = self.first_prompt + (self.first_row + row) // self.group_size
         return index if self.trainer_number == 1 else f"{self.trainer_number}:{index}"
 
     def rollout_n(self, row: int) -> int:
@@ -78,9 +109,7 @@ def identify(trainer: Any, rows: int) -> BatchIdentity:
     step = version if validate else version + 1
     group_size = int(trainer.num_generations_eval if validate else trainer.num_generations)
     progress, accelerator = progress_of(trainer), trainer.accelerator
-    counted_step, counted = progress.counted.get(validate, (step, 0))
-    before = counted if counted_step == step else 0
-    prompts = -(-rows * accelerator.num_processes // group_size)
-    progress.counted[validate] = (step, before + prompts)
+    counted = progress.counted.setdefault(validate, Counted(step))
+    first_prompt = counted.take(step, -(-rows * accelerator.num_processes // group_size))
     first_row = accelerator.process_index * rows
-    return BatchIdentity(step, validate, version, group_size, first_row, before, progress.number)
+    return BatchIdentity(step, validate, version, group_size, first_row, first_prompt, progress.number)

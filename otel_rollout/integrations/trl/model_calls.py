@@ -89,11 +89,13 @@ def settle(batch: Batch, entry: Sample, text: str | None = None) -> None:
     if generation.log_probs is not None:
         answer["log_probs"] = generation.log_probs[call.position]
     key = "messages" if isinstance(call.context, list) else "prompt"
+    sent = {} if call.context is None else {key: call.context}
+    sent["prompt_ids"] = list(call.prompt_ids)
     entry.trajectory.record(
         "generate",
         semconv.KIND_LLM,
         generation.times,
-        input={key: call.context, "prompt_ids": list(call.prompt_ids)},
+        input=sent,
         output=answer or None,
         attributes=_attributes(batch, call, ids if is_answered else None),
         error=generation.error,

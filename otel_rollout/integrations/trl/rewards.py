@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.spans import records_content
+from otel_rollout.integrations.trl import answers
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl.batch import Batch, Measured, Sample
 from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
@@ -37,6 +39,10 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
         if batch is None:
             return original(self, *args, **kwargs)
         first = len(batch.measured)
+        with internal_errors("reading the completions of a batch of TRL's"):
+            batch.is_scored = True
+            given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+            answers.note_scored(batch, given["prompts"], given["completions"])
         try:
             batch.rewards = original(self, *args, **kwargs)
         except BaseException:

@@ -19,7 +19,7 @@ from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import model_calls
 from otel_rollout.integrations.trl.batch import Batch
 from otel_rollout.integrations.trl.patched_modules import seams
-from otel_rollout.integrations.trl.tools import Turn
+from otel_rollout.integrations.trl.tools import Tools, Turn
 
 
 def install(module: ModuleType) -> None:
@@ -33,7 +33,7 @@ def install(module: ModuleType) -> None:
 def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _tool_call_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.current(self)
+        batch = batches.generating(self)
         if batch is None:
             return original(self, *args, **kwargs)
         given = None
@@ -44,6 +44,7 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             if given is not None:
                 self._sync_tool_dicts, self._async_tool_dicts = given
+                batch.completions, batch.contexts, batch.turns = None, ((), ()), ()
 
     return _tool_call_loop
 
@@ -58,10 +59,11 @@ def _enter(batch: Batch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
     batch.completions = completions
     batch.contexts = arguments["prompt_ids"], arguments["completion_ids"]
     turns = []
-    for entry, completion in zip(batch.samples, completions, strict=True):
+    for row, (entry, completion) in enumerate(zip(batch.samples, completions, strict=True)):
         entry.completion = completion
         model_calls.settle(batch, entry)
-        turns.append(Turn(entry, functools.partial(model_calls.settle, batch, entry)))
+        settle = functools.partial(model_calls.settle, batch, entry)
+        turns.append(Turn(entry, settle, functools.partial(_tools_of, trainer, row)))
     batch.turns = turns
     trainer._sync_tool_dicts = [
         {name: turn.sync_tool(name, tool) for name, tool in tools.items()}
@@ -72,6 +74,10 @@ def _enter(batch: Batch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
         for turn, tools in zip(turns, given[1], strict=True)
     ]
     return given
+
+
+def _tools_of(trainer: Any, row: int) -> tuple[Tools, Tools]:
+    return trainer._sync_tool_dicts[row], trainer._async_tool_dicts[row]
 
 
 def _note_answers(trainer: Any, tool_messages: Sequence[Any], *_: Any, **__: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import trace
@@ -12,8 +13,26 @@ from opentelemetry import trace
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.kit.spans import set_attributes
+from otel_rollout.integrations.kit.spans import set_attributes, tool_call
 from otel_rollout.integrations.trl.batch import Sample
+
+Tools = Mapping[str, Callable[..., Any]]
+"""Name → tool."""
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """A call that reached none of our functions.
+
+    Attributes:
+        position: its position in the message.
+        at_ns: when that was known, Unix time in ns.
+        is_called: whether TRL called a tool that was put into the row's dict since the loop began.
+    """
+
+    position: int
+    at_ns: int
+    is_called: bool
 
 
 class Turn:
@@ -22,16 +41,21 @@ class Turn:
     Args:
         entry: the row.
         settle: records the model call that gave the answer.
+        tools: returns the row's functions, and its coroutine functions, in which TRL looks a name up now.
     """
 
-    def __init__(self, entry: Sample, settle: Callable[[], None]) -> None:
+    def __init__(
+        self, entry: Sample, settle: Callable[[], None], tools: Callable[[], tuple[Tools, Tools]]
+    ) -> None:
         self.entry = entry
         self._settle = settle
+        self._tools = tools
+        self._own: list[Callable[..., Any]] = []
+        """The functions that stand for the row's tools."""
         self._message: Any = None
         self._calls: Sequence[dict[str, Any]] = ()
         self._position = 0
-        self._skipped: list[tuple[int, int]] = []
-        """Calls that reached no tool: position in the message, and Unix time in ns."""
+        self._unseen: list[_Unseen] = []
         self._asynchronous: set[int] = set()
         """Positions of calls that TRL awaits after the others."""
 
@@ -48,6 +72,7 @@ class Turn:
             with self.entry.trajectory.inside():
                 return _ToolCall(tool, id_).execute_tool(name, arguments)
 
+        self._own.append(call)
         return call
 
     def async_tool(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,12 +87,13 @@ class Turn:
             try:
                 coroutine = tool(**arguments)
             except Exception as error:
-                self._record_unreached(name, arguments, id_, start_ns, error)
+                self._record_unseen((name, arguments, id_), start_ns, error=error)
                 raise
             if position is not None:
                 self._asynchronous.add(position)
             return self._awaiting(coroutine, name, arguments, id_)
 
+        self._own.append(call)
         return call
 
     async def _awaiting(self, coroutine: Any, name: str, arguments: dict[str, Any], id_: str | None) -> Any:
@@ -96,15 +122,29 @@ class Turn:
         self._settle()
         self._message, self._calls = message, message.get("tool_calls") or ()
         self._position = 0
-        self._skipped.clear()
+        self._unseen.clear()
         self._asynchronous.clear()
 
     def _skip_to(self, position: int) -> None:
         now = time.time_ns()
-        self._skipped += [(skipped, now) for skipped in range(self._position, position)]
+        self._unseen += [
+            _Unseen(skipped, now, self._is_called(skipped)) for skipped in range(self._position, position)
+        ]
+
+    def _is_called(self, position: int) -> bool:
+        """Tell whether TRL calls a tool that is not one of our functions."""
+        function = _function_of(self._calls[position])
+        name, (tools, async_tools) = function.get("name"), self._tools()
+        found = tools.get(name, async_tools.get(name)) if isinstance(name, str) else None
+        is_new = found is not None and not any(found is own for own in self._own)
+        if not is_new or not isinstance(function.get("arguments"), Mapping):
+            return False
+        if name not in tools:
+            self._asynchronous.add(position)
+        return True
 
     def finish(self, answers: Sequence[dict[str, Any]]) -> None:
-        """Record the calls that reached no tool, with the text that TRL answered.
+        """Record the calls that reached none of our functions, with the text that TRL answered.
 
         Args:
             answers: messages of the turn's tools. Those of coroutines come last.
@@ -114,25 +154,34 @@ class Turn:
         self._position = len(self._calls)
         if len(answers) != len(self._calls):
             return
-        at_once = [place for place in range(len(self._calls)) if place not in self._asynchronous]
-        for position, at_ns in self._skipped:
-            call = self._calls[position]
-            function = _function_of(call)
-            answer = answers[at_once.index(position)]
-            self._record_unreached(
-                answer["name"], function.get("arguments"), _id_of(call), at_ns, str(answer["content"])
+        order = sorted(range(len(self._calls)), key=self._asynchronous.__contains__)
+        for unseen in self._unseen:
+            call, answer = self._calls[unseen.position], answers[order.index(unseen.position)]
+            text = str(answer["content"])
+            self._record_unseen(
+                (answer["name"], _function_of(call).get("arguments"), _id_of(call)),
+                unseen.at_ns,
+                output=answer["content"] if unseen.is_called else None,
+                error=None if unseen.is_called else text,
             )
-        self._skipped.clear()
+        self._unseen.clear()
 
-    def _record_unreached(
-        self, name: str, arguments: Any, id_: str | None, start_ns: int, error: Exception | str
+    def _record_unseen(
+        self,
+        call: tuple[str, Any, str | None],
+        start_ns: int,
+        output: Any = None,
+        error: Exception | str | None = None,
     ) -> None:
+        name, arguments, id_ = call
+        span_name, attributes = tool_call(name, id_)
         self.entry.trajectory.record(
-            f"execute_tool {name}",
+            span_name,
             semconv.KIND_TOOL,
             (start_ns, start_ns),
             input={"name": name, "arguments": arguments},
-            attributes=_attributes(name, id_),
+            output=output,
+            attributes=attributes,
             error=error,
         )
 
@@ -164,21 +213,14 @@ class _ToolCall:
     @internal_errors("describing a tool call")
     def _describe(self, name: str) -> None:
         span = trace.get_current_span()
-        span.update_name(f"execute_tool {name}")
-        set_attributes(span, _attributes(name, self._id))
+        span_name, attributes = tool_call(name, self._id)
+        span.update_name(span_name)
+        set_attributes(span, attributes)
 
 
 def _function_of(call: dict[str, Any]) -> dict[str, Any]:
     """Return name and arguments of a call; nothing for a call of an unsupported type."""
     return call.get("function") or {}
-
-
-def _attributes(name: str, id_: str | None) -> dict[str, Any]:
-    return {
-        semconv.GEN_AI_OPERATION_NAME: "execute_tool",
-        semconv.GEN_AI_TOOL_NAME: name,
-        semconv.GEN_AI_TOOL_CALL_ID: id_,
-    }
 
 
 def _id_of(call: dict[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ import otel_rollout
 from otel_rollout import runtime
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import model_calls, outcome
+from otel_rollout.integrations.trl import answers, model_calls, outcome
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.identity import BatchIdentity, identify
 from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
@@ -87,6 +87,8 @@ def _start(identity: BatchIdentity, row: int, columns: Any) -> OpenTrajectory:
 
 def _end(batch: Batch, error: BaseException | None) -> None:
     """End all trajectories. Never raises."""
+    with internal_errors("recording prompts and completions of a batch of TRL's"):
+        answers.record(batch, is_over=error is None)
     for entry in batch.samples:
         with internal_errors("ending a trajectory of TRL's"):
             model_calls.settle(batch, entry)

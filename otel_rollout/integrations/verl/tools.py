@@ -12,7 +12,7 @@ from opentelemetry import trace
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
-from otel_rollout.integrations.kit.spans import set_attributes, set_output
+from otel_rollout.integrations.kit.spans import set_attributes, set_output, tool_call
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.roles import Role
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
@@ -70,12 +70,8 @@ class _ToolCall:
         verl turns every error into text for the model.
         """
         span = trace.get_current_span()
-        span.update_name(f"execute_tool {name}")
-        attributes = {
-            semconv.GEN_AI_OPERATION_NAME: "execute_tool",
-            semconv.GEN_AI_TOOL_NAME: str(name),
-            semconv.GEN_AI_TOOL_CALL_ID: None if self._id is None else str(self._id),
-        }
+        span_name, attributes = tool_call(name, self._id)
+        span.update_name(span_name)
         set_attributes(span, attributes)
         with LoggedErrors() as errors, RunningOperation(Role.TOOL, None, "execute"):
             answer = await self._call()
