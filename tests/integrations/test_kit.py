@@ -18,8 +18,9 @@ import otel_rollout
 from otel_rollout.base.patching import ReportingFinder
 from otel_rollout.integrations.kit import logged_errors
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
+from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.seams import Ended, Seams, timed
-from otel_rollout.integrations.kit.spans import set_attributes, set_output
+from otel_rollout.integrations.kit.spans import set_attributes, set_output, tool_call
 from otel_rollout.integrations.kit.tracker import active_runs, unless_set
 from tests.spool_reader import Recorded
 
@@ -161,6 +162,52 @@ def test_output_and_attributes_are_those_that_are_set(recorded: Callable[[], lis
         assert call() == "result"
     span, _ = recorded()
     assert (span.output, span.attributes["a"], "b" in span.attributes) == ({"shown": True}, 1, False)
+
+
+def test_kit_records_no_content_if_the_settings_exclude_it(recorded: Callable[[], list[Recorded]]) -> None:
+    """Neither outputs, nor messages of errors, nor what a model has put in the place of a tool's name."""
+    otel_rollout.configure(capture_content="none")
+
+    @otel_rollout.rollout_trace_op
+    def call() -> None:
+        set_output({"classified": 1})
+
+    trajectory = OpenTrajectory(otel_rollout.rollout_trace_attr(step=1))
+    with trajectory.inside():
+        call()
+    name, attributes = tool_call("classified, please", None)
+    trajectory.record(
+        name, "TOOL", (1, 2), input={"classified": 1}, attributes=attributes, error="classified"
+    )
+    trajectory.end()
+    spans = recorded()
+    assert sorted(span.name.rpartition(".")[2] for span in spans) == [
+        "call",
+        "execute_tool invalid",
+        "rollout_trace",
+    ]
+    assert "classified" not in str([(span.span, span.attributes) for span in spans])
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("add", "add"),
+        ("server.add-1", "server.add-1"),
+        ("", "invalid"),
+        ("x" * 65, "invalid"),
+        (None, "None"),
+    ],
+)
+def test_name_of_a_tool_is_short(name: Any, shown: str) -> None:
+    """A model may write anything where the name of a tool belongs."""
+    span_name, attributes = tool_call(name, 7)
+    assert span_name == f"execute_tool {shown}"
+    assert attributes == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": shown,
+        "gen_ai.tool.call.id": "7",
+    }
 
 
 def divide(by: int) -> float:

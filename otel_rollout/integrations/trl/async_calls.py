@@ -14,6 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.integrations.kit.seams import after
+from otel_rollout.integrations.kit.spans import tool_call
 from otel_rollout.integrations.trl.async_rollouts import Rollout, current
 from otel_rollout.integrations.trl.patched_modules import seams
 
