@@ -46,6 +46,8 @@ FRAMEWORK = {
         class Planner(Agent):
             pass
         """,
+    "fake_framework/scoring.py": "def score(text):\n    return len(text)",
+    "fake_framework/loop.py": "from fake_framework.scoring import score",
     "fake_framework/broken.py": "value = 1",
 }
 INTEGRATION = {
@@ -114,6 +116,17 @@ def test_static_method_stays_static_and_is_traced(
         assert (agent.Agent.mean([1.0, 2.0]), agent.Agent().mean([1.0, 2.0])) == (1.5, 1.5)
     assert [(span.name, span.input) for span in recorded()[:2]] == [("mean", {"values": [1.0, 2.0]})] * 2
     assert seen == [(1.5, [1.0, 2.0])] * 2
+
+
+def test_function_that_other_modules_have_imported_is_replaced_there_too(seams: Seams) -> None:
+    """A framework may be imported before its integration; other libraries' names stay."""
+    loop, scoring = [importlib.import_module(f"fake_framework.{name}") for name in ("loop", "scoring")]
+    original, seen = scoring.score, []
+    sys.modules["fake_other"] = other = type(sys)("fake_other")
+    other.score = original  # type: ignore[attr-defined]
+    seams.wrap(scoring, "score", after(lambda *call: seen.append(call), "seeing a score"), "no scores")
+    assert (loop.score("abc"), loop.score is scoring.score, seen) == (3, True, [(3, "abc")])
+    assert other.score is original  # type: ignore[attr-defined]
 
 
 def test_name_that_cannot_be_wrapped_stays_and_is_a_warning(

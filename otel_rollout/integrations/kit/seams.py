@@ -86,6 +86,8 @@ class Seams:
     def wrap(self, module: ModuleType, path: str, wrapper: Wrapper, loss: str) -> None:
         """Replace a function or method by ``wrapper(original)``.
 
+        A function is also replaced in those modules of the framework that have imported it already.
+
         Args:
             module: module of the framework.
             path: name of the function, or ``Class.method`` with the class that defines the method.
@@ -98,13 +100,22 @@ class Seams:
             owner = getattr(owner, part, None)
         full_name, own = f"{module.__name__}.{path}", getattr(owner, "__dict__", {})
         if name in own and is_replaceable(owner, name):
+            original = own[name]
             self._patches.replace(owner, name, wrapper)
+            if owner is module:
+                self._replace_imported(original, name, own[name])
         elif name in own:
             self._warn(f"{full_name} as {type(own[name]).__name__}, which cannot be wrapped", loss)
         else:
             definer = _definer(owner, name)
             found = f"no {full_name}" if definer is None else f"{full_name} only as a method of {definer}"
             self._warn(found, loss)
+
+    def _replace_imported(self, original: Any, name: str, replacement: Any) -> None:
+        for module_name, module in list(sys.modules.items()):
+            belongs = module_name.partition(".")[0] == self.framework
+            if belongs and getattr(module, "__dict__", {}).get(name) is original:
+                self._patches.replace(module, name, lambda _: replacement)
 
     def warn_missing(self, name: str, loss: str) -> None:
         """Warn that the framework lacks ``name``, and tell what is therefore not traced."""
