@@ -28,9 +28,16 @@ LAUNCHERS = {"torch.distributed.run": "otel_rollout"}
 
 
 def wait() -> None:
-    """Wait for the frameworks of ``INTEGRATIONS``; a second call does nothing."""
+    """Wait for the frameworks of ``INTEGRATIONS``; a second call does nothing.
+
+    A framework that is imported already, by another package's file, is not waited for.
+    """
     if not any(isinstance(finder, FirstSubmodule) for finder in sys.meta_path):
-        sys.meta_path.insert(0, FirstSubmodule())
+        waiting = FirstSubmodule()
+        sys.meta_path.insert(0, waiting)
+        for package in INTEGRATIONS:
+            if package in sys.modules:
+                waiting.has_imported_integration(package)
 
 
 class FirstSubmodule:
@@ -52,8 +59,7 @@ class FirstSubmodule:
         package, _, is_submodule = fullname.partition(".")
         if not is_submodule or package not in self._waiting:
             return None
-        integration = self._waiting.pop(package, None)  # None: another thread was faster
-        if integration is None or not _has_imported(integration):
+        if not self.has_imported_integration(package):
             return None
         # The integration may have added a finder before this one; Python does not ask it for this module.
         for finder in list(sys.meta_path):
@@ -64,6 +70,11 @@ class FirstSubmodule:
             if spec is not None:
                 return spec
         return None
+
+    def has_imported_integration(self, package: str) -> bool:
+        """Import the integration of a framework, unless that was tried before."""
+        integration = self._waiting.pop(package, None)  # None: another thread was faster
+        return integration is not None and _has_imported(integration)
 
 
 def _found_run(founder: str) -> None:

@@ -133,6 +133,8 @@ class ProcessState:
     """Entry point's value → its instrumentor, which instrument() has switched on."""
     originals: dict[str, Any] = field(default_factory=dict, metadata=_WIRED)
     """Name of a framework's function that an integration has replaced → that function."""
+    waiting_for_configure: list[Callable[[], None]] = field(default_factory=list)
+    """Functions that are called as soon as configure() switches tracing on; each patches a framework."""
     adapters: dict[str, Any] = field(default_factory=dict)
     """Name of a framework that traces by means of its own → what our adapter has added to the framework."""
 

@@ -188,6 +188,14 @@ def test_launcher_founds_the_run_before_it_starts_ranks(site: Site, start: tuple
     assert site.run({}, "-W", "error", *start).stdout == "False\n"
 
 
+def test_framework_that_another_file_has_imported_is_traced(tmp_path: Path) -> None:
+    """Python reads the files of the site directory in the order of their names."""
+    both = Site(tmp_path / "environment")
+    (both.packages / "another.pth").write_text("import trl\n")
+    ran = both.run(ON, "-W", "error", "-c", "import sys; print(*(n for n in sys.modules if 'otel' in n))")
+    assert (ran.stdout.split(), ran.stderr) == (["otel_rollout_autoload", *INTEGRATION], "")
+
+
 def test_interpreter_without_site_packages_imports_nothing(site: Site) -> None:
     """``python -S`` reads no site directory."""
     ran = site.run(ON, "-S", "-c", "import sys; print([n for n in sys.modules if 'otel' in n])")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 from otel_rollout.base.errors import internal_errors
@@ -28,10 +28,10 @@ class Patches:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace ``owner.name`` by ``make(original)``. Class methods stay class methods."""
+        """Replace ``owner.name`` by ``make(original)``. Class and static methods stay what they are."""
         original = vars(owner)[name]
-        if isinstance(original, classmethod):
-            replacement: Any = classmethod(make(original.__func__))
+        if isinstance(original, (classmethod, staticmethod)):
+            replacement: Any = type(original)(make(original.__func__))
         else:
             replacement = make(original)
         setattr(owner, name, replacement)
@@ -44,6 +44,21 @@ class Patches:
             owner, name, original, replacement = self._replaced.pop()
             if vars(owner).get(name) is replacement:
                 setattr(owner, name, original)
+
+
+def is_replaceable(owner: Any, name: str) -> bool:
+    """Return whether callers of ``owner.name`` cannot tell a function in its place from the original.
+
+    They can if the name is no function: a property, a class, or a cached function, which has methods of its
+    own. In a class they can, too, if the name is a callable that instances do not bind, such as ``len``.
+    """
+    found = vars(owner)[name]
+    is_bound = isinstance(owner, type)
+    if isinstance(found, (classmethod, staticmethod)):
+        found, is_bound = found.__func__, isinstance(found, classmethod)
+    if not callable(found) or isinstance(found, type) or hasattr(found, "cache_clear"):
+        return False
+    return not is_bound or (hasattr(type(found), "__get__") and not isinstance(found, MethodType))
 
 
 def when_imported(name: str, callback: ImportCallback) -> None:

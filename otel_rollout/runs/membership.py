@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
@@ -34,6 +34,19 @@ def decide() -> Settings:
             _adopt({})
         assert process.settings is not None
         return process.settings
+
+
+def call_when_enabled(install: Callable[[], None]) -> None:
+    """Call ``install`` now if tracing is on, else once :func:`configure` switches it on.
+
+    Args:
+        install: must not raise; it is called without a lock of ours, because it may import modules.
+    """
+    with process.lock:
+        if not decide().enabled:
+            process.waiting_for_configure.append(install)
+            return
+    install()
 
 
 def settle() -> Settings:
@@ -110,6 +123,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         _adopt(checked, joins)
         if settings_reader.switched_off(os.environ):
             _logger.info("otel-rollout: an environment variable switches tracing off, despite configure()")
+    _call_waiting()
 
 
 def check_exporters(exporters: ExporterOptions) -> None:
@@ -143,8 +157,19 @@ def join(config: str, variables: Mapping[str, str]) -> None:
         process.is_root = process.is_over = process.off = False
         process.settings = None
         decide()
+    _call_waiting()
     if active is not None:  # in a thread: the caller of join() must not wait for the flush
         threading.Thread(target=active.close, args=(CLOSE_TIMEOUT,), daemon=True).start()
+
+
+def _call_waiting() -> None:
+    """Call what :func:`call_when_enabled` has kept, if tracing is on now; the caller holds no lock."""
+    with process.lock:
+        if process.settings is None or not process.settings.enabled:
+            return
+        waiting, process.waiting_for_configure = process.waiting_for_configure, []
+    for install in waiting:
+        install()
 
 
 def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:

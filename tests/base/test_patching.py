@@ -1,5 +1,6 @@
 """Replaced attributes, and callbacks for imported modules."""
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.base.patching import Patches, ReportingFinder, when_imported
+from otel_rollout.base.patching import Patches, ReportingFinder, is_replaceable, when_imported
 
 
 class Target:
@@ -22,6 +23,20 @@ class Target:
     @classmethod
     def made(cls) -> str:
         return cls.__name__
+
+    @staticmethod
+    def joined(*parts: str) -> str:
+        return "".join(parts)
+
+    length = len
+    inner = dict
+    size = property(lambda self: 1)
+    cached = functools.lru_cache(lambda self: 1)
+    cached_class_method = classmethod(functools.lru_cache(lambda cls: 1))
+    partial = functools.partialmethod(made)
+    other = "text".upper
+    static_of_c = staticmethod(len)
+    lazy = functools.cached_property(lambda self: 1)
 
 
 def appending(text: str) -> Any:
@@ -45,13 +60,25 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_replaced_method_calls_the_replacement_until_it_is_undone() -> None:
-    """A class method stays a class method."""
+    """A class method stays a class method, and a static method stays a static method."""
     patches = Patches()
     patches.replace(Target, "method", appending("!"))
     patches.replace(Target, "made", appending("?"))
+    patches.replace(Target, "joined", appending("."))
     assert (Target().method(), Target.made()) == ("original!", "Target?")
+    assert (Target.joined("a", "b"), Target().joined("a", "b")) == ("ab.", "ab.")
     patches.undo()
     assert (Target().method(), Target.made(), patches.active) == ("original", "Target", False)
+    assert (Target().joined("a"), type(vars(Target)["joined"])) == ("a", staticmethod)
+
+
+def test_only_functions_are_replaceable() -> None:
+    """In a class, instances have to bind them; a function in C that a static method holds is one, too."""
+    members = [name for name in vars(Target) if not name.startswith("__")]
+    replaceable = {name for name in members if is_replaceable(Target, name)}
+    assert replaceable == {"method", "made", "joined", "static_of_c"}
+    assert is_replaceable(sys.modules["math"], "sqrt")
+    assert not is_replaceable(sys.modules["fnmatch"], "_compile_pattern"), "callers may clear its cache"
 
 
 def test_undo_keeps_a_later_patch_of_other_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 import otel_rollout
+from otel_rollout._state import process
 from otel_rollout.base.patching import ReportingFinder
 from otel_rollout.integrations.kit import logged_errors
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.kit.seams import Ended, Seams, timed
+from otel_rollout.integrations.kit.seams import Ended, Seams, after, timed
 from otel_rollout.integrations.kit.spans import set_attributes, set_output, tool_call
 from otel_rollout.integrations.kit.tracker import active_runs, unless_set
 from tests.spool_reader import Recorded
@@ -34,7 +35,20 @@ FRAMEWORK = {
             @classmethod
             def of(cls, name):
                 return cls()
+
+            @staticmethod
+            def mean(values):
+                return sum(values) / len(values)
+
+            @property
+            def size(self):
+                return 1
+
+        class Planner(Agent):
+            pass
         """,
+    "fake_framework/scoring.py": "def score(text):\n    return len(text)",
+    "fake_framework/loop.py": "from fake_framework.scoring import score",
     "fake_framework/broken.py": "value = 1",
 }
 INTEGRATION = {
@@ -92,6 +106,47 @@ def test_framework_is_traced_from_its_import_on(seams: Seams, recorded: Callable
     assert [span.name for span in recorded()] == ["of", "act", "rollout_trace"]
 
 
+def test_static_method_stays_static_and_is_traced(
+    seams: Seams, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Whether it is called on the class or on an instance, and by a wrapper of any kind."""
+    agent, seen = importlib.import_module("fake_framework.agent"), []
+    seams.wrap(agent, "Agent.mean", otel_rollout.rollout_trace_op(name="mean"), "means are not traced")
+    seams.wrap(agent, "Agent.mean", after(lambda *call: seen.append(call), "seeing a mean"), "means are lost")
+    with otel_rollout.rollout_trace_attr(step=1):
+        assert (agent.Agent.mean([1.0, 2.0]), agent.Agent().mean([1.0, 2.0])) == (1.5, 1.5)
+    assert [(span.name, span.input) for span in recorded()[:2]] == [("mean", {"values": [1.0, 2.0]})] * 2
+    assert seen == [(1.5, [1.0, 2.0])] * 2
+
+
+def test_function_that_other_modules_have_imported_is_replaced_there_too(seams: Seams) -> None:
+    """A framework may be imported before its integration; other libraries' names stay."""
+    loop, scoring = [importlib.import_module(f"fake_framework.{name}") for name in ("loop", "scoring")]
+    original, seen = scoring.score, []
+    sys.modules["fake_other"] = other = type(sys)("fake_other")
+    other.score = original  # type: ignore[attr-defined]
+    seams.wrap(scoring, "score", after(lambda *call: seen.append(call), "seeing a score"), "no scores")
+    assert (loop.score("abc"), loop.score is scoring.score, seen) == (3, True, [(3, "abc")])
+    assert other.score is original  # type: ignore[attr-defined]
+
+
+def test_name_that_cannot_be_wrapped_stays_and_is_a_warning(
+    seams: Seams, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A property is no function; an inherited method is patched in the class that defines it."""
+    agent = importlib.import_module("fake_framework.agent")
+    before = vars(agent.Agent)["size"]
+    seams.wrap(agent, "Agent.size", otel_rollout.rollout_trace_op, "sizes are not traced")
+    seams.wrap(agent, "Planner.act", otel_rollout.rollout_trace_op, "planners are not traced")
+    assert (vars(agent.Agent)["size"], "act" in vars(agent.Planner)) == (before, False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "otel-rollout: fake_framework 1.2 has fake_framework.agent.Agent.size as property, which cannot be "
+        "wrapped, so sizes are not traced; the rest is traced.",
+        "otel-rollout: fake_framework 1.2 has fake_framework.agent.Planner.act only as a method of "
+        "fake_framework.agent.Agent, so planners are not traced; the rest is traced.",
+    ]
+
+
 def test_missing_name_is_a_warning_with_its_loss(
     seams: Seams, tracing: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,6 +177,23 @@ def test_process_without_tracing_gets_the_other_table(seams: Seams, fresh_proces
     assert importlib.import_module("fake_framework.broken").hint
     agent = importlib.import_module("fake_framework.agent").Agent
     assert not hasattr(agent.act, "__wrapped__")
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_integration_that_is_imported_before_configure_traces_from_then_on(
+    seams: Seams, fresh_process: None, test_exporters: None, tmp_path: Path, is_imported: bool
+) -> None:
+    """Nothing is patched before; the framework may have been imported in between."""
+    finders = list(sys.meta_path)
+    seams.install({"fake_framework.broken": (".hint",)}, {})
+    assert (sys.meta_path, process.patches) == (finders, None)
+    broken = importlib.import_module("fake_framework.broken") if is_imported else None
+    assert not hasattr(broken, "hint")
+    otel_rollout.configure(project_name="project")
+    assert sys.meta_path == finders
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered.jsonl")}})
+    assert importlib.import_module("fake_framework.broken").hint
+    assert (process.waiting_for_configure, process.patches is None) == ([], False)
 
 
 def test_logged_error_fails_the_span_with_its_exception(recorded: Callable[[], list[Recorded]]) -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
 
-from opentelemetry.context import attach, detach
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span
 
 import otel_rollout
@@ -21,8 +23,50 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.capture import span_io
+from otel_rollout.capture.context import trajectory_in
 from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
-from otel_rollout.recording.entered import ENTERED
+from otel_rollout.recording.entered import ENTERED, Block
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block of :meth:`OpenTrajectory.inside`.
+
+    Attributes:
+        trajectory: the trajectory that is current in the block.
+        outer: the block around this one.
+        outside: the context around the block.
+        entered: the trajectory that the task had entered before the block.
+        is_over: whether the block has been left.
+    """
+
+    trajectory: otel_rollout.Trajectory
+    outer: _Block | None
+    outside: Context
+    entered: Block | None
+    is_over: bool = False
+
+
+_INNERMOST: Final[ContextVar[_Block | None]] = ContextVar("otel-rollout-inside", default=None)
+
+
+def _leave(block: _Block) -> None:
+    """Leave a block, and the blocks around it that were left before it.
+
+    Blocks of generators are left in any order, and perhaps by the garbage collector in another context. So no
+    token is used, and a context that is not the block's stays.
+    """
+    block.is_over = True
+    if _INNERMOST.get() is not block:
+        return
+    outermost = block
+    while outermost.outer is not None and outermost.outer.is_over:
+        outermost = outermost.outer
+    _INNERMOST.set(outermost.outer)
+    if trajectory_in(get_current()) is block.trajectory:
+        attach(outermost.outside)
+    if ENTERED.get() is block.trajectory:
+        ENTERED.set(outermost.entered)
 
 
 class OpenTrajectory:
@@ -46,18 +90,22 @@ class OpenTrajectory:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Make the trajectory current in this thread or task; other trajectories stay open."""
+        """Make the trajectory current in this thread or task; other trajectories stay open.
+
+        Do not ``yield`` inside: whoever advances the generator would be inside, too.
+        """
         context = self.trajectory.inside
         if context is None:
             yield
             return
-        token, entered = attach(context), ENTERED.get()
+        block = _Block(self.trajectory, _INNERMOST.get(), get_current(), ENTERED.get())
+        attach(context)
         ENTERED.set(self.trajectory)
+        _INNERMOST.set(block)
         try:
             yield
         finally:
-            ENTERED.set(entered)
-            detach(token)
+            _leave(block)
 
     @internal_errors("recording an operation of a trajectory")
     def record(

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.base.patching import Patches, is_replaceable, when_imported
 from otel_rollout.runs import membership
 
 _logger = logging.getLogger("otel_rollout")
@@ -56,16 +56,26 @@ class Seams:
 
         Args:
             table: patches for a process in which tracing is configured.
-            unconfigured: patches for any other process.
+            unconfigured: patches for any other process. If there are none, those of ``table`` wait for
+                :func:`otel_rollout.configure`.
         """
         with internal_errors(f"preparing to trace {self.framework}"):
-            is_configured = membership.decide().enabled
-            for name, patching in (table if is_configured else unconfigured).items():
-                when_imported(name, functools.partial(self.patch, patching))
-            if is_configured and not _is_ray_worker():
-                from otel_rollout.propagation.instrument import instrument
+            if unconfigured and not membership.decide().enabled:
+                self._await_imports(unconfigured)
+            else:
+                membership.call_when_enabled(functools.partial(self._install, table))
 
-                instrument()
+    @internal_errors("preparing to trace a framework")
+    def _install(self, table: Table) -> None:
+        self._await_imports(table)
+        if not _is_ray_worker():
+            from otel_rollout.propagation.instrument import instrument
+
+            instrument()
+
+    def _await_imports(self, table: Table) -> None:
+        for name, patching in table.items():
+            when_imported(name, functools.partial(self.patch, patching))
 
     def patch(self, patching: tuple[str, ...], module: ModuleType) -> None:
         """Have each of the modules ``patching`` patch ``module``. Never raises."""
@@ -76,9 +86,11 @@ class Seams:
     def wrap(self, module: ModuleType, path: str, wrapper: Wrapper, loss: str) -> None:
         """Replace a function or method by ``wrapper(original)``.
 
+        A function is also replaced in those modules of the framework that have imported it already.
+
         Args:
             module: module of the framework.
-            path: name of the function, or ``Class.method``.
+            path: name of the function, or ``Class.method`` with the class that defines the method.
             wrapper: takes the function and returns its replacement.
             loss: a clause for the warning that tells what is not traced without this name.
         """
@@ -86,21 +98,43 @@ class Seams:
         *classes, name = path.split(".")
         for part in classes:
             owner = getattr(owner, part, None)
-        original = getattr(owner, "__dict__", {}).get(name)
-        if callable(original) or isinstance(original, classmethod):
+        full_name, own = f"{module.__name__}.{path}", getattr(owner, "__dict__", {})
+        if name in own and is_replaceable(owner, name):
+            original = own[name]
             self._patches.replace(owner, name, wrapper)
+            if owner is module:
+                self._replace_imported(original, name, own[name])
+        elif name in own:
+            self._warn(f"{full_name} as {type(own[name]).__name__}, which cannot be wrapped", loss)
         else:
-            self.warn_missing(f"{module.__name__}.{path}", loss)
+            definer = _definer(owner, name)
+            found = f"no {full_name}" if definer is None else f"{full_name} only as a method of {definer}"
+            self._warn(found, loss)
+
+    def _replace_imported(self, original: Any, name: str, replacement: Any) -> None:
+        for module_name, module in list(sys.modules.items()):
+            belongs = module_name.partition(".")[0] == self.framework
+            if belongs and getattr(module, "__dict__", {}).get(name) is original:
+                self._patches.replace(module, name, lambda _: replacement)
 
     def warn_missing(self, name: str, loss: str) -> None:
         """Warn that the framework lacks ``name``, and tell what is therefore not traced."""
+        self._warn(f"no {name}", loss)
+
+    def _warn(self, found: str, loss: str) -> None:
         _logger.warning(
-            "otel-rollout: %s %s has no %s, so %s; the rest is traced.",
+            "otel-rollout: %s %s has %s, so %s; the rest is traced.",
             self.framework,
             self.version,
-            name,
+            found,
             loss,
         )
+
+
+def _definer(owner: Any, name: str) -> str | None:
+    """Return the name of the class from which a class inherits ``name``; None if there is none."""
+    classes = owner.__mro__ if isinstance(owner, type) else ()
+    return next((f"{each.__module__}.{each.__qualname__}" for each in classes if name in vars(each)), None)
 
 
 def before(observe: Callable[..., Any], doing: str) -> Wrapper:
