@@ -56,9 +56,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def do_POST(self) -> None:
-        """Answer a chat completion."""
+        """Answer a model call of any dialect."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append(body)
+        if self.path.endswith("/responses"):
+            self._send(_response(body))
+            return
+        if self.path.endswith("/messages"):
+            self._send(_anthropic_message(body))
+            return
         prompt = body["messages"][0]["content"]
         if "model hangs" in prompt:
             self.server.asked.set()
@@ -101,17 +107,53 @@ def _reply(messages: list[dict[str, Any]]) -> dict[str, Any]:
     numbers = [int(number) for number in re.findall(r"\d+", prompt)]
     if "no tool" in prompt or "reward" in prompt:
         return _says("hello")
-    if "sleeps" in prompt:
+    if "sleeps" in prompt and len(results) >= len(numbers) - 1:
         return _calls("sleep", "{}", "call_0")
     if "unknown tool" in prompt and not results:
         return _calls("nowhere", "{}", "call_0")
     if "parallel" in prompt and not results:
-        return _both(_calls("add", '{"a": 1, "b": 2}', "call_0"), _calls("add", '{"a": 3, "b": 4}', "call_1"))
+        other = "call_0" if "equal ids" in prompt else "call_1"
+        return _both(_calls("add", '{"a": 1, "b": 2}', "call_0"), _calls("add", '{"a": 3, "b": 4}', other))
     if len(results) < len(numbers) - 1 and "parallel" not in prompt:
         first = numbers[0] if not results else int(results[-1])
         # One id for all calls: some models number the calls of each reply anew.
         return _calls("add", json.dumps({"a": first, "b": numbers[len(results) + 1]}), "call_0")
     return _says("5" if "wrong" in prompt or not results else results[-1])
+
+
+def _response(body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer of OpenAI's Responses API: first a tool call, then a text."""
+    thought = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "thinking"}]}
+    call = {"type": "function_call", "id": "f", "call_id": "call_0", "name": "add", "arguments": '{"a": 2}'}
+    said = {"type": "output_text", "text": "five", "annotations": []}
+    text = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [said]}
+    output = [thought, call] if isinstance(body["input"], str) else [text]
+    usage = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
+    return {
+        "id": "response",
+        "object": "response",
+        "created_at": 1,
+        "model": "scripted",
+        "status": "completed",
+        "output": output,
+        "usage": usage,
+    }
+
+
+def _anthropic_message(body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer of Anthropic's API: first a tool call, then a text."""
+    is_first = len(body["messages"]) == 1
+    call = {"type": "tool_use", "id": "call_0", "name": "add", "input": {"a": 2}}
+    return {
+        "id": "message",
+        "type": "message",
+        "role": "assistant",
+        "model": "scripted",
+        "content": [call if is_first else {"type": "text", "text": "five"}],
+        "stop_reason": "tool_use" if is_first else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 3},
+    }
 
 
 def _says(text: str) -> dict[str, Any]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import types
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import otel_rollout
+from otel_rollout.integrations.verifiers import evaluation, rollouts
+from otel_rollout.otlp.messages import request_of
 from tests.spool_reader import Recorded, tree
 from tests.verifiers.running import context, play, played, until
 from tests.verifiers.scripted_model import ScriptedModel
@@ -131,6 +136,62 @@ async def test_tool_call_lies_between_reply_and_next_request(
     assert [tool.input for tool in tools] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
 
 
+async def test_parallel_calls_with_one_id_have_their_results_in_order(
+    model: ScriptedModel, environment: Any, recorded: Read
+) -> None:
+    """As many results as calls have the id, so the order tells them apart."""
+    await play(environment("parallel with equal ids"), model)
+    tools = _named(recorded(), "execute_tool add")
+    assert [tool.attributes["gen_ai.tool.call.id"] for tool in tools] == ["call_0"] * 2
+    assert [tool.output for tool in tools] == ["3", "7"]
+
+
+async def test_unanswered_call_has_no_result_of_an_earlier_call_with_its_id(
+    model: ScriptedModel, environment: Any, recorded: Read
+) -> None:
+    """The model numbers the calls of each reply anew; the call that hangs is an error without output."""
+    await play(environment("sum of 2 and 3, then the tool sleeps", timeout={"rollout": 3}), model)
+    spans = recorded()
+    (answered,), (hung,) = _named(spans, "execute_tool add"), _named(spans, "execute_tool sleep")
+    assert [tool.attributes["gen_ai.tool.call.id"] for tool in (answered, hung)] == ["call_0"] * 2
+    assert answered.output == "5"
+    assert "output.value" not in hung.attributes
+    assert "no result: the rollout ended by agent_timeout" in hung.span.status.message
+
+
+@pytest.mark.parametrize(("dialect", "thought"), [("Responses", "thinking"), ("Anthropic", None)])
+async def test_other_dialects_are_recorded_as_chat_messages(
+    dialect: str, thought: str | None, model: ScriptedModel, environment: Any, recorded: Read
+) -> None:
+    """Instructions are a system message; calls and results are those of chat messages, in both turns."""
+    prompt = f"by {dialect}"
+    (episode,) = await play(environment(prompt, sampling={"max_tokens": 77}), model)
+    assert episode.ok
+    spans = recorded()
+    first, second = _named(spans, "chat scripted")
+    asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": prompt}]
+    reply = first.output["choices"][0]["message"]
+    assert (reply["role"], reply.get("reasoning_content")) == ("assistant", thought)
+    assert [call["function"]["name"] for call in reply["tool_calls"]] == ["add"]
+    (tool,) = _named(spans, "execute_tool add")
+    result = {"role": "tool", "content": tool.output, "tool_call_id": "call_0"}
+    assert first.input["messages"] == asked
+    assert second.input["messages"] == [*asked, reply, result]
+    assert [declared["function"]["name"] for declared in first.input["tools"]] == ["add"]
+    assert first.attributes["gen_ai.request.max_tokens"] == 77
+    assert [turn.text for turn in request_of(second.input).messages][:2] == ["be brief", prompt]
+
+
+async def test_result_that_anthropic_marks_as_an_error_is_one(
+    model: ScriptedModel, environment: Any, recorded: Read
+) -> None:
+    """The mark is in the request alone; verifiers' own record lacks it."""
+    await play(environment("by Anthropic"), model)
+    (tool,) = _named(recorded(), "execute_tool add")
+    assert (tool.output, tool.span.status.code) == ("the adder broke", 2)
+    assert tool.span.status.message == "the adder broke"
+
+
 async def test_unknown_tool_is_an_error(model: ScriptedModel, environment: Any, recorded: Read) -> None:
     """verifiers' programs answer the model with a text; in the trace the call has failed."""
     (episode,) = await play(environment("unknown tool"), model)
@@ -249,19 +310,105 @@ async def test_environment_that_runs_no_agent_records_nothing(
     assert recorded() == []
 
 
+@pytest.mark.parametrize("level", ["agent", "episode"])
 async def test_rollout_that_a_retry_replaces_is_marked(
-    model: ScriptedModel, environment: Any, recorded: Read
+    level: str, model: ScriptedModel, environment: Any, recorded: Read
 ) -> None:
     """verifiers keeps the last attempt alone; the trace of the first one says that it was discarded."""
-    env = environment("reward raises", retries={"max_retries": 1})
+    once = {"max_retries": 1}
+    env = environment("reward raises", **({"retries": once} if level == "agent" else {}))
+    if level == "episode":
+        env.config.retries.max_retries = 1
     (episode,) = await play(env, model)
     spans = recorded()
     (mark,) = _named(spans, "score discarded")
-    roots = {span.span.trace_id: span.attributes["rollout.verifiers_trace_id"] for span in spans
-             if not span.span.parent_span_id}  # fmt: skip
-    assert len(roots) == 2
+    rooted = [span for span in spans if not span.span.parent_span_id]
+    assert [root.attributes["rollout.rollout_n"] for root in rooted] == [0, 0]
+    roots = {root.span.trace_id: root.attributes["rollout.verifiers_trace_id"] for root in rooted}
     assert roots.pop(mark.span.trace_id) != episode.traces[0].id
     assert list(roots.values()) == [episode.traces[0].id]
+
+
+async def test_cancelled_rollout_that_nothing_replaces_is_not_marked(
+    model: ScriptedModel, environment: Any, recorded: Read
+) -> None:
+    """The episode ran out of time, so verifiers' episode lacks the rollout; there was no retry."""
+    env = environment("model hangs")
+    env.config.timeout.episode = 3
+    (episode,) = await play(env, model)
+    assert (episode.is_timeout, episode.traces) == (True, [])
+    spans = recorded()
+    assert _root(spans).attributes["error.type"].endswith("CancelledError")
+    assert _named(spans, "score discarded") == []
+
+
+async def test_runs_of_one_agent_in_an_episode_are_siblings(
+    model: ScriptedModel, environment: Any, recorded: Read
+) -> None:
+    """Best-of-2 with two episodes: four rollouts of the task, each with a number of its own."""
+    from verifiers.v1.envs.best_of_n import BestOfNEnv, BestOfNEnvConfig
+
+    plain = environment("no tool").config
+    env = BestOfNEnv(BestOfNEnvConfig(taskset=plain.taskset, agent=plain.agent, n=2))
+    await play(env, model, siblings=2)
+    roots = [span.attributes for span in recorded() if span.name == "rollout_trace"]
+    assert sorted(root["rollout.rollout_n"] for root in roots) == [0, 1, 2, 3]
+    assert {(root["rollout.sample_index"], root["rollout.group_size"]) for root in roots} == {(0, 2)}
+
+
+async def test_rollout_that_does_not_open_is_an_error(
+    model: ScriptedModel, environment: Any, recorded: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception leaves ``Rollout.open``; an interaction then calls neither ``close`` nor ``abort``."""
+
+    def make_runtime(*_: Any, **__: Any) -> Any:
+        """Fail before the runtime exists."""
+        raise OSError("no room for a runtime")
+
+    async def run(task: Any, agents: Any) -> None:
+        """Drive the agent step by step, as an environment does that has a user."""
+        async with agents.agent.interaction(task):
+            raise AssertionError("it did open")
+
+    env = environment("no tool")
+    monkeypatch.setattr("verifiers.v1.rollout.make_runtime", make_runtime)
+    monkeypatch.setattr("verifiers.v1.agent.Agent._check_resume_support", lambda _: None)
+    monkeypatch.setattr(env, "run", run)
+    (episode,) = await play(env, model)
+    assert not episode.ok
+    assert "no room for a runtime" in episode.errors[0].message
+    assert "no room for a runtime" in _root(recorded()).span.status.message
+    assert len(rollouts.here().running) == 0
+
+
+async def test_sampled_out_rollouts_are_forgotten_when_they_end(
+    model: ScriptedModel, environment: Any, recorded: Read
+) -> None:
+    """Nothing is recorded for them, and nothing is kept."""
+    otel_rollout.configure(sample_rate=0.0)
+    (episode,) = await play(environment("no tool"), model)
+    assert episode.ok
+    assert recorded() == []
+    assert len(rollouts.here().running) == 0
+
+
+async def test_second_evaluation_of_a_process_has_its_own_id(
+    model: ScriptedModel, environment: Any, recorded: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verifiers sets the variable of the run's id once in a process."""
+    monkeypatch.setenv("VF_RUN_ID", "first")
+
+    async def run_eval(config: Any) -> None:
+        """Run an evaluation of one rollout."""
+        await play(environment("no tool"), model)
+
+    module = types.ModuleType("runner")
+    module.run_eval = run_eval  # type: ignore[attr-defined]
+    evaluation.install(module)
+    for name in ("first", "second"):
+        await module.run_eval(SimpleNamespace(run=SimpleNamespace(id=name, name="evaluation")))
+    roots = [span for span in recorded() if span.name == "rollout_trace"]
+    assert [root.attributes["rollout.verifiers_run_id"] for root in roots] == ["first", "second"]
 
 
 async def test_reward_of_the_environment_is_a_late_score(

@@ -35,13 +35,25 @@ def _message(message: Any) -> dict[str, Any]:
     return made
 
 
+def declared(tools: Any) -> list[dict[str, Any]]:
+    """Return typed tools as OpenAI's chat tools; those that the provider runs as they are."""
+    return [_tool(tool) for tool in tools]
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if tool.type != "function":
+        return dict(tool.model_dump(mode="json", exclude_none=True))
+    function = {"name": tool_name(tool), "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
 def _call(call: Any) -> dict[str, Any]:
     function = {"name": tool_name(call), "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
 
 def tool_name(call: Any) -> str:
-    """Return the name of the tool that a call names, with its namespace."""
+    """Return the name of the tool that a call or a declaration names, with its namespace."""
     return f"{call.namespace}.{call.name}" if call.namespace else str(call.name)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,14 +41,35 @@ class RunningEpisode:
         sibling: the episode's number; None if it is not known.
         is_evaluation: whether ``vf-eval`` runs the episode.
         environment: the environment's id.
-        trace_ids: verifiers' ids of the traces of all rollouts that the episode has started.
+        slot: verifiers' planned episode. Its ``traces`` are those of the current attempt. A trace that a
+            retry replaces leaves them before the replacement starts.
+        plays: id of a started trace → its agent, its task's index, and its number among their rollouts.
     """
 
     task_index: Any
     sibling: Sibling | None
     is_evaluation: bool
     environment: str
-    trace_ids: list[str] = field(default_factory=list)
+    slot: weakref.ref[Any]
+    plays: dict[str, tuple[str, Any, int]] = field(default_factory=dict)
+
+    def started(self, trace: Any) -> int:
+        """Note a rollout that starts; return its number among those of its agent and task.
+
+        A rollout that a retry repeats has the number of the one that it replaces. The latter is scored as
+        discarded.
+        """
+        slot = self.slot()
+        live = set() if slot is None else {known.id for known in slot.traces}
+        if trace.id in live:  # otherwise the environment does not report its traces
+            for replaced in [known for known in self.plays if known not in live]:
+                del self.plays[replaced]
+                _mark_discarded(replaced)
+        agent, index = trace.agent.name, trace.task.data.idx
+        taken = {number for *whose, number in self.plays.values() if whose == [agent, index]}
+        number = next(free for free in itertools.count() if free not in taken)
+        self.plays[trace.id] = agent, index, number
+        return number
 
 
 _current: ContextVar[RunningEpisode | None] = ContextVar("otel-rollout-verifiers-episode", default=None)
@@ -85,12 +108,9 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
             episode = _episode_of(self, slot, given.get("on_complete"))
         token = _current.set(episode)
         try:
-            finished = await original(self, slot, *args, **kwargs)
+            return await original(self, slot, *args, **kwargs)
         finally:
             _current.reset(token)
-        if episode is not None:
-            _mark_discarded(episode, finished)
-        return finished
 
     return run_slot
 
@@ -101,14 +121,13 @@ def _episode_of(env: Any, slot: Any, on_complete: Any) -> RunningEpisode:
         sibling=rollouts.here().sibling(slot),
         is_evaluation=str(getattr(on_complete, "__module__", "")).startswith(_EVALUATION),
         environment=str(env.config.env_id),
+        slot=weakref.ref(slot),
     )
 
 
-@internal_errors("marking rollouts that were tried again")
-def _mark_discarded(episode: RunningEpisode, finished: Any) -> None:
-    """Score the rollouts that a retry has replaced: verifiers' own record does not have them."""
-    kept = {trace.id for trace in finished.traces}
-    for trace_id in episode.trace_ids:
-        trajectory = rollouts.here().ended.get(trace_id)
-        if trace_id not in kept and trajectory is not None:
-            otel_rollout.score("discarded", True, trajectory=trajectory, comment="a retry replaced it")
+@internal_errors("marking a rollout that was tried again")
+def _mark_discarded(trace_id: str) -> None:
+    """Score a rollout that a retry has replaced: verifiers' own record does not have it."""
+    trajectory = rollouts.here().ended.get(trace_id)
+    if trajectory is not None:
+        otel_rollout.score("discarded", True, trajectory=trajectory, comment="a retry replaced it")

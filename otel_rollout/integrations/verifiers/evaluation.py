@@ -1,4 +1,4 @@
-"""Name the experiment after the run of ``vf-eval``."""
+"""Name the experiment after the run of ``vf-eval``, and remember the run's id."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from otel_rollout.integrations.kit.seams import before
 from otel_rollout.integrations.kit.tracker import unless_set
+from otel_rollout.integrations.verifiers import rollouts
 from otel_rollout.integrations.verifiers.patched_modules import seams
 from otel_rollout.runs import membership
 
@@ -19,3 +20,4 @@ def install(module: ModuleType) -> None:
 
 def _name_experiment(config: Any) -> None:
     membership.configure({"experiment_name": unless_set("OTEL_ROLLOUT_EXPERIMENT", config.run.name)})
+    rollouts.here().run_id = config.run.id

@@ -43,7 +43,7 @@ def _tracing_open(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return await original(self, *args, **kwargs)
         except BaseException as error:
-            _note_failure(self, error)
+            _end(self, error)  # callers of `open` need not call `close` or `abort` then
             raise
 
     return open
@@ -68,7 +68,7 @@ def _tracing_step(original: Callable[..., Any]) -> Callable[..., Any]:
 def _tracing_close(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        traced = rollouts.running(self.trace)
+        traced = rollouts.here().running.get(self.trace.id)  # also if it is sampled out
         if traced is None or getattr(self, "closed", False):  # the first call ends the trajectory
             return await original(self, *args, **kwargs)
         with traced.trajectory.inside():
@@ -90,17 +90,11 @@ def _tracing_abort(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return await original(self, *args, **kwargs)
         finally:
-            traced = rollouts.running(self.trace)
+            traced = rollouts.here().running.get(self.trace.id)
             if traced is not None:
                 _end(self, traced.failure or handled or asyncio.CancelledError("the rollout was aborted"))
 
     return abort
-
-
-def _note_failure(rollout: Any, error: BaseException) -> None:
-    traced = rollouts.running(rollout.trace)
-    if traced is not None:
-        traced.failure = error
 
 
 # --- start -------------------------------------------------------------------------------------------------
@@ -110,16 +104,21 @@ def _note_failure(rollout: Any, error: BaseException) -> None:
 def _start(rollout: Any) -> None:
     """Start a rollout's trajectory. Never raises."""
     trace, episode = rollout.trace, episodes.current()
-    trajectory = OpenTrajectory(_identified(rollout, episode))
+    play = 0 if episode is None else episode.started(trace)
+    trajectory = OpenTrajectory(_identified(rollout, episode, play))
     rollouts.here().running[trace.id] = TracedRollout(trajectory)
-    if episode is not None:
-        episode.trace_ids.append(trace.id)
     if trajectory.is_recording:
         trajectory.trajectory.set_input(chat.prompt_of(rollout.task.data))
 
 
-def _identified(rollout: Any, episode: episodes.RunningEpisode | None) -> otel_rollout.Trajectory:
-    """Return the trajectory of a rollout, not yet started."""
+def _identified(rollout: Any, episode: episodes.RunningEpisode | None, play: int) -> otel_rollout.Trajectory:
+    """Return the trajectory of a rollout, not yet started.
+
+    Args:
+        rollout: verifiers' rollout.
+        episode: its episode, if there is one.
+        play: number of the rollout among those of its agent and task in the episode.
+    """
     trace, sibling = rollout.trace, None if episode is None else episode.sibling
     facts = {
         semconv.short_name(semconv.AGENT_NAME): trace.agent.name,
@@ -127,12 +126,12 @@ def _identified(rollout: Any, episode: episodes.RunningEpisode | None) -> otel_r
         semconv.short_name(semconv.GROUP_SIZE): None if sibling is None else sibling.group_size,
         "environment": None if episode is None else episode.environment,
         "harness": rollout.harness.config.id,
-        "verifiers_run_id": os.environ.get("VF_RUN_ID"),
+        "verifiers_run_id": rollouts.here().run_id or os.environ.get("VF_RUN_ID"),
         "verifiers_trace_id": trace.id,
     }
     return otel_rollout.rollout_trace_attr(
         sample_index=_sample_index(rollout, episode),
-        rollout_n=None if sibling is None else sibling.number,
+        rollout_n=None if sibling is None else sibling.number + play * sibling.group_size,
         validate=episode is not None and episode.is_evaluation,
         **{name: fact for name, fact in facts.items() if fact is not None},
     )

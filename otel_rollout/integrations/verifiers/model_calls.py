@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import ModuleType
 from typing import Any, Final
@@ -11,8 +12,12 @@ from otel_rollout.integrations.kit.seams import before
 from otel_rollout.integrations.verifiers import chat, rollouts, tools
 from otel_rollout.integrations.verifiers.patched_modules import seams
 
+_CHAT: Final = "/chat/completions"
+"""Path of the dialect whose messages are recorded as the program wrote them."""
 _CONVERSATION: Final = ("system", "instructions", "messages", "input", "tools")
-"""Parts of a request, in any dialect, that are recorded as its input."""
+"""Parts of a request, in any dialect, that hold the conversation."""
+_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Names of the token limit, in any dialect."""
 
 
 def install(module: ModuleType) -> None:
@@ -41,18 +46,30 @@ def _record(
     tools.record_answered(traced, session, dialect, asked, node, times[0])
     committed = None if node is None else session.trace.nodes[node]
     asked_ids, answered_ids, log_probs = _tokens(session.trace, node)
-    conversation = {name: asked[name] for name in _CONVERSATION if name in asked}
     traced.trajectory.record(
         f"chat {asked.get('model') or 'model'}",
         semconv.KIND_LLM,
         times,
-        input={**conversation, **({"prompt_ids": asked_ids} if asked_ids else {})},
+        input={**_conversation(dialect, asked), **({"prompt_ids": asked_ids} if asked_ids else {})},
         output=None if committed is None else _output(committed, outcome, answered_ids, log_probs),
         attributes=_attributes(asked, outcome),
         error=outcome.get("error"),
     )
     if node is not None and committed is not None:
         tools.note_calls(traced, node, committed.message, times[1])
+
+
+def _conversation(dialect: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the conversation of a request as OpenAI's chat messages and tools.
+
+    A request that verifiers cannot read either is returned as the program wrote it.
+    """
+    if getattr(dialect, "upstream_path", _CHAT) != _CHAT:
+        with contextlib.suppress(Exception):  # the provider refuses such a request
+            typed = dialect.parse_request(request)
+            tools = {"tools": chat.declared(typed.tools)} if typed.tools else {}
+            return {"messages": chat.shown(typed.messages), **tools}
+    return {name: request[name] for name in _CONVERSATION if name in request}
 
 
 def _output(committed: Any, outcome: dict[str, Any], ids: list[int], log_probs: list[float]) -> Any:
@@ -68,7 +85,7 @@ def _output(committed: Any, outcome: dict[str, Any], ids: list[int], log_probs: 
 
 def _attributes(request: dict[str, Any], outcome: dict[str, Any]) -> dict[str, Any]:
     usage, reason = outcome.get("usage"), outcome.get("finish_reason")
-    limit = request.get("max_tokens", request.get("max_completion_tokens"))
+    limit = next((request[name] for name in _LIMITS if request.get(name) is not None), None)
     return {
         semconv.GEN_AI_OPERATION_NAME: "chat",
         semconv.GEN_AI_REQUEST_MODEL: request.get("model"),

@@ -18,21 +18,34 @@ _MAX_ENDED: Final = 100_000
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call in a reply, without a result so far.
+    """A tool call in a reply.
 
     Attributes:
-        node: index of the reply in verifiers' message graph.
-        id: the model's id of the call.
+        id: the model's id of the call; some models use one id for several calls.
         name: name of the tool.
         arguments: arguments as the model wrote them.
-        asked_ns: Unix time in ns at which the reply was complete.
     """
 
-    node: int
     id: str
     name: str
     arguments: str
+
+
+@dataclass
+class AskingReply:
+    """A reply that calls tools.
+
+    Attributes:
+        node: index of the reply in verifiers' message graph.
+        calls: its tool calls.
+        asked_ns: Unix time in ns at which the reply was complete.
+        waiting: positions of the calls without a result so far.
+    """
+
+    node: int
+    calls: list[ToolCall]
     asked_ns: int
+    waiting: list[int]
 
 
 @dataclass
@@ -42,12 +55,12 @@ class TracedRollout:
     Attributes:
         trajectory: the rollout's trajectory.
         failure: exception that left one of the rollout's stages.
-        tool_calls: calls without a result so far.
+        asking: the replies that call tools, in their order.
     """
 
     trajectory: OpenTrajectory
     failure: BaseException | None = None
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    asking: list[AskingReply] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -65,11 +78,13 @@ class Rollouts:
         running: id of verifiers' trace → rollout.
         ended: id of verifiers' trace → :attr:`otel_rollout.Trajectory.id`. In the client of an environment
             server, also of rollouts that the server ran.
+        run_id: id of the evaluation that runs; None if none has begun in this process.
     """
 
     def __init__(self) -> None:
         self.running: BoundedDict[str, TracedRollout] = BoundedDict(_MAX_RUNNING)
         self.ended: BoundedDict[str, str] = BoundedDict(_MAX_ENDED)
+        self.run_id: str | None = None
         self._siblings: dict[int, Sibling] = {}
 
     def number(self, slot: Any, sibling: Sibling) -> None:
