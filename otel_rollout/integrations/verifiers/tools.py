@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations.kit.spans import tool_call
 from otel_rollout.integrations.verifiers import chat
 from otel_rollout.integrations.verifiers.rollouts import AskingReply, ToolCall, TracedRollout
 from otel_rollout.otlp.messages import read_json
@@ -201,16 +202,13 @@ def _record(
         error = (
             content if isinstance(content, str) and content else "the program marked the result as an error"
         )
+    name, attributes = tool_call(call.name, call.id)
     traced.trajectory.record(
-        f"execute_tool {call.name}",
+        name,
         semconv.KIND_TOOL,
         (reply.asked_ns, max(end_ns, reply.asked_ns)),
         input=read_json(call.arguments),
         output=content,
-        attributes={
-            semconv.GEN_AI_OPERATION_NAME: "execute_tool",
-            semconv.GEN_AI_TOOL_NAME: call.name,
-            semconv.GEN_AI_TOOL_CALL_ID: call.id,
-        },
+        attributes=attributes,
         error=error,
     )
