@@ -234,7 +234,7 @@ def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
 def test_unreachable_mlflow_is_named_without_credentials():
     """The line names target, state and the command to watch, but no credentials."""
     uri = f"http://user:hunter2@127.0.0.1:{free_port()}"
-    ended = run(program("mlflow", timeout=8), MLFLOW_TRACKING_URI=uri)
+    ended = run(program("mlflow", timeout=20), MLFLOW_TRACKING_URI=uri)
     assert ended.returncode == 0
     line = ended.stderr.splitlines()[-1]
     address = uri.replace("user:hunter2@", "")
