@@ -14,7 +14,7 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.capture import span_io
-from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
+from otel_rollout.integrations.kit.spans import fail, put_value, records_content, set_attributes
 
 
 class OpenOperation:
@@ -26,6 +26,7 @@ class OpenOperation:
         context: context of the operation's trajectory; nothing is recorded if its span does not record.
         input: what the operation takes; None records nothing.
         attributes: further attributes; those with the value None are left out.
+        start_ns: Unix time in ns at which it started, if that is not now.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class OpenOperation:
         *,
         input: Any = None,
         attributes: Mapping[str, Any] | None = None,
+        start_ns: int | None = None,
     ) -> None:
         self._span: Span | None = None
         self._context = context
@@ -43,7 +45,7 @@ class OpenOperation:
             active, parent = runtime.current(), trace.get_current_span(context)
             if active is None or not parent.get_span_context().is_valid:
                 return
-            span = span_io.start(active, name, kind, parent, context)
+            span = span_io.start(active, name, kind, parent, context, start_ns)
             if span is None:
                 return
             self._span, self._context = span, trace.set_span_in_context(span, context)
@@ -76,10 +78,9 @@ class OpenOperation:
     @internal_errors("recording a failed attempt")
     def add_failure(self, error: BaseException) -> None:
         """Record an exception that the framework answers with another attempt. Never raises."""
-        active = runtime.current()
-        if self._span is None or active is None:
+        if self._span is None:
             return
-        if active.settings.capture_content == "full":
+        if records_content():
             self._span.record_exception(error)
         else:
             self._span.add_event("exception", {semconv.EXCEPTION_TYPE: type(error).__qualname__})

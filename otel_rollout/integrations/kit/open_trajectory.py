@@ -16,15 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry.context import Context, attach, get_current
-from opentelemetry.trace import Span
 
 import otel_rollout
-from otel_rollout import runtime
-from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.capture import span_io
 from otel_rollout.capture.context import trajectory_in
-from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
+from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.recording.entered import ENTERED, Block
 
 
@@ -130,23 +126,12 @@ class OpenTrajectory:
             attributes: further attributes; those with the value None are left out.
             error: the exception, or the message, with which the operation failed.
         """
-        span = self._start(name, kind, times[0])
-        if span is None:
-            return
-        try:
-            put_value(span, semconv.INPUT_VALUE, input)
-            put_value(span, semconv.OUTPUT_VALUE, output)
-            set_attributes(span, attributes or {})
-            if error is not None:
-                fail(span, error)
-        finally:
-            span.end(times[1])
-
-    def _start(self, name: str, kind: str, start_ns: int) -> Span | None:
-        active, context, root = runtime.current(), self.trajectory.inside, self.trajectory.root
-        if active is None or context is None or root is None or not root.is_recording():
-            return None
-        return span_io.start(active, name, kind, root, context, start_ns)
+        context = self.trajectory.inside
+        if context is not None and self.is_recording:
+            operation = OpenOperation(
+                name, kind, context, input=input, attributes=attributes, start_ns=times[0]
+            )
+            operation.end(output=output, error=error, end_ns=times[1])
 
     def score(self, name: str, value: Any, comment: str | None = None) -> None:
         """Record a score of this trajectory, as :func:`otel_rollout.score` does. Never raises."""

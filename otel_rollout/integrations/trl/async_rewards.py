@@ -14,14 +14,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from opentelemetry import trace
-
 import otel_rollout
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.capture import span_io
-from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
+from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.integrations.kit.training_outcome import record_training_outcome
 from otel_rollout.integrations.trl import async_groups
 from otel_rollout.integrations.trl.async_rollouts import Rollout, rollouts_of
@@ -119,21 +116,18 @@ def _record_calls(loop: Any, rollouts: list[Rollout | None] | None, calls: list[
 
 
 def _record_call(rollout: Rollout, name: str, call: _RewardCall, index: int, size: int) -> None:
-    active, times = runtime.current(), call.times
-    if active is None or times is None:
+    if call.times is None:
         return
-    root = trace.get_current_span(rollout.context)
-    span = span_io.start(active, name, semconv.KIND_EVALUATOR, root, rollout.context, times[0])
-    if span is None:
-        return
-    try:
-        set_attributes(span, {"rollout.batch_size": size})
-        if index < len(call.rewards):
-            put_value(span, semconv.OUTPUT_VALUE, call.rewards[index])
-        if call.error is not None:
-            fail(span, call.error)
-    finally:
-        span.end(times[1])
+    start_ns, end_ns = call.times
+    operation = OpenOperation(
+        name,
+        semconv.KIND_EVALUATOR,
+        rollout.context,
+        attributes={"rollout.batch_size": size},
+        start_ns=start_ns,
+    )
+    reward = call.rewards[index] if index < len(call.rewards) else None
+    operation.end(output=reward, error=call.error, end_ns=end_ns)
 
 
 # --- scores ------------------------------------------------------------------------------------------------
