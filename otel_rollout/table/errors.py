@@ -27,6 +27,8 @@ _DAMAGED: Final = (
 )  # fmt: skip
 _VANISHED: Final = ("File not found", "Path does not exist", "kind: NotFound", "No such file or directory")
 """Signs that a file was removed between its listing and its reading: the table changes just now."""
+_GAP: Final = "found gap"
+"""Sign that a listing of the log lacks an entry: one that was written meanwhile, or one that is gone."""
 _TEMPORARY_CLASSES: Final = ("CommitFailedError", "PanicException")
 
 
@@ -44,6 +46,10 @@ class TableError(Exception):
 
 class NoTableError(TableError):
     """There is no table yet."""
+
+
+class IncompleteListingError(TableError):
+    """A listing of the table's log lacks an entry between two others."""
 
 
 def described(error: BaseException, location: Location) -> TableError:
@@ -72,6 +78,10 @@ def described(error: BaseException, location: Location) -> TableError:
         )
     if name == "TableNotFoundError":
         return NoTableError(f"There is no table at {location.uri}.")
+    if _GAP in words:
+        return IncompleteListingError(
+            f"The log of the table at {location.uri} lacks an entry ({_reason(words)}).", is_temporary=True
+        )
     if _has(words, _DAMAGED):
         return TableError(
             f"The table at {location.uri} is damaged: its log, in _delta_log, cannot be read "

@@ -132,8 +132,8 @@ class Lease:
     def _is_in(self, table: DeltaTable, until: int, removed: Sequence[RemoveAction]) -> bool:
         """Return whether the version that was read has the commit; check that it may follow otherwise."""
         found = table.transaction_version(APPLICATION)
-        if found == until:
-            return True
+        if found == until and _holder(table) == self._holder:
+            return True  # the answer to the commit was lost
         if found != self._until:
             raise LeaseLostError(
                 f"Another process has taken over the table at {self._store.location.uri}: it does the rest."
@@ -167,8 +167,7 @@ class Lease:
 def _held(store: Store, table: DeltaTable, until: int) -> str:
     """Return the sentence that names the holder."""
     with store.describing():
-        named = (entry.get(HOLDER) for entry in table.history(_SEARCHED))
-        holder = next((name for name in named if name), "another process")
+        holder = _holder(table) or "another process"
     end = datetime.fromtimestamp(until / _MICROSECONDS, timezone.utc)
     return (
         f"The table at {store.location.uri} is being compacted or pruned by {holder}, which has until "
@@ -176,6 +175,11 @@ def _held(store: Store, table: DeltaTable, until: int) -> str:
     )
 
 
+def _holder(table: DeltaTable) -> str | None:
+    """Return the name of the process whose commit has the lease; None if that commit is too old."""
+    return next((name for entry in table.history(_SEARCHED) if (name := entry.get(HOLDER))), None)
+
+
 def _now() -> int:
-    """Return the time in microseconds: no two leases have the same version."""
+    """Return the time in microseconds; two processes may ask in the same one."""
     return time.time_ns() // 1000

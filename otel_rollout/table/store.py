@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.table import errors, schema
-from otel_rollout.table.errors import NoTableError, TableError
+from otel_rollout.table.errors import IncompleteListingError, NoTableError, TableError
 from otel_rollout.table.location import Location
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _COMMIT_RETRIES: Final = 100
 """Attempts of one commit beside other writers' commits; deltalake makes them."""
 _ATTEMPTS: Final = 5
-"""Attempts to begin a table, or to add columns, beside other writers that do the same."""
+"""Attempts to open a table that changes, to begin one, or to add columns, beside other writers."""
 _MAX_PAUSE: Final = 0.5
 """Maximum seconds between these attempts; the pause is random."""
 _COMPRESSION_LEVEL: Final = 3
@@ -57,6 +57,14 @@ class Store:
         Raises:
             TableError: there is no table, or it is not readable, not a rollout table, newer or damaged.
         """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._opened()
+            except IncompleteListingError:
+                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+        return self._opened()
+
+    def _opened(self) -> DeltaTable:
         with self.describing():
             from deltalake import DeltaTable
 

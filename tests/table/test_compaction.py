@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from otel_rollout.table import compaction
+from otel_rollout.table import compaction, lease
 from otel_rollout.table.data_files import FileReader
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease, LeaseHeldError, LeaseLostError
@@ -127,6 +128,21 @@ def test_process_that_lost_its_lease_commits_nothing(tmp_path: Path) -> None:
     assert all_rows(path) == before
     assert live_files(path) == files
     assert Lease.acquire(store) is not None  # the paused one has not kept it from others
+
+
+def test_two_processes_that_ask_in_one_microsecond_do_not_share_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have read the table before the first one commits."""
+    store = filled(tmp_path / "table", "a")
+    monkeypatch.setattr(lease, "_now", lambda: 1_800_000_000_000_000)
+    second = Lease(store, None)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    first = Lease(store, None)
+    first.commit()
+    with pytest.raises(LeaseLostError, match="has taken over the table at"):
+        second.commit()
+    first.commit()
 
 
 def is_stopped(pid: int) -> bool:

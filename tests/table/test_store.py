@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.table.errors import TableError
+from otel_rollout.table.errors import IncompleteListingError, TableError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of
 from otel_rollout.table.store import Store
+from tests.table.exactness import filled
 from tests.table.tables import appended_rows, asked
 
 _WRITER = "a"
@@ -79,3 +80,18 @@ def test_damaged_table_is_a_permanent_error(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="is damaged") as raised:
         commit(store, 2)
     assert not raised.value.is_temporary
+
+
+def test_log_entry_that_a_listing_misses_is_looked_for_again(tmp_path: Path) -> None:
+    """A directory is not listed at one moment: a listing may have an entry and lack the one before it."""
+    store = filled(tmp_path / "table", "a")
+    entry = tmp_path / "table" / "_delta_log" / f"{2:020}.json"
+    hidden = entry.rename(tmp_path / "hidden")
+    with pytest.raises(IncompleteListingError, match="lacks an entry"):
+        store.open()
+    back = threading.Timer(0.1, hidden.rename, [entry])
+    back.start()
+    try:
+        assert store.open().version() == 3
+    finally:
+        back.join()
