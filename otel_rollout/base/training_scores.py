@@ -12,7 +12,8 @@ ADVANTAGE: Final = "advantage"
 RETURN: Final = "return"
 """The return; of returns per token, their mean over the trained tokens."""
 TRAINED_REWARD: Final = "trained_reward"
-"""The reward from which the trainer computed the advantage: the sum over the trajectory's tokens, after penalties."""
+"""The reward from which the trainer computed the advantage: the sum over the trajectory's tokens, after
+penalties."""
 KL_PENALTY: Final = "kl_penalty"
 """What a KL penalty took off the reward: the sum over the trajectory's tokens."""
 TRAINED: Final = "trained"
@@ -37,5 +38,5 @@ LOGPROB_DIFF_LIMIT: Final = 0.1
 """Difference above which a token counts for ``LOGPROB_DIFF_SHARE``, in nats."""
 IMPORTANCE_RATIO: Final = "importance_ratio"
 """Mean weight by which the trainer corrects for the sampler's policy, over the trained tokens."""
-TRAINING_TOKENS: Final = "training_tokens"  # noqa: S105 - no password
+TRAINING_TOKENS: Final = "training_tokens"
 """Number of tokens whose values per token are stored with this score; only on request."""

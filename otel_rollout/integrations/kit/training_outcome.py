@@ -16,8 +16,8 @@ from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 class TrainingOutcomes:
     """What training made of a batch, one entry per trajectory.
 
-    Each attribute is a list, or an array of numpy or torch of shape (batch,); None where nothing is known. The
-    meanings are those of :mod:`otel_rollout.base.training_scores`.
+    Each attribute is a list, or an array of numpy or torch of shape (batch,); None where nothing is known.
+    The meanings are those of :mod:`otel_rollout.base.training_scores`.
 
     Attributes:
         reason: why the loss does not use a trajectory; counts where ``trained`` is false.
