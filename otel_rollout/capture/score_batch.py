@@ -65,17 +65,26 @@ def score_batch(
             return
         settings = active.settings
         named = {"step": step, "sample_index": sample_index, "rollout_n": rollout_n, "validate": validate}
+        scores, comments = _mapping("scores", scores), _mapping("comments", comments)
         project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
         rows = rows_of(trajectory, named, _size_of(scores), project, active.sampling)
         if rows is None or not rows.number:
             return
         values = _score_columns(active, scores, rows.number)
         names = {column.name for column in values}
-        _record(active, rows, [*values, *_comment_columns(comments or {}, names, rows.number)])
-        if token_values and settings.training_tokens:
-            _record(active, rows, _token_columns(token_values, rows.number))
+        _record(active, rows, [*values, *_comment_columns(comments, names, rows.number)])
+        if token_values is not None and settings.training_tokens:
+            _record(active, rows, _token_columns(_mapping("token_values", token_values), rows.number))
     except Exception as error:  # noqa: BLE001
         fault("recording the scores of a batch", error)
+
+
+def _mapping(name: str, given: Any) -> Mapping[str, Any]:
+    """Return an argument that maps names to values; warn of any other, and return an empty one."""
+    if given is None or isinstance(given, Mapping):
+        return given or {}
+    warn_once(f"score_batch() ignores {name}=, which is a {type(given).__name__}; give a dict of names and values")
+    return {}
 
 
 def _size_of(scores: Mapping[str, Any]) -> int:
@@ -85,10 +94,11 @@ def _size_of(scores: Mapping[str, Any]) -> int:
 
 def _is_of_batch(what: str, values: Any, rows: int) -> bool:
     """Return whether an argument has an entry for each trajectory; warn if not."""
-    if len(values) == rows:
+    number = len(values) if captured.is_column(values) else 1
+    if number == rows and captured.is_column(values):
         return True
     warn_once(
-        f"score_batch() recorded no {what}: it has {len(values)} entries for {rows} trajectories",
+        f"score_batch() recorded no {what}: it has {number} entries for {rows} trajectories",
         f"score batch {what}",
     )
     return False
