@@ -83,7 +83,9 @@ def _mapping(name: str, given: Any) -> Mapping[str, Any]:
     """Return an argument that maps names to values; warn of any other, and return an empty one."""
     if given is None or isinstance(given, Mapping):
         return given or {}
-    warn_once(f"score_batch() ignores {name}=, which is a {type(given).__name__}; give a dict of names and values")
+    warn_once(
+        f"score_batch() ignores {name}=, which is a {type(given).__name__}; give a dict of names and values"
+    )
     return {}
 
 

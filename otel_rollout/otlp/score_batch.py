@@ -28,6 +28,7 @@ SPAN_NAME: Final = "score batch"
 _HEAD: Final = writer.head_of(semconv.SCORE_BATCH_DATA) + b'{"bytesValue":"'
 _TAIL: Final = b'"}}'
 _SPANS: Final = b'"spans":['
+_TOKENS: Final = b'"key":"%b' % semconv.TOKENS_PREFIX.encode()
 _INTERNAL: Final = 1
 _LOCAL_ROOT: Final = 0x03 | writer.HAS_IS_REMOTE
 _BELOW_REMOTE: Final = _LOCAL_ROOT | writer.IS_REMOTE
@@ -102,6 +103,17 @@ def steps_in(line: bytes, start: int = 0) -> Counter[StepKey]:
     """Count the spans for which a line counts by step, from the span number ``start`` on."""
     batch = batch_in(line)
     return Counter([step_of(line)] if batch is None else map(step_of, batch.lines(start)))
+
+
+def without_tokens(line: bytes) -> bytes:
+    """Return the line of a score without its values per token."""
+    if _TOKENS not in line:
+        return line
+    data = orjson.loads(line)
+    for span in spans_of_json(data):
+        tokens = {name for name in span.scalars() if name.startswith(semconv.TOKENS_PREFIX)}
+        span.replace(tokens, {})
+    return orjson.dumps(data) + b"\n"
 
 
 class _Row(NamedTuple):

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.score_batch import expanded, is_batch
+from otel_rollout.spool.files import lines_of
 from tests.spool_reader import segment_lines, segments_below
 
 Found = tuple[Any, ...]
@@ -265,8 +267,6 @@ def test_values_per_token_are_recorded_only_on_request(fresh_process, tmp_path):
             {"a": [1, 2, 3]}, step=1, sample_index=[1, 2, 3], token_values={"logprob": arrays, "bad": [1]}
         )
         otel_rollout.shutdown(60)
-        from otel_rollout.spool.files import lines_of
-
         found = found_in([line for path in segments_below(directory) for line in lines_of(path)])
         tokens = [(value, row) for name, value, _, row, *_ in found if name == "training_tokens"]
         assert tokens == ([(2.0, 1), (0.0, 3)] if is_asked else [])
@@ -280,14 +280,10 @@ def test_a_large_batch_of_values_per_token_takes_several_lines(fresh_process, tm
     arrays = [np.arange(50_000, dtype=np.float32) + row for row in range(40)]
     score_batch({}, step=1, sample_index=np.arange(40), token_values={"logprob": arrays})
     report = otel_rollout.shutdown(60)
-    from otel_rollout.spool.files import lines_of
-
     written = [line for path in segments_below(tmp_path / "s") for line in lines_of(path) if is_batch(line)]
     assert len(written) > 1
     assert max(map(len, written)) < 4 << 20
     spans = [span for line in written for each in expanded(line) for span in spans_of(each)]
-    import orjson
-
     for span in spans:
         row = span.attributes[semconv.SAMPLE_INDEX]
         assert orjson.loads(span.attributes["rollout.tokens.logprob"]) == arrays[row].tolist()
