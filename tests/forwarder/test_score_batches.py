@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -119,7 +120,7 @@ def test_forwarder_killed_at_any_time_loses_and_repeats_nothing(
     for step in range(4):
         score_batch({"a": np.ones(900)}, step=step, sample_index=np.arange(900))
         (node_dir,) = wait_for(lambda: layout.node_directories(tmp_path / "spool"))
-        pid = wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
+        pid = wait_for(functools.partial(forwarder_pid, node_dir), what="a forwarder")
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
     report = otel_rollout.shutdown(90)
