@@ -30,10 +30,10 @@ def test_each_value_of_each_trajectory_is_feedback(fresh_process, tmp_path, uri,
     training_batch.record_batch(early, token_values=tokens)
     training_batch.record_trajectories()
     wait_for(
-        lambda: otel_rollout.status().exporters["mlflow"].delivered > 2 * training_batch.SIZE, what="delivery"
+        lambda: otel_rollout.status().exporters["mlflow"].delivered > 2 * training_batch.SIZE, 300, "delivery"
     )
     training_batch.record_batch(late)
-    report = otel_rollout.shutdown(120)
+    report = otel_rollout.shutdown(300)
     values = training_batch.expected(early)
     for key, newer in training_batch.expected(late).items():
         values[key] |= newer
