@@ -25,6 +25,7 @@ from otel_rollout.base import logs as _logs
 from otel_rollout.base.errors import internal_errors as _internal_errors
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
+from otel_rollout.capture.score_batch import score_batch
 from otel_rollout.capture.scores import score
 from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr
 from otel_rollout.launch import at_exit as _at_exit
@@ -55,6 +56,7 @@ __all__ = [
     "rollout_trace_attr",
     "rollout_trace_op",
     "score",
+    "score_batch",
     "shutdown",
     "status",
     "tracer_provider",

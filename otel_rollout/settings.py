@@ -345,6 +345,13 @@ class Settings:
         setting_parsers.flag,
         False,
     )
+    training_tokens: bool = _setting(
+        "OTEL_ROLLOUT_TRAINING_TOKENS",
+        "`true` records the values per token that training computed, such as log probabilities, once for "
+        "each trajectory. See docs/operations.md.",
+        setting_parsers.flag,
+        False,
+    )
     step_metrics: StepMetrics = _setting(
         "OTEL_ROLLOUT_STEP_METRICS",
         "`mlflow` writes rewards, turns, tokens, errors and durations of each step as metrics into the "

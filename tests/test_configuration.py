@@ -69,6 +69,7 @@ def test_every_setting_is_read_from_its_variable():
         "outcome_deadline": ("60", 60.0),
         "keep": ("true", True),
         "metrics": ("true", True),
+        "training_tokens": ("true", True),
         "step_metrics": ("MLflow", "mlflow"),
         "shutdown_timeout": ("1.5", 1.5),
         "instrument": ("openai,langchain", "openai,langchain"),

@@ -38,7 +38,7 @@ _NOT_ATTRIBUTES: Final = frozenset(
         semconv.OUTPUT_MIME_TYPE,
     }
 )
-_NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX)
+_NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX, semconv.TOKENS_PREFIX)
 
 
 def kind_of(attributes: Mapping[str, Any]) -> str | None:

@@ -20,8 +20,10 @@ from otel_rollout.account.report import (
 )
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
+from otel_rollout.otlp.score_batch import spans_in, steps_in
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.private_files import ForeignFileError, check_private, open_private
+from otel_rollout.spool.recorded_lines import place_of
 from otel_rollout.spool.root_table import read_open
 
 if TYPE_CHECKING:
@@ -127,7 +129,10 @@ def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[Ledge
     ledger = read_ledger(node_dir)
     for _ in range(_MAX_COUNTS):
         pending = {
-            name: sum(chunk.count(b"\n") for chunk in _pending(node_dir, ledger.cursors.get(name, {})))
+            name: sum(
+                max(1, spans_in(line) - passed)
+                for line, passed in _pending(node_dir, ledger.cursors.get(name, {}))
+            )
             + len(ledger.held.get(name, ()))
             for name in exporters
         }
@@ -189,19 +194,33 @@ def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> Exporte
     )
 
 
-def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
-    """Yield the bytes after an exporter's cursors, from segments and journals."""
+def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines that an exporter's cursors have not passed, from segments and journals.
+
+    Each comes with the number of its spans that the cursor has passed.
+    """
     for name in layout.segments(node_dir):
-        size = cursors.get(name.stem, 0)
         try:
-            with open(node_dir / name.file, "rb", opener=open_private) as file:
-                file.seek(size)
-                while chunk := file.read(1 << 20):
-                    size += len(chunk)
-                    yield chunk
-        except OSError:  # the segment was removed because all exporters are done, or cannot be read
+            begin, passed = place_of(node_dir / name.file, cursors.get(name.stem, 0))
+        except OSError:  # it cannot be read
             continue
-        yield _owed(node_dir, name, size)
+        for line in _lines(_bytes_from(node_dir, name, begin)):
+            yield line, passed
+            passed = 0
+
+
+def _bytes_from(node_dir: Path, name: layout.SegmentName, begin: int) -> Iterator[bytes]:
+    """Yield the bytes of a segment from ``begin`` on, and those that its writer's journal owes."""
+    size = begin
+    try:
+        with open(node_dir / name.file, "rb", opener=open_private) as file:
+            file.seek(size)
+            while chunk := file.read(1 << 20):
+                size += len(chunk)
+                yield chunk
+    except OSError:  # the segment was removed because all exporters are done, or cannot be read
+        return
+    yield _owed(node_dir, name, size)
 
 
 def _owed(node_dir: Path, name: layout.SegmentName, size: int) -> bytes:
@@ -229,8 +248,8 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
     counts: dict[StepKey, StepCount] = {}
     for exporter in exporters:
         pending: Counter[StepKey] = Counter(ledger.held.get(exporter, ()))
-        for line in _lines(_pending(node_dir, ledger.cursors.get(exporter, {}))):
-            pending[step_of(line)] += 1
+        for line, passed in _pending(node_dir, ledger.cursors.get(exporter, {})):
+            pending.update(steps_in(line, passed))
         done = ledger.steps.get(exporter, {})
         for key in {*done, *pending}:
             tally = done.get(key, Tally())

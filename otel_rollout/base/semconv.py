@@ -59,6 +59,18 @@ trajectory's identity. Its span is the only one of its trace; whoever reads the 
 ORIGIN_PROCESS: Final = "process"
 ORIGIN_OUTSIDE: Final = "outside"
 ORIGIN_IDENTITY: Final = "identity"
+SCORE_BATCH: Final = "rollout.score_batch"
+"""str (JSON). On a span that records the scores of a whole batch: the columns of ``SCORE_BATCH_DATA``. The
+forwarder turns the span into an evaluation span for each score (:mod:`otel_rollout.otlp.score_batch`)."""
+SCORE_BATCH_NAMES: Final = "rollout.score_batch.names"
+"""list[str]. Names of the batch's scores."""
+SCORE_BATCH_TEXTS: Final = "rollout.score_batch.texts"
+"""list[str]. Labels, comments and identities of the batch that are text, each once."""
+SCORE_BATCH_DATA: Final = "rollout.score_batch.data"
+"""bytes. The numbers of the batch, column by column, little-endian."""
+TOKENS_PREFIX: Final = "rollout.tokens."
+"""``rollout.tokens.<name>``: str (JSON). On an evaluation span: a list of values per token that training
+computed."""
 MAX_SCORE_NAME_CHARS: Final = 250
 """Maximum characters of a score's name: MLflow's limit for the name of an assessment."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -200,27 +200,39 @@ def _finish(span: Span, name: str, value: Score, comment: str | None, origin: st
 
 def _score_value(name: object, value: Any) -> Score | None:
     """Return the value as it is recorded; warn and return None if it is no score."""
-    if not isinstance(name, str) or not 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
-        shown = f"a text of {len(name)} characters" if isinstance(name, str) else f"a {type(name).__name__}"
-        warn_once(
-            f"score() recorded nothing: name= is {shown}; give a text of 1 to "
-            f'{semconv.MAX_SCORE_NAME_CHARS} characters, as in score("reward", 1.0)',
-            once_for=f"score name {type(name)} {not name}",
-        )
+    if not is_score_name(name, "score"):
         return None
     try:
-        return _as_score(value)
+        return as_score(value)
     except Exception as error:  # noqa: BLE001 - raised by a method of the value
         pass_on(error)
         warn_once(
-            f"score({name[:_SHOWN_CHARS]!r}, …) recorded nothing: value= is a {type(value).__name__}, which "
-            "is no score; give a number, True or False, or a text",
+            f"score({str(name)[:_SHOWN_CHARS]!r}, …) recorded nothing: value= is a {type(value).__name__}, "
+            "which is no score; give a number, True or False, or a text",
             once_for=f"score value {type(value)}",
         )
         return None
 
 
-def _as_score(value: Any) -> Score:
+def is_score_name(name: object, function: str) -> TypeGuard[str]:
+    """Return whether a score may have a name; warn if not."""
+    if isinstance(name, str) and 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
+        return True
+    shown = f"a text of {len(name)} characters" if isinstance(name, str) else f"a {type(name).__name__}"
+    warn_once(
+        f"{function}() recorded nothing: name= is {shown}; give a text of 1 to "
+        f'{semconv.MAX_SCORE_NAME_CHARS} characters, as in score("reward", 1.0)',
+        once_for=f"{function} name {type(name)} {not name}",
+    )
+    return False
+
+
+def as_score(value: Any) -> Score:
+    """Return a value as it is recorded.
+
+    Raises:
+        Exception: the value is no score, or a method of it raises.
+    """
     if isinstance(value, Enum):
         value = value.value
     if not isinstance(value, (bool, int, float, str)) and hasattr(value, "item"):

@@ -16,6 +16,7 @@ from otel_rollout import settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.cli import replay, runs, sources
 from otel_rollout.cli.table import errors_reported
+from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.segments import MAX_LINE_BYTES
@@ -142,4 +143,4 @@ def _lines_of_file(path: Path) -> Iterable[bytes]:
             return [orjson.dumps(orjson.loads(path.read_bytes())) + b"\n"]
         except ValueError:  # JSON Lines
             pass
-    return files.lines_of(path)
+    return (span for line in files.lines_of(path) for span in expanded(line))

@@ -88,8 +88,7 @@ class BatchCommits(BatchSender):
 
     def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
         """Commit lines as a new batch, or as the unfinished one unless the target has it."""
-        sent = self._to_export(lines)
-        unreadable: dict[Line, str] = {}
+        sent, unreadable = self._to_export(lines)
         if not sent:
             return None, unreadable
         if self.batch.ends is None:

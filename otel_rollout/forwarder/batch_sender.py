@@ -97,22 +97,27 @@ class BatchSender:
 
     def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
         """Export once; return the failure, and unreadable lines with their reasons."""
-        sent = self._to_export(lines)
+        sent, unreadable = self._to_export(lines)
         if not sent:
-            return None, {}
+            return None, unreadable
         if self._export_lines is not None:
             export_lines = self._export_lines
-            return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), {}
-        spans, unreadable = _decoded(sent)
+            return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), unreadable
+        spans = _decoded(sent, unreadable)
         return self._result_of(self._exporter.export, spans) if spans else None, unreadable
 
-    def _to_export(self, lines: Sequence[Line]) -> list[Line]:
-        """Return lines without those that are sampled out or wait for their trajectories."""
-        return [
+    def _to_export(self, lines: Sequence[Line]) -> tuple[list[Line], dict[Line, str]]:
+        """Return the lines that are exported now, and damaged lines with their reasons.
+
+        Lines that are sampled out, or wait for their trajectories, are in neither.
+        """
+        kept = [
             line
             for line in lines
             if not line.is_sampled_out and not (self._resolves_identities and line.is_by_identity)
         ]
+        damaged = {line: line.problem for line in kept if line.problem is not None}
+        return [line for line in kept if line not in damaged], damaged
 
     def _encoded(self, lines: Sequence[Line]) -> list[bytes]:
         return [line.recorded if self._reads_spool else line.exported.encoded for line in lines]
@@ -133,13 +138,12 @@ class BatchSender:
         return ExportFailure(FailureKind.UNAVAILABLE, "the exporter reports a failure without a reason")
 
 
-def _decoded(lines: Sequence[Line]) -> tuple[list[ReadableSpan], dict[Line, str]]:
-    """Return the spans of readable lines, and unreadable lines with their reasons."""
+def _decoded(lines: Sequence[Line], unreadable: dict[Line, str]) -> list[ReadableSpan]:
+    """Return the spans of readable lines; add unreadable lines with their reasons."""
     spans: list[ReadableSpan] = []
-    unreadable: dict[Line, str] = {}
     for line in lines:
         try:
             spans += line.exported.spans
         except UnreadableLineError as error:
             unreadable[line] = str(error)
-    return spans, unreadable
+    return spans

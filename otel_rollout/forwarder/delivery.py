@@ -34,6 +34,7 @@ from otel_rollout.forwarder.lines import Line, LineCache
 from otel_rollout.forwarder.live_trajectories import LiveTrajectories, running_roots
 from otel_rollout.forwarder.run_links import TrackerRunLink
 from otel_rollout.otlp.scan import StepKey, trace_id_of
+from otel_rollout.otlp.score_batch import without_tokens
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.layout import SegmentName
 
@@ -254,7 +255,10 @@ class Delivery:
         if not clock.is_due(waiting):
             return []
         batch = self._read(clock.limits.spans, clock.limits.bytes)
-        clock.restart(waiting - sum(len(line.recorded) for line in batch))
+        ends_of_batch = {line.segment: line.end for line in batch}
+        clock.restart(
+            waiting - sum(end - self._positions.get(stem, 0) for stem, end in ends_of_batch.items())
+        )
         return batch
 
     def _waiting_bytes(self) -> int:
@@ -276,6 +280,7 @@ class Delivery:
         """
         batch: list[Line] = []
         size = 0
+        room = self._scores.room if self._scores is not None else sys.maxsize
         for name in layout.segments(self._node_dir):
             end = sys.maxsize if ends is None else ends.get(name.stem, 0)
             position = self._positions.get(name.stem, 0)
@@ -283,6 +288,10 @@ class Delivery:
                 for line in self._lines.read(name, position, max_bytes - size) if position < end else ():
                     if line.end > end or not self._is_decided(line):  # later lines of the segment wait too
                         break
+                    if self._is_held(line):
+                        if not room:
+                            break
+                        room -= 1
                     size += len(line.recorded)
                     batch.append(line)
                     if len(batch) >= max_lines:
@@ -292,6 +301,10 @@ class Delivery:
             if size >= max_bytes:
                 break
         return batch
+
+    def _is_held(self, line: Line) -> bool:
+        """Return whether a line waits for its trajectory, once the cursor has passed it."""
+        return self._scores is not None and line.is_by_identity and not line.is_sampled_out
 
     def _is_decided(self, line: Line) -> bool:
         """Set whether a line is sampled out; return False while that is undecided."""
@@ -318,8 +331,9 @@ class Delivery:
         tallies: dict[StepKey, Tally] = {}
         held: list[HeldScore] = []
         for line in lines:
-            if self._scores is not None and line.is_by_identity and not line.is_sampled_out:
-                held.append(HeldScore(line.segment, line.end, line.recorded, time.time()))
+            if self._is_held(line):
+                recorded = without_tokens(line.recorded)
+                held.append(HeldScore(line.segment, line.end, recorded, time.time()))
                 continue
             tally = tallies.setdefault(line.step, Tally())
             if line.is_sampled_out:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -41,7 +41,12 @@ LAST_WAIT: Final = 10.0
 """Seconds that scores wait after the last process of this machine has ended, and all else is delivered."""
 LAST_INTERVAL: Final = 2.0
 """Maximum seconds between searches in that time."""
-SCORES_PER_SEARCH: Final = 1000
+MAX_HELD: Final = 20_000
+"""Scores that wait at most; before further ones the cursor of their segment waits."""
+SCORES_PER_EXPORT: Final = 1000
+"""Maximum scores that are exported at once."""
+_STEPS_PER_SEARCH: Final = 10
+"""Maximum steps whose trajectories are in memory at once."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 _REASONS: Final = {
@@ -52,11 +57,20 @@ _REASONS: Final = {
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A held score, decoded."""
+    """A held score, and the identity that it names."""
 
     held: HeldScore
-    span: ReadableSpan
     identity: TrajectoryIdentity
+
+    @property
+    def span(self) -> ReadableSpan:
+        """The score's span."""
+        return TraceLine(self.held.line).spans[0]
+
+    @property
+    def step(self) -> TrajectoryIdentity:
+        """The identity of the trajectory's step: one search finds all its trajectories."""
+        return self.identity._replace(sample_index="", rollout_n="", run="")
 
 
 class IdentityScores:
@@ -82,7 +96,7 @@ class IdentityScores:
         self._exporter = exporter
         self._policy = policy
         self._dead_letters = dead_letters
-        self._held: dict[tuple[str, int], HeldScore] | None = None
+        self._held: dict[tuple[str, int], _Wanted] | None = None
         self._next_search = 0.0
         self._searches = 0
         self._over_since: float | None = None
@@ -93,7 +107,12 @@ class IdentityScores:
     @property
     def held(self) -> Sequence[HeldScore]:
         """The scores that wait."""
-        return list((self._held or {}).values())
+        return [one.held for one in (self._held or {}).values()]
+
+    @property
+    def room(self) -> int:
+        """Number of further scores that may wait."""
+        return MAX_HELD - len(self._held or {})
 
     @property
     def is_empty(self) -> bool:
@@ -109,7 +128,7 @@ class IdentityScores:
         """Add scores that the ledger holds now, and search for their trajectories soon."""
         for score in scores:
             self._held = {} if self._held is None else self._held
-            self._held[score.segment, score.end] = score
+            self._held[score.segment, score.end] = _wanted(score)
             self._next_search, self._searches = 0.0, 0
 
     def is_due(self) -> bool:
@@ -135,8 +154,11 @@ class IdentityScores:
         self._running = {*running, *(one._replace(rollout_n="") for one in running)}
         added: dict[StepKey, Tally] = {}
         failure = None
-        for chunk in chunks(self.held, SCORES_PER_SEARCH):
-            failure = self._resolve(ledger, [self._decoded(held) for held in chunk], added)
+        by_step: dict[TrajectoryIdentity, list[_Wanted]] = {}
+        for one in (self._held or {}).values():
+            by_step.setdefault(one.step, []).append(one)
+        for steps in chunks(by_step.values(), _STEPS_PER_SEARCH):
+            failure = self._resolve(ledger, steps, added)
             if failure is not None:
                 _logger.warning("%s: scores wait for their trajectories: %s", self._name, failure.message)
                 break
@@ -150,19 +172,34 @@ class IdentityScores:
         return min(pause, LAST_INTERVAL) if is_over else pause
 
     def _resolve(
-        self, ledger: Ledger, wanted: Sequence[_Wanted], added: dict[StepKey, Tally]
+        self, ledger: Ledger, steps: Sequence[Sequence[_Wanted]], added: dict[StepKey, Tally]
     ) -> ExportFailure | None:
-        found = self._exporter.find_trajectories([one.identity for one in wanted])
+        """Search for the trajectories of some steps, once; deliver or reject the steps' scores."""
+        found = self._exporter.find_trajectories([wanted[0].identity for wanted in steps])
         if isinstance(found, ExportFailure):
             return found
         by_identity: dict[TrajectoryIdentity, list[Candidate[str]]] = {}
         for candidate in found:
             key = candidate.identity._replace(rollout_n="", run="")
             by_identity.setdefault(key, []).append(candidate)
+        for wanted in chunks((one for of_step in steps for one in of_step), SCORES_PER_EXPORT):
+            failure = self._settle(ledger, wanted, by_identity, added)
+            if failure is not None:
+                return failure
+        return None
+
+    def _settle(
+        self,
+        ledger: Ledger,
+        wanted: Sequence[_Wanted],
+        by_identity: Mapping[TrajectoryIdentity, Sequence[Candidate[str]]],
+        added: dict[StepKey, Tally],
+    ) -> ExportFailure | None:
+        """Deliver scores whose trajectories are found; reject those whose search has ended."""
         resolved: list[tuple[_Wanted, Candidate[str]]] = []
         unresolved: dict[Unresolved, list[_Wanted]] = {}
         for one in wanted:
-            candidates = by_identity.get(one.identity._replace(rollout_n="", run=""), [])
+            candidates = by_identity.get(one.identity._replace(rollout_n="", run=""), ())
             result = self._result(one, candidates)
             if isinstance(result, ExportFailure):
                 return result
@@ -198,7 +235,7 @@ class IdentityScores:
     def _is_late(self, one: _Wanted) -> bool:
         held = one.held
         if one.identity in self._running and self._held is not None:
-            self._held[held.segment, held.end] = held._replace(since=time.time())
+            self._held[held.segment, held.end] = replace(one, held=held._replace(since=time.time()))
             return False
         if self._over_since is not None and time.monotonic() - self._over_since >= LAST_WAIT:
             return True
@@ -262,9 +299,9 @@ class IdentityScores:
         for step, tally in tallies.items():
             added[step] = added.get(step, Tally()) + tally
 
-    def _decoded(self, held: HeldScore) -> _Wanted:
-        span = TraceLine(held.line).spans[0]
-        return _Wanted(held, span, _identity_of(span))
+
+def _wanted(held: HeldScore) -> _Wanted:
+    return _Wanted(held, _identity_of(TraceLine(held.line).spans[0]))
 
 
 def _identity_of(span: ReadableSpan) -> TrajectoryIdentity:

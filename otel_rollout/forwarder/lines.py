@@ -15,9 +15,10 @@ from typing import Final
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.otlp.reader import TraceLine, UnreadableLineError
 from otel_rollout.otlp.scan import StepKey, step_of
+from otel_rollout.otlp.score_batch import is_batch
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
-from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
+from otel_rollout.spool.recorded_lines import recorded_lines
 
 CACHE_BYTES: Final = 32 << 20
 """Bytes of recorded lines kept for exporters; lines take about three times as much memory."""
@@ -57,6 +58,12 @@ class Line:
         self._exported: TraceLine | None = None
         self._step: StepKey | None = None
         self._is_by_identity: bool | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why no exporter gets the line; None if exporters get it."""
+        # The scores of a readable batch are lines of their own.
+        return "the batch of scores is damaged" if is_batch(self.recorded) else None
 
     @property
     def step(self) -> StepKey:
@@ -176,7 +183,7 @@ class LineReader:
                 unread = None
             else:
                 if unread is None:
-                    unread = segments.complete_lines(self._node_dir / name.file, position, sys.maxsize)
+                    unread = recorded_lines(self._node_dir / name.file, position, sys.maxsize)
                 found = next(unread, None)
                 if found is None:
                     return

@@ -23,7 +23,8 @@ from otel_rollout.forwarder.tail_rules import TailRules, TrajectoryOutcome, traj
 from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.recording.sampling import Group
 from otel_rollout.settings import Settings
-from otel_rollout.spool import layout, segments
+from otel_rollout.spool import layout
+from otel_rollout.spool.recorded_lines import recorded_lines
 from otel_rollout.spool.root_table import read_open
 
 POLL_INTERVAL = 0.2
@@ -166,7 +167,7 @@ class TailSampling:
         for name in layout.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
             try:
-                for line, end in segments.complete_lines(self._node_dir / name.file, position, READ_BYTES):
+                for line, end in recorded_lines(self._node_dir / name.file, position, READ_BYTES):
                     is_new = True
                     self._add(line)
                     self._positions[name.stem] = end

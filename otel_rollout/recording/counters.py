@@ -55,25 +55,25 @@ class Counters:
         self._skips = dict.fromkeys(SKIP_REASONS, 0)
         self._is_abandoned = False
 
-    def drop(self, reason: str, identity: Identity) -> bool:
-        """Count a span that was not recorded; return False, for ``return drop(...)``."""
+    def drop(self, reason: str, identity: Identity, spans: int = 1) -> bool:
+        """Count spans that were not recorded; return False, for ``return drop(...)``."""
         if self._is_abandoned:
             return False
         with self.lock:
-            total = self._drops[reason] = self._drops[reason] + 1
-            self._journal.drop(*identity.step, reason)
-        if total == 1:
+            total = self._drops[reason] = self._drops[reason] + spans
+            self._journal.drop(*identity.step, reason, spans)
+        if total == spans:
             _logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
         return False
 
-    def skip(self, reason: str) -> None:
-        """Count a trajectory or a score that is not recorded on purpose."""
+    def skip(self, reason: str, number: int = 1) -> None:
+        """Count a trajectory or scores that are not recorded on purpose."""
         if self._is_abandoned:
             return
         with self.lock:
-            total = self._skips[reason] = self._skips[reason] + 1
+            total = self._skips[reason] = self._skips[reason] + number
             self._journal.skip(reason, total)
-        if total == 1 and reason in _SKIP_WARNINGS:
+        if total == number and reason in _SKIP_WARNINGS:
             _logger.warning("otel-rollout: %s; further ones are counted", _SKIP_WARNINGS[reason])
 
     def recorded_by(self, scope: str) -> None:

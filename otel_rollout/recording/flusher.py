@@ -55,7 +55,8 @@ class Flusher:
         is_closing: whether the writer records no more lines.
         is_stalled: whether a caller has waited in vain. Then no caller waits until the thread has caught up.
         obstacle: the reason why lines cannot be written at present, one of DROP_REASONS; None: no obstacle.
-        postponed: lines that a thread recorded while it was in the middle of another line.
+        postponed: lines that a thread recorded while it was in the middle of another line, with the other
+            arguments of ``write``.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class Flusher:
         lock: threading.Lock,
         counters_lock: threading.RLock,
         recreate: Callable[[], object],
-        write: Callable[[Line, Identity], object],
+        write: Callable[[Line, Identity, int, bool], object],
         observe: Callable[[bytes], object] | None = None,
     ) -> None:
         self.is_idle = self.is_hurried = self.is_closing = self.is_stalled = False
         self.obstacle: str | None = None
-        self.postponed: collections.deque[tuple[Line, Identity]] = collections.deque()
+        self.postponed: collections.deque[tuple[Line, Identity, int, bool]] = collections.deque()
         self._node_dir = node_dir
         self._journal = journal
         self._table = table

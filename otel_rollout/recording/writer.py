@@ -17,6 +17,7 @@ from typing import Final
 
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
+from otel_rollout.otlp.score_batch import around_data
 from otel_rollout.recording.counters import Counters, Counts
 from otel_rollout.recording.flusher import Flusher, Line
 from otel_rollout.recording.identity import NO_IDENTITY, Identity
@@ -126,18 +127,22 @@ class SegmentWriter:
         """Count a span that was started."""
         self._journal.started[0] += 1
 
-    def write(self, body: Line, identity: Identity = NO_IDENTITY) -> bool:
+    def write(
+        self, body: Line, identity: Identity = NO_IDENTITY, spans: int = 1, is_redacted: bool = False
+    ) -> bool:
         """Record one line given without its resource head.
 
         Args:
             body: the line; a long one in pieces.
             identity: identity of the line's trajectory; a line that is not recorded is counted for its step.
+            spans: number of spans for which the line counts.
+            is_redacted: whether the line is redacted already.
 
         Returns:
             Whether the line was recorded. If not, the line was counted as dropped, unless the writer is
             closed.
         """
-        if self._redact is not None:
+        if self._redact is not None and not is_redacted:
             try:
                 body = self._redact(_whole(body))
             except Exception as error:  # noqa: BLE001 - of the application: never write an unredacted line
@@ -150,18 +155,19 @@ class SegmentWriter:
         # `try`.
         if lock.locked():
             if _is_inside_write():
-                return self._postpone(body, identity)
+                return self._postpone(body, identity, spans)
             if flusher.is_stalled or not self._is_free_soon():
                 flusher.is_stalled = True
-                return self.counters.drop("journal_full", identity)
+                return self.counters.drop("journal_full", identity, spans)
         with lock:
             if flusher.is_closing:  # ended after shutdown(): the span counts as unfinished
                 return False
             journal, head = self._journal, self._segment.head
-            appended = (
-                journal.append(head, body) if type(body) is bytes else journal.append_long((head, *body))
-            )
-            if not appended and not self._append_when_possible(head + _whole(body), identity):
+            if type(body) is bytes:
+                appended = journal.append(head, body)
+            else:
+                appended = journal.append_long((head, *body), spans)
+            if not appended and not self._append_when_possible(head + _whole(body), identity, spans):
                 return False
             if flusher.is_idle:
                 flusher.is_idle = False
@@ -170,11 +176,29 @@ class SegmentWriter:
                 flusher.hurry()
             return True
 
-    def _postpone(self, body: Line, identity: Identity) -> bool:
+    def write_batch(self, body: bytes, data: bytes, identity: Identity, scores: int) -> bool:
+        """Record the line of a batch of scores.
+
+        Args:
+            body: the line without the batch's data.
+            data: numbers, in which redaction has nothing to look for.
+            identity: identity that the trajectories share.
+            scores: number of scores.
+        """
+        self._journal.started[0] += scores
+        try:
+            before, after = around_data(body if self._redact is None else self._redact(body))
+        except Exception as error:  # noqa: BLE001 - of the application: never write an unredacted line
+            self.counters.drop("redaction", identity, scores)
+            pass_on(error)
+            return False
+        return self.write((before, data, after), identity, scores, is_redacted=True)
+
+    def _postpone(self, body: Line, identity: Identity, spans: int) -> bool:
         """Leave a line to the flusher: this thread is in the middle of another line."""
         if len(self._flusher.postponed) >= _MAX_POSTPONED:
-            return self.counters.drop("journal_full", identity)
-        self._flusher.postponed.append((body, identity))
+            return self.counters.drop("journal_full", identity, spans)
+        self._flusher.postponed.append((body, identity, spans, True))
         self._flusher.wake()
         return True
 
@@ -186,14 +210,14 @@ class SegmentWriter:
                 return False
         return True
 
-    def _append_when_possible(self, line: bytes, identity: Identity) -> bool:
+    def _append_when_possible(self, line: bytes, identity: Identity, spans: int) -> bool:
         """Append a line that did not fit into the journal; False if the line was dropped."""
         journal = self._journal
         self._wait_for_room(min(len(line), journal.size))
         if len(line) > journal.size:
-            return self._write_past_journal(line, identity)
+            return self._write_past_journal(line, identity, spans)
         reason = self._flusher.obstacle or "journal_full"
-        return journal.append_long((line,)) or self.counters.drop(reason, identity)
+        return journal.append_long((line,), spans) or self.counters.drop(reason, identity, spans)
 
     def _wait_for_room(self, size: int) -> None:
         """Wait a bounded time for the flusher to free bytes; never for a stalled flusher."""
@@ -202,19 +226,19 @@ class SegmentWriter:
             flusher.hurry()
             flusher.is_stalled = not patience.sleep() and self._journal.room < size
 
-    def _write_past_journal(self, line: bytes, identity: Identity) -> bool:
+    def _write_past_journal(self, line: bytes, identity: Identity, spans: int) -> bool:
         """Write a line larger than the journal straight to the segment file.
 
         The journal has to be empty, because lines stay in order.
         """
         journal, segment = self._journal, self._segment
         if journal.room < journal.size:
-            return self.counters.drop("journal_full", identity)
+            return self.counters.drop("journal_full", identity, spans)
         length, recorded = segment.length, journal.recorded
         try:
             segment.write(line)
             journal.set_base(journal.written - segment.length)
-            journal.publish(journal.written, 1)
+            journal.publish(journal.written, spans)
         except BaseException as error:  # a full disk, or an exception of a signal handler
             if journal.recorded == recorded:  # not published: undo the write
                 segment.truncate(length)
@@ -222,7 +246,7 @@ class SegmentWriter:
             pass_on(error)
             if not isinstance(error, OSError):
                 raise
-            return self.counters.drop("disk", identity)
+            return self.counters.drop("disk", identity, spans)
         return True
 
     # --- Trajectories ---------------------------------------------------------------------------------------

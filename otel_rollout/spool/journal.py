@@ -9,7 +9,7 @@ File layout, little-endian::
 
     0     8   magic
     8     8   index of the valid slot of the two below (0 or 1)
-    16    16  slot 0: written (bytes ever appended), recorded (lines)
+    16    16  slot 0: written (bytes ever appended), recorded (spans)
     32    16  slot 1: written, recorded
     48    8   spans ever started
     56    8   base: value of `written` at which the current segment file began (signed)
@@ -24,7 +24,7 @@ File layout, little-endian::
               64 8×n numbers of dropped spans, in the order of DROP_REASONS
     16384 …   the ring; byte i of the stream lies at 16384 + i % size
 
-Length and number of lines are written to the slot that is not valid; then one byte makes this slot valid. So
+Length and number of spans are written to the slot that is not valid; then one byte makes this slot valid. So
 both change together, even if the process is killed. (``struct.pack_into`` clears its target first, so it
 cannot be used.) The number of started spans is changed in place, atomically. At any moment, at least as many
 spans are started as recorded.
@@ -46,6 +46,7 @@ from pathlib import Path
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp.scan import scope_of
+from otel_rollout.otlp.score_batch import spans_in
 from otel_rollout.spool.private_files import ForeignFileError, open_private, standard_streams_taken
 from otel_rollout.spool.scope_rows import ScopeRows, scopes_in
 
@@ -140,7 +141,7 @@ class Journal:
         self.publish(written + length, 1)  # after the copy, because this makes the line valid
         return True
 
-    def append_long(self, pieces: Sequence[bytes]) -> bool:
+    def append_long(self, pieces: Sequence[bytes], spans: int = 1) -> bool:
         """Append a line in any number of pieces, which may wrap around the ring's end."""
         written, size, ring = self.written, self.size, self._map
         if written + sum(map(len, pieces)) - self.flushed > size:
@@ -151,19 +152,19 @@ class Journal:
             ring[HEADER_BYTES + at : HEADER_BYTES + at + first] = piece[:first]
             ring[HEADER_BYTES : HEADER_BYTES + len(piece) - first] = piece[first:]
             written += len(piece)
-        self.publish(written, 1)
+        self.publish(written, spans)
         return True
 
-    def publish(self, written: int, lines: int = 0) -> None:
-        """Publish length and number of lines in the file, then to the flusher.
+    def publish(self, written: int, spans: int = 0) -> None:
+        """Publish length and number of spans in the file, then to the flusher.
 
         This order ensures that segments have only counted lines.
 
         Args:
             written: the new length.
-            lines: number of lines that were added.
+            spans: number of spans for which the added lines count.
         """
-        recorded = self.recorded + lines
+        recorded = self.recorded + spans
         slot = 1 - self._active
         at = _SLOTS[slot]
         # Python runs signal handlers after a call. So a handler raises here at the latest, and a line that is
@@ -215,7 +216,7 @@ class Journal:
             rest = waiting.find(b"\n") + 1  # the rest of a line that began in the segment
             self.flushed, waiting = self.flushed + rest, waiting[rest:]
         if forget:
-            forgotten = self.recorded - waiting.count(b"\n")
+            forgotten = self.recorded - sum(map(spans_in, waiting.splitlines()))
             self.recorded -= forgotten
             self.started[0] -= forgotten
             self._scopes.replace(fresh, _other_scopes_of(waiting))
@@ -253,11 +254,11 @@ class Journal:
         """Publish the number of trajectories or scores that were skipped for ``reason``."""
         self._put(_SKIPS + 8 * SKIP_REASONS.index(reason), total)
 
-    def drop(self, step: str, validate: bool, reason: str) -> None:
-        """Count a span of a step that was not recorded for ``reason``."""
+    def drop(self, step: str, validate: bool, reason: str, spans: int = 1) -> None:
+        """Count spans of a step that were not recorded for ``reason``."""
         at = self._row_of(step, validate) + _ROW_DROPS + 8 * DROP_REASONS.index(reason)
         (number,) = _number.unpack_from(self._map, at)
-        self._put(at, number + 1)
+        self._put(at, number + spans)
 
     def count_scope(self, scope: str) -> None:
         """Count a recorded span of another library."""

@@ -15,6 +15,7 @@ from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
+from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.errors import ViewerError
@@ -230,7 +231,8 @@ def _run_name(node_dir: Path) -> str:
 def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
     for path in paths:
         try:
-            yield from files.lines_of(_existing(path))
+            for line in files.lines_of(_existing(path)):
+                yield from expanded(line)
         except (OSError, ValueError) as error:
             _logger.warning("%s is skipped: %s", path, error)
 

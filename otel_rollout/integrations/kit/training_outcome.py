@@ -1,19 +1,84 @@
-"""Record what training made of a trajectory, under the same names for every framework."""
+"""Record what training made of trajectories, under the same names for every framework."""
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import otel_rollout
+from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 
-ADVANTAGE: Final = "advantage"
-"""Score: the advantage that the trainer computed for the trajectory."""
-TRAINED: Final = "trained"
-"""Score: whether the loss used the trajectory; if not, the comment is the reason."""
-TRAINED_TOKENS: Final = "trained_tokens"
-"""Score: number of tokens that the loss counts."""
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOutcomes:
+    """What training made of a batch, one entry per trajectory.
+
+    Each attribute is a list, or an array of numpy or torch of shape (batch,); None where nothing is known.
+    The meanings are those of :mod:`otel_rollout.base.training_scores`.
+
+    Attributes:
+        reason: why the loss does not use a trajectory; counts where ``trained`` is false.
+    """
+
+    advantage: Any = None
+    return_: Any = None
+    trained_reward: Any = None
+    kl_penalty: Any = None
+    trained: Any = None
+    trained_tokens: Any = None
+    trained_step: Any = None
+    policy_lag: Any = None
+    logprob_diff_mean: Any = None
+    logprob_diff_max: Any = None
+    logprob_diff_token: Any = None
+    logprob_diff_turn: Any = None
+    logprob_diff_share: Any = None
+    importance_ratio: Any = None
+    reason: Sequence[str | None] | None = None
+
+
+def record_training_outcomes(
+    outcomes: TrainingOutcomes,
+    *,
+    trajectory: Sequence[str | None] | None = None,
+    step: Any = None,
+    sample_index: Any = None,
+    rollout_n: Any = None,
+    validate: Any = False,
+    token_values: dict[str, Sequence[Any]] | None = None,
+) -> None:
+    """Record what training made of the trajectories of a batch. Never raises.
+
+    The trajectories are named by their ids, or by their identities, as in :func:`otel_rollout.score_batch`.
+
+    Args:
+        outcomes: what training made of them.
+        trajectory: ids of the trajectories.
+        step: their steps.
+        sample_index: their dataset rows.
+        rollout_n: their indices in their groups.
+        validate: whether their steps are validations.
+        token_values: name → for each trajectory one array of shape (tokens,), or None.
+    """
+    scores = {
+        name.rstrip("_"): values
+        for name, values in vars(outcomes).items()
+        if name != "reason" and values is not None
+    }
+    comments = {training_scores.TRAINED: outcomes.reason} if outcomes.reason is not None else None
+    otel_rollout.score_batch(
+        scores,
+        trajectory=trajectory,
+        step=step,
+        sample_index=sample_index,
+        rollout_n=rollout_n,
+        validate=validate,
+        comments=comments,
+        token_values=token_values,
+    )
 
 
 def record_training_outcome(
@@ -38,13 +103,13 @@ def record_training_outcome(
         return
     scores: dict[str, float | bool | int] = {}
     if advantage is not None and not math.isnan(advantage):
-        scores[ADVANTAGE] = advantage
+        scores[training_scores.ADVANTAGE] = advantage
     if trained is not None:
-        scores[TRAINED] = trained
+        scores[training_scores.TRAINED] = trained
     if trained_tokens is not None:
-        scores[TRAINED_TOKENS] = trained_tokens
+        scores[training_scores.TRAINED_TOKENS] = trained_tokens
     for name, value in scores.items():
-        comment = reason if name == TRAINED and not value else None
+        comment = reason if name == training_scores.TRAINED and not value else None
         if isinstance(trajectory, str):
             otel_rollout.score(name, value, comment=comment, trajectory=trajectory)
         else:

@@ -1,0 +1,42 @@
+"""Name the scores that say what training made of a trajectory.
+
+Integrations record them, the table and the pages show them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ADVANTAGE: Final = "advantage"
+"""The advantage that the trainer computed; of advantages per token, their mean over the trained tokens."""
+RETURN: Final = "return"
+"""The return; of returns per token, their mean over the trained tokens."""
+TRAINED_REWARD: Final = "trained_reward"
+"""The reward from which the trainer computed the advantage: the sum over the trajectory's tokens, after
+penalties."""
+KL_PENALTY: Final = "kl_penalty"
+"""What a KL penalty took off the reward: the sum over the trajectory's tokens."""
+TRAINED: Final = "trained"
+"""Whether the loss used the trajectory; if not, the comment is the reason."""
+TRAINED_TOKENS: Final = "trained_tokens"
+"""Number of tokens that the loss counts."""
+TRAINED_STEP: Final = "trained_step"
+"""The optimizer step that learned from the trajectory, where that is not its own step."""
+POLICY_LAG: Final = "policy_lag"
+"""Versions from the oldest weights that made tokens of the trajectory to the weights that trained on it."""
+LOGPROB_DIFF_MEAN: Final = "logprob_diff_mean"
+"""Mean absolute difference of the sampler's and the trainer's log probabilities, over the trained tokens."""
+LOGPROB_DIFF_MAX: Final = "logprob_diff_max"
+"""Largest such difference."""
+LOGPROB_DIFF_TOKEN: Final = "logprob_diff_token"  # noqa: S105 - no password
+"""Index, in the response, of the token with the largest difference; from 0."""
+LOGPROB_DIFF_TURN: Final = "logprob_diff_turn"
+"""The model turn of that token; from 1."""
+LOGPROB_DIFF_SHARE: Final = "logprob_diff_share"
+"""Share of the trained tokens whose difference exceeds ``LOGPROB_DIFF_LIMIT``."""
+LOGPROB_DIFF_LIMIT: Final = 0.1
+"""Difference above which a token counts for ``LOGPROB_DIFF_SHARE``, in nats."""
+IMPORTANCE_RATIO: Final = "importance_ratio"
+"""Mean weight by which the trainer corrects for the sampler's policy, over the trained tokens."""
+TRAINING_TOKENS: Final = "training_tokens"
+"""Number of tokens whose values per token are stored with this score; only on request."""

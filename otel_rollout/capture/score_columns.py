@@ -1,0 +1,196 @@
+"""Make columns of a batch from the caller's lists, arrays and tensors, without a change to them.
+
+Arrays are taken as the bytes that they hold. So they cost the trainer's process no work for each trajectory.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.otlp import score_columns
+from otel_rollout.otlp.score_columns import Column
+
+_CODES: Final = {**{code: code for code in "?bBhHiIqQefd"}, "l": "q", "L": "Q"}
+"""Format of a buffer → code of its column, on a machine whose ``long`` has 8 bytes."""
+_LONG_BYTES: Final = 8
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f])([0-9a-f])")
+_SAMPLED: Final = 1
+_traceparent = TraceContextTextMapPropagator()
+
+
+def is_column(values: Any) -> bool:
+    """Return whether an argument has a value for each trajectory, and is not one value for all."""
+    return (
+        hasattr(values, "__len__")
+        and not isinstance(values, (str, bytes, Mapping))
+        and _dimensions(values) != 0
+    )
+
+
+def _dimensions(values: Any) -> int | None:
+    found = getattr(values, "ndim", None)
+    return found if type(found) is int else None
+
+
+def buffer_of(values: Any) -> tuple[str, bytes] | None:
+    """Return code and bytes of a one-dimensional array or tensor of numbers; None for anything else."""
+    try:
+        if hasattr(values, "detach"):  # a tensor; none of these calls changes it
+            values = values.detach().cpu()
+            if str(values.dtype) in ("torch.bfloat16", "torch.float16"):
+                values = values.float()
+            values = values.numpy()
+        elif not isinstance(values, (bytes, bytearray, memoryview)) and hasattr(values, "__array__"):
+            values = values.__array__()
+        view = memoryview(values)
+    except Exception as error:  # noqa: BLE001 - of a class of the caller; its values are read one by one
+        pass_on(error)
+        return None
+    code = _CODES.get(view.format.removeprefix("<") if view.format else "")
+    is_long = view.format in ("l", "L") and view.itemsize != _LONG_BYTES
+    if code is None or is_long or view.ndim != 1 or sys.byteorder != "little":
+        return None
+    return code, view.tobytes()
+
+
+def numbers(field: str, name: str, values: Any) -> Column | None:
+    """Return the column of an array of numbers; None for anything else."""
+    found = buffer_of(values)
+    return None if found is None else Column(field, name, *found)
+
+
+def listed(values: Any) -> list[Any]:
+    """Return the values of a column as a list.
+
+    Raises:
+        Exception: of the caller's class.
+    """
+    if isinstance(values, list):
+        return values
+    return list(values.tolist() if hasattr(values, "tolist") else values)
+
+
+def by_type(field: str, name: str, values: Sequence[Any]) -> list[Column]:
+    """Return columns of values that are None, bools, integers, floats or texts; one for each type."""
+    types = set(map(type, values))
+    none = type(None)
+    if len(types) == 1 and none not in types:
+        return [_column(field, name, types.pop(), values)]
+    columns = []
+    for type_ in sorted(types - {none}, key=lambda each: each.__name__):
+        present = bytes(type(value) is type_ for value in values)
+        blank = type_()
+        columns.append(
+            _column(field, name, type_, [v if type(v) is type_ else blank for v in values])._replace(
+                present=present
+            )
+        )
+    return columns
+
+
+def _column(field: str, name: str, type_: type, values: Sequence[Any]) -> Column:
+    if type_ is bool:
+        return Column(field, name, "?", bytes(values))
+    if type_ is str:
+        return Column(field, name, score_columns.TEXT, values)
+    if type_ is int:
+        try:
+            return Column(field, name, "q", struct.pack(f"<{len(values)}q", *values))
+        except struct.error:  # larger than 64 bits
+            if field != score_columns.SCORE:
+                return Column(field, name, score_columns.TEXT, [str(value) for value in values])
+    return Column(field, name, "d", struct.pack(f"<{len(values)}d", *map(float, values)))
+
+
+def trace_ids(ids: Iterable[Any]) -> tuple[Column, bytes, bytes]:
+    """Return the ids of trajectories as a column, which of them are ids, and which of these are recorded."""
+    parts: list[bytes] = []
+    known, recorded = bytearray(), bytearray()
+    for id_ in ids:
+        packed, is_sampled = _ids_in(id_)
+        parts.append(packed or bytes(24))
+        known.append(bool(packed))
+        recorded.append(is_sampled)
+    column = Column(score_columns.TRACE, "", score_columns.IDS, b"".join(parts))
+    return column, bytes(known), bytes(recorded)
+
+
+def _ids_in(id_: Any) -> tuple[bytes, bool]:
+    """Return the packed ids of a ``traceparent``, and whether its trace is recorded; b"" if it is none."""
+    if id_ is None:
+        return b"", False
+    text = id_ if type(id_) is str else str(id_)
+    if found := _TRACEPARENT.fullmatch(text):
+        trace_id, span_id, _, flags = found.groups()
+        return bytes.fromhex(trace_id + span_id), bool(int(flags, 16) & _SAMPLED)
+    context = get_current_span(_traceparent.extract({"traceparent": text}, Context())).get_span_context()
+    if not context.is_valid:
+        return b"", False
+    return context.trace_id.to_bytes(16, "big") + context.span_id.to_bytes(
+        8, "big"
+    ), context.trace_flags.sampled
+
+
+def tokens(name: str, arrays: Sequence[Any]) -> Column:
+    """Return the column of values per token, an array or None for each row.
+
+    Raises:
+        Exception: an array holds no numbers.
+    """
+    buffers = [(None if array is None else _token_buffer(array)) for array in arrays]
+    codes = {found[0] for found in buffers if found is not None}
+    code = codes.pop() if len(codes) == 1 else "d"
+    width = struct.calcsize("<" + code)
+    parts = [b"" if found is None else _as_code(code, *found) for found in buffers]
+    return Column(
+        score_columns.TOKENS,
+        name,
+        code,
+        b"".join(parts),
+        present=bytes(found is not None for found in buffers),
+        ends=list(accumulate(len(part) // width for part in parts)),
+    )
+
+
+def _token_buffer(array: Any) -> tuple[str, bytes]:
+    found = buffer_of(array)
+    if found is None:
+        values = listed(array)
+        found = "d", struct.pack(f"<{len(values)}d", *values)
+    return found
+
+
+def _as_code(code: str, held: str, data: bytes) -> bytes:
+    """Return packed numbers in another type."""
+    if held == code:
+        return data
+    count = len(data) // struct.calcsize("<" + held)
+    return struct.pack(f"<{count}{code}", *struct.unpack(f"<{count}{held}", data))
+
+
+Convert = Callable[[Any], Any]
+"""Makes a value that can be recorded from a caller's value, or raises."""
+
+
+def converted(values: Sequence[Any], convert: Convert) -> tuple[list[Any], Any]:
+    """Return the values as they are recorded, with None for those that cannot be, and the first of these."""
+    found: list[Any] = []
+    bad = None
+    for value in values:
+        try:
+            found.append(None if value is None else convert(value))
+        except Exception as error:  # noqa: BLE001 - raised by a method of the value
+            pass_on(error)
+            bad = value if bad is None else bad
+            found.append(None)
+    return found, bad

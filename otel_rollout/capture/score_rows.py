@@ -1,0 +1,150 @@
+"""Name the trajectories of a batch of scores, by their ids or by their identities."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
+from otel_rollout.capture import score_columns as captured
+from otel_rollout.capture.trajectory_attributes import recorded_identity
+from otel_rollout.otlp import score_columns
+from otel_rollout.otlp.score_columns import Column
+from otel_rollout.recording.sampling import Group, GroupSampling
+
+_INTEGERS: Final = frozenset("bBhHiIqQ")
+_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
+_KEYS: Final = {
+    score_columns.STEP: semconv.STEP,
+    score_columns.SAMPLE_INDEX: semconv.SAMPLE_INDEX,
+    score_columns.ROLLOUT_N: semconv.ROLLOUT_N,
+    score_columns.VALIDATE: semconv.VALIDATE,
+}
+_UNNAMED: Final = (
+    "score_batch() recorded nothing: a trajectory is named by step= and sample_index=, and by rollout_n= "
+    "if the row has several trajectories; give them, or trajectory="
+)
+_NAMED_TWICE: Final = (
+    "score_batch() recorded nothing: it has trajectory= and step=, sample_index=, rollout_n=, validate=; "
+    "give one of both"
+)
+_UNKNOWN: Final = "score_of_unknown"
+_UNRECORDED: Final = "score_of_unrecorded"
+
+
+class Rows(NamedTuple):
+    """The trajectories of a batch, a row each.
+
+    Attributes:
+        number: how many there are.
+        columns: their ids, or the parts of their identities.
+        shared: attributes that all have.
+        excluded: why scores are not recorded → a byte for each row, 1 if that is so for the row.
+    """
+
+    number: int
+    columns: Sequence[Column]
+    shared: Mapping[str, Any]
+    excluded: Mapping[str, bytes]
+
+
+Named = Mapping[str, Any]
+"""``step``, ``sample_index``, ``rollout_n`` and ``validate`` as the caller gives them."""
+
+
+def rows_of(
+    trajectory: Any, named: Named, size: int, shared: Named, sampling: GroupSampling | None
+) -> Rows | None:
+    """Return the rows that a caller names; warn and return None if no trajectory is named.
+
+    Args:
+        trajectory: ids of the trajectories; None if they are named by their identities.
+        named: the parts of the identities.
+        size: number of rows, if each part is one value for all of them.
+        shared: attributes that all trajectories have.
+        sampling: says which trajectories are not recorded.
+    """
+    if trajectory is None:
+        return _by_identity(named, size, shared, sampling)
+    if any(value is not None and value is not False for value in named.values()):
+        warn_once(_NAMED_TWICE)
+        return None
+    ids = trajectory if captured.is_column(trajectory) else [trajectory] * size
+    column, known, recorded = captured.trace_ids(ids)
+    excluded = {
+        _UNKNOWN: _not(known),
+        _UNRECORDED: bytes(k and not r for k, r in zip(known, recorded, strict=True)),
+    }
+    return Rows(len(known), [column], shared, excluded)
+
+
+def _by_identity(named: Named, size: int, shared: Named, sampling: GroupSampling | None) -> Rows | None:
+    if named["step"] is None or named["sample_index"] is None:
+        warn_once(_UNNAMED)
+        return None
+    sizes = {name: len(values) for name, values in named.items() if captured.is_column(values)}
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"{name}= has {number}" for name, number in sizes.items())
+        warn_once(
+            f"score_batch() recorded nothing: its trajectories differ in number: {shown}", "score batch sizes"
+        )
+        return None
+    number = next(iter(sizes.values()), size)
+    columns: list[Column] = []
+    for name, values in named.items():
+        if values is not None:
+            columns += _columns(name, values if captured.is_column(values) else [values] * number)
+    unknown = bytearray(number)
+    for name in ("step", "sample_index"):
+        for row, is_named in enumerate(_present(columns, name, number)):
+            unknown[row] |= not is_named
+    excluded = {_UNKNOWN: bytes(unknown)}
+    if sampling is not None:
+        excluded[_UNRECORDED] = _sampled_out(columns, number, shared, sampling)
+    return Rows(number, columns, shared, excluded)
+
+
+def _columns(name: str, values: Any) -> list[Column]:
+    """Return the columns of a part of the identity, with the values as a trajectory has them."""
+    column = captured.numbers(name, "", values)
+    if column is not None and column.code in ("?" if name == "validate" else _INTEGERS):
+        return [column]
+    key = _KEYS[name]
+
+    def recorded(value: Any) -> Any:
+        return recorded_identity({semconv.VALIDATE: False, key: value})[key]
+
+    found, bad = captured.converted(captured.listed(values), recorded)
+    if bad is not None:
+        shown = type(bad).__name__
+        warn_once(f"score_batch(): {name}= has a {shown}, which names no trajectory", f"batch {name} {shown}")
+    return captured.by_type(name, "", [value if type(value) in _PLAIN else str(value) for value in found])
+
+
+def _present(columns: Sequence[Column], name: str, number: int) -> bytes:
+    """Return a byte for each row, 0 where a part of the identity has no value."""
+    found = [column.present or b"\1" * number for column in columns if column.field == name]
+    return bytes(map(any, zip(*found, strict=True))) if found else bytes(number)
+
+
+def _sampled_out(columns: Sequence[Column], number: int, shared: Named, sampling: GroupSampling) -> bytes:
+    """Return a byte for each row, 1 where head sampling excludes the trajectory's group."""
+    identities: list[dict[str, Any]] = [dict(shared) for _ in range(number)]
+    for column in columns:
+        values = column.values
+        if isinstance(values, bytes):
+            values = struct.unpack(f"<{number}{column.code}", values)
+        for identity, value, is_present in zip(
+            identities, values, column.present or b"\1" * number, strict=True
+        ):
+            if is_present:
+                identity[_KEYS[column.field]] = value
+    groups = [Group.of(identity) for identity in identities]
+    excluded = {group: sampling.excludes(group) for group in set(groups)}
+    return bytes(excluded[group] for group in groups)
+
+
+def _not(mask: bytes) -> bytes:
+    return bytes(not each for each in mask)
