@@ -20,6 +20,7 @@ _KEYS = {
     "turns": "trace_id, span_id",
     "tool_calls": "trace_id, span_id",
     "scores": "trace_id, name",
+    "training": "trace_id",
     "unresolved_scores": "trace_id",
     "trajectories": "trace_id",
     "groups": "run_id, validate, step, sample_index",
