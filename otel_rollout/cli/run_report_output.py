@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
@@ -47,6 +47,12 @@ def show_report(report: RunReport, location: str) -> None:
         shown = steps[-_MAX_STEPS:]
         _print(console, _step_table(report_text.FIGURES, [report_text.figures(step) for step in shown]))
         _print(console, _step_table(report_text.TIMES, [report_text.times(step) for step in shown]))
+        if any(step.trainer for step in shown):
+            console.print(Text("what training made of them", style="bold"))
+            rows = [report_text.trainer(step) for step in shown]
+            _print(console, _step_table(report_text.TRAINER, rows))
+            for line in _trainer_notes(shown):
+                console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
             console.print(
                 f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
@@ -54,6 +60,14 @@ def show_report(report: RunReport, location: str) -> None:
         if any(step.tools for step in steps):
             _print(console, _tool_table(steps))
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
+
+
+def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
+    """Yield rewards that differ, numbers that are not finite, and the reasons of the filter."""
+    for note, names in report_text.trainer_notes(steps):
+        yield Text(in_one_line(note), "bold red" if names else "")
+        if names:
+            yield Text(f"    otel-rollout show {in_one_line('   '.join(names))}", "dim")
 
 
 def show_changes(comparison: Comparison, location: str) -> None:
@@ -127,6 +141,7 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
         ("median time", seconds, [step.seconds.p50 for step in steps]),
         ("longest time", seconds, [step.seconds.max for step in steps]),
         ("policy lag", number, [step.policy_lag.mean for step in steps]),
+        *_of_trainer(steps),
     )
     table = Table(box=None, show_header=False, padding=(0, 1))
     for name, in_words, values in rows:
@@ -136,6 +151,18 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
                 name, Text(sparkline(values), "cyan"), f"{in_words(known[0])} → {in_words(known[-1])}"
             )
     return table
+
+
+def _of_trainer(steps: Sequence[StepReport]) -> Iterator[tuple[str, Callable[..., str], list[float | None]]]:
+    """Yield what training made of the steps, as name, form and values."""
+    trainers = [step.trainer for step in steps]
+    yield (
+        "not trained",
+        report_text.percent,
+        [known and _share(known.known - known.trained, known.known) for known in trainers],
+    )
+    yield "advantage", report_text.number, [known and known.advantage_magnitude for known in trainers]
+    yield "mismatch", report_text.number, [known and known.mismatch_mean for known in trainers]
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -18,21 +18,24 @@ WITH outcomes AS (
     max(value) FILTER (WHERE name = 'logprob_diff_token') AS mismatch_token,
     max(value) FILTER (WHERE name = 'logprob_diff_turn') AS mismatch_turn,
     max(value) FILTER (WHERE name = 'importance_ratio') AS importance_ratio,
-    max(name) FILTER (WHERE value IS NULL OR isnan(value) OR abs(value) > 1e300) AS not_finite
+    max(value) FILTER (WHERE name = 'reward') AS reward,
+    bool_or(name <> 'reward') AS has_outcome,
+    max(name) FILTER (WHERE name <> 'reward' AND (value IS NULL OR isnan(value) OR abs(value) > 1e300)) AS not_finite
   FROM newest_scores
   WHERE name IN (
     'trained', 'trained_step', 'trained_tokens', 'advantage', 'return', 'trained_reward', 'kl_penalty',
     'policy_lag', 'logprob_diff_max', 'logprob_diff_mean', 'logprob_diff_share', 'logprob_diff_token',
-    'logprob_diff_turn', 'importance_ratio'
+    'logprob_diff_turn', 'importance_ratio', 'reward'
   )
   GROUP BY trace_id
 )
 SELECT
   root.trace_id, root.run_id, root.project, root.experiment, root.step, root.sample_index, root.rollout_n,
-  root.validate, outcomes.trace_id IS NOT NULL AS has_outcome, outcomes.trained <> 0 AS trained,
+  root.validate, coalesce(outcomes.has_outcome, false) AS has_outcome, outcomes.trained <> 0 AS trained,
   CASE WHEN outcomes.trained = 0 THEN coalesce(nullif(outcomes.reason, ''), 'no reason given') END AS reason,
   CAST(outcomes.trained_step AS BIGINT) AS trained_step, CAST(outcomes.trained_tokens AS BIGINT) AS trained_tokens,
   outcomes.advantage, outcomes.return_value, outcomes.trained_reward, outcomes.kl_penalty,
+  outcomes.trained_reward + coalesce(outcomes.kl_penalty, 0) - outcomes.reward AS reward_difference,
   CASE
     WHEN outcomes.policy_lag IS NOT NULL THEN outcomes.policy_lag
     WHEN NOT root.validate THEN CAST(root.step - root.policy_version_min AS DOUBLE)
