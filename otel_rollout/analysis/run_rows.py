@@ -35,8 +35,8 @@ def rows_of(engine: Engine, run: Run) -> str:
 
     The engine computes the rows once. Their columns are those of the view ``trajectories``, with a ``reward``
     that is null if it is not finite, ``has_odd_reward`` (NaN or infinite), ``policy_lag``, the seconds of the
-    view ``phases``, ``replies_ended`` (with a known reason), ``truncated``, ``unparsed``, and columns of the view
-    ``training``, whose lag is ``trainer_lag``.
+    view ``phases``, ``replies_ended`` (with a known reason), ``truncated``, ``unparsed``, and columns of the
+    view ``training``, whose lag is ``trainer_lag``.
     """
     name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
     engine.keep(name, _ROWS.replace("{run}", run.condition))

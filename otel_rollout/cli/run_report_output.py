@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,6 +18,7 @@ from otel_rollout.pages.scale import finite
 if TYPE_CHECKING:
     from otel_rollout.analysis.report.changes import Change, Comparison
     from otel_rollout.analysis.report.report import RunReport, StepReport
+    from otel_rollout.analysis.report.trainer import Trainer
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "
@@ -29,6 +30,8 @@ _MAX_TOOLS: Final = 12
 """Tools that are listed: those with the most calls."""
 _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured."""
+_Curve = tuple[str, Callable[[Any], str], list[float | None]]
+"""A figure over steps: its name, its form and its values."""
 _NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0 s"}
 """Cells of a column that is not shown."""
 
@@ -125,7 +128,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _sparklines(steps: Sequence[StepReport]) -> Table:
     """Return a row for each figure that is known and moves."""
     number, seconds, percent = report_text.number, report_text.seconds, report_text.percent
-    rows = (
+    rows: tuple[_Curve, ...] = (
         ("reward", number, [step.reward.mean for step in steps]),
         (
             "groups without spread",
@@ -153,16 +156,16 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
     return table
 
 
-def _of_trainer(steps: Sequence[StepReport]) -> Iterator[tuple[str, Callable[..., str], list[float | None]]]:
-    """Yield what training made of the steps, as name, form and values."""
-    trainers = [step.trainer for step in steps]
-    yield (
-        "not trained",
-        report_text.percent,
-        [known and _share(known.known - known.trained, known.known) for known in trainers],
-    )
-    yield "advantage", report_text.number, [known and known.advantage_magnitude for known in trainers]
-    yield "mismatch", report_text.number, [known and known.mismatch_mean for known in trainers]
+def _of_trainer(steps: Sequence[StepReport]) -> Iterator[_Curve]:
+    """Yield what training made of the steps."""
+
+    def values(of: Callable[[Trainer], float | None]) -> list[float | None]:
+        return [None if step.trainer is None else of(step.trainer) for step in steps]
+
+    not_trained = values(lambda known: _share(known.known - known.trained, known.known))
+    yield "not trained", report_text.percent, not_trained
+    yield "advantage", report_text.number, values(lambda known: known.advantage_magnitude)
+    yield "mismatch", report_text.number, values(lambda known: known.mismatch_mean)
 
 
 def _share(part: int, whole: int) -> float | None:

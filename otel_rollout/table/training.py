@@ -29,10 +29,14 @@ COLUMNS: Final = (
 """Columns of the view besides the identity."""
 FILTERED: Final = "NOT trained"
 """Condition that the loss did not use a trajectory, by the trainer's own word."""
-DIFFERS: Final = "NOT isnan(reward_difference) AND abs(reward_difference) > 0.001 * greatest(1, abs(reward), abs(trained_reward))"
+DIFFERS: Final = (
+    "NOT isnan(reward_difference) "
+    "AND abs(reward_difference) > 0.001 * greatest(1, abs(reward), abs(trained_reward))"
+)
 """Condition that the reward that was trained on is not the recorded one, on a row that has both.
 
-The trainer's rewards have single precision, and a KL penalty is a sum over tokens: a thousandth is no difference.
+The trainer's rewards have single precision, and a KL penalty is a sum over tokens: a thousandth is no
+difference.
 """
 TRAJECTORIES: Final = (
     f"(SELECT trajectories.*, {', '.join(f'training.{name}' for name in COLUMNS)} "  # noqa: S608

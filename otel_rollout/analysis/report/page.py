@@ -156,8 +156,7 @@ def _trainer_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup
     yield from _lines(
         "Not trained on", steps, links, percent,
         ("all reasons", figure(lambda known: _share(known.known - known.trained, known.known))),
-        *((reason, figure(lambda known, name=reason: _share(known.filtered.get(name, 0), known.known)))
-          for reason in _reasons(steps)),
+        *((reason, figure(_filtered_by(reason))) for reason in _reasons(steps)),
     )  # fmt: skip
     yield from _lines(
         "Magnitude of the advantage", steps, links, Axes(),
@@ -167,6 +166,10 @@ def _trainer_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup
         "Mismatch of sampler and trainer, in nats", steps, links, Axes(),
         ("mean", figure(lambda known: known.mismatch_mean)),
     )  # fmt: skip
+
+
+def _filtered_by(reason: str) -> Callable[[Trainer], float | None]:
+    return lambda known: _share(known.filtered.get(reason, 0), known.known)
 
 
 def _reasons(steps: Sequence[StepReport]) -> list[str]:

@@ -226,15 +226,11 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
         errors[row["validate"], row["step"]][row["error_type"]] = row["failed"]
     tools = _tools(engine, rows, where)
     trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
-    steps = [
-        replace(
-            _step(
-                row, groups.get(key := (row["validate"], row["step"]), {}), errors[key], tools.get(key, ())
-            ),
-            trainer=trainers.get(key),
-        )
-        for row in _asked(engine, _STEPS, rows, where)
-    ]
+    steps = []
+    for row in _asked(engine, _STEPS, rows, where):
+        key = row["validate"], row["step"]
+        step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()))
+        steps.append(replace(step, trainer=trainers.get(key)))
     training = tuple(step for step in steps if not step.validate)
     return RunReport(run, training, tuple(step for step in steps if step.validate))
 

@@ -71,7 +71,7 @@ class Trainer:
 
 
 def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, int | None], Trainer]:
-    """Return the figures of each step that a trainer has scored, by whether it is of validation and its number.
+    """Return the figures of each step that a trainer has scored, by whether of validation, and number.
 
     Args:
         engine: the table.
