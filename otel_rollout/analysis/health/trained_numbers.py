@@ -34,10 +34,11 @@ def reward_differs(scope: Scope) -> Finding:
         f"WHERE trace_id = '{counts[0].evidence[0]}'"
     )[0]
     penalty = f" after a KL penalty of {example['kl_penalty']:.4g}" if example["kl_penalty"] else ""
+    most = max(row["most"] for row in rows if row["bad"])
     message = (
-        f"In {_parts(bad, compared, counts)}, the reward that was trained on is not the recorded one; "
-        f"the largest difference is {max(row['most'] for row in rows if row['bad']):.4g}. The first was trained on "
-        f"{example['trained_reward']:.4g}{penalty}, and {example['reward']:.4g} was recorded."
+        f"In {_parts(bad, compared, counts)}, the reward that was trained on is not the recorded one, by up "
+        f"to {most:.4g}. The first was trained on {example['trained_reward']:.4g}{penalty}, and "
+        f"{example['reward']:.4g} was recorded."
     )
     return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
 
