@@ -89,7 +89,7 @@ TIMES: Final = (
 )
 """Headings of a step's durations; the parts are means of a trajectory."""
 TRAINER: Final = (
-    "step", "trained", "advantage", "reward", "differs", "lag", "mismatch", "in turn", "ratio",
+    "step", "trained", "advantage", "reward", "differs", "lag", "mismatch", "turn", "ratio",
 )  # fmt: skip
 """Headings of what training made of a step."""
 
