@@ -19,11 +19,19 @@ from typing import Final
 from otel_rollout.analysis.health.checks import BUILT_IN, health_of
 from otel_rollout.analysis.run_choice import run_of
 from otel_rollout.table.query import Engine
-from tests.analysis.generated_faults import EXPECTED, FAULTS, FOLLOWING, SIX_CAUSES
+from tests.analysis.generated_faults import (
+    EXPECTED,
+    FAULTS,
+    FOLLOWING,
+    LEFT_OUT_GROUPS,
+    PASSED_OVER,
+    SIX_CAUSES,
+)
 from tests.analysis.generated_run import Shape, written
 
 CLEAN: Final = "(none)"
 SIX: Final = "(six causes)"
+_PLANTED: Final = (CLEAN, *FAULTS, LEFT_OUT_GROUPS, PASSED_OVER, SIX)
 
 
 def findings(faults: tuple[str, ...], seed: int, trajectories: int) -> dict[str, str]:
@@ -49,13 +57,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.health_faults")
     parser.add_argument("--trajectories", type=int, default=5000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--fault", action="append", choices=[CLEAN, *FAULTS, SIX])
+    parser.add_argument("--fault", action="append", choices=_PLANTED)
     given = parser.parse_args(arguments)
     print("\n".join(f"{number:2}  {check.name}" for number, check in enumerate(BUILT_IN, 1)))
     print(f"{'planted':24} seed " + "".join(f"{number:3}" for number in range(1, len(BUILT_IN) + 1)))
     mistakes = [
         mistake
-        for fault in given.fault or [CLEAN, *FAULTS, SIX]
+        for fault in given.fault or _PLANTED
         for seed in given.seeds
         for mistake in _row(fault, seed, given.trajectories)
     ]

@@ -92,6 +92,11 @@ class RolloutTable:
         return Rows(self._engine, "scores")
 
     @property
+    def training(self) -> Rows:
+        """A row per trajectory: what training made of it, with ``trained``, ``lag`` and ``mismatch``."""
+        return Rows(self._engine, "training")
+
+    @property
     def unresolved_scores(self) -> Rows:
         """A row per score by identity that belongs to no trajectory, with the reason."""
         return Rows(self._engine, "unresolved_scores")

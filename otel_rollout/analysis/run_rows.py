@@ -35,7 +35,8 @@ def rows_of(engine: Engine, run: Run) -> str:
 
     The engine computes the rows once. Their columns are those of the view ``trajectories``, with a ``reward``
     that is null if it is not finite, ``has_odd_reward`` (NaN or infinite), ``policy_lag``, the seconds of the
-    view ``phases``, ``replies_ended`` (with a known reason), ``truncated`` and ``unparsed``.
+    view ``phases``, ``replies_ended`` (with a known reason), ``truncated``, ``unparsed``, and columns of the
+    view ``training``, whose lag is ``trainer_lag``.
     """
     name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
     engine.keep(name, _ROWS.replace("{run}", run.condition))
@@ -61,8 +62,13 @@ SELECT
   of_run.policy_version_max > of_run.policy_version_min AS has_several_policies,
   phases.generate_seconds, phases.tool_seconds, phases.reward_seconds, phases.waiting_seconds,
   coalesce(replies.replies_ended, 0) AS replies_ended, coalesce(replies.truncated, 0) AS truncated,
-  coalesce(parsed.unparsed, 0) AS unparsed
+  coalesce(parsed.unparsed, 0) AS unparsed,
+  training.has_outcome, training.trained, training.reason, training.trained_tokens, training.advantage,
+  training.trained_reward, training.reward_difference, training.lag AS trainer_lag, training.lag_source,
+  training.mismatch, training.mismatch_mean, training.mismatch_turn, training.importance_ratio,
+  training.not_finite
 FROM (SELECT * FROM trajectories WHERE {{run}}) AS of_run
+  LEFT JOIN training ON of_run.trace_id = training.trace_id
   LEFT JOIN phases ON of_run.trace_id = phases.trace_id
   LEFT JOIN replies ON of_run.trace_id = replies.trace_id
   LEFT JOIN parsed ON of_run.trace_id = parsed.trace_id

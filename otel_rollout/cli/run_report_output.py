@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,6 +18,7 @@ from otel_rollout.pages.scale import finite
 if TYPE_CHECKING:
     from otel_rollout.analysis.report.changes import Change, Comparison
     from otel_rollout.analysis.report.report import RunReport, StepReport
+    from otel_rollout.analysis.report.trainer import Trainer
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "
@@ -29,6 +30,8 @@ _MAX_TOOLS: Final = 12
 """Tools that are listed: those with the most calls."""
 _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured."""
+_Curve = tuple[str, Callable[[Any], str], list[float | None]]
+"""A figure over steps: its name, its form and its values."""
 _NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0 s"}
 """Cells of a column that is not shown."""
 
@@ -47,6 +50,12 @@ def show_report(report: RunReport, location: str) -> None:
         shown = steps[-_MAX_STEPS:]
         _print(console, _step_table(report_text.FIGURES, [report_text.figures(step) for step in shown]))
         _print(console, _step_table(report_text.TIMES, [report_text.times(step) for step in shown]))
+        if any(step.trainer for step in shown):
+            console.print(Text("what training made of them", style="bold"))
+            rows = [report_text.trainer(step) for step in shown]
+            _print(console, _step_table(report_text.TRAINER, rows))
+            for line in _trainer_notes(shown):
+                console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
             console.print(
                 f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
@@ -54,6 +63,14 @@ def show_report(report: RunReport, location: str) -> None:
         if any(step.tools for step in steps):
             _print(console, _tool_table(steps))
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
+
+
+def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
+    """Yield rewards that differ, numbers that are not finite, and the reasons of the filter."""
+    for note, names in report_text.trainer_notes(steps):
+        yield Text(in_one_line(note), "bold red" if names else "")
+        if names:
+            yield Text(f"    otel-rollout show {in_one_line('   '.join(names))}", "dim")
 
 
 def show_changes(comparison: Comparison, location: str) -> None:
@@ -111,7 +128,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _sparklines(steps: Sequence[StepReport]) -> Table:
     """Return a row for each figure that is known and moves."""
     number, seconds, percent = report_text.number, report_text.seconds, report_text.percent
-    rows = (
+    rows: tuple[_Curve, ...] = (
         ("reward", number, [step.reward.mean for step in steps]),
         (
             "groups without spread",
@@ -127,6 +144,7 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
         ("median time", seconds, [step.seconds.p50 for step in steps]),
         ("longest time", seconds, [step.seconds.max for step in steps]),
         ("policy lag", number, [step.policy_lag.mean for step in steps]),
+        *_of_trainer(steps),
     )
     table = Table(box=None, show_header=False, padding=(0, 1))
     for name, in_words, values in rows:
@@ -136,6 +154,18 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
                 name, Text(sparkline(values), "cyan"), f"{in_words(known[0])} → {in_words(known[-1])}"
             )
     return table
+
+
+def _of_trainer(steps: Sequence[StepReport]) -> Iterator[_Curve]:
+    """Yield what training made of the steps."""
+
+    def values(of: Callable[[Trainer], float | None]) -> list[float | None]:
+        return [None if step.trainer is None else of(step.trainer) for step in steps]
+
+    not_trained = values(lambda known: _share(known.known - known.trained, known.known))
+    yield "not trained", report_text.percent, not_trained
+    yield "advantage", report_text.number, values(lambda known: known.advantage_magnitude)
+    yield "mismatch", report_text.number, values(lambda known: known.mismatch_mean)
 
 
 def _share(part: int, whole: int) -> float | None:

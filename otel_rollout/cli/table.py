@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
+from otel_rollout.table import training
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -29,6 +30,11 @@ _LISTED: Final = {
     ),
 }  # fmt: skip
 """View → the columns that its table shows; files have all columns."""
+_WITH_TRAINING: Final = (
+    "path", "trace_id", "reward", "state", "trained", "reason", "advantage", "lag", "mismatch",
+    "mismatch_turn",
+)  # fmt: skip
+"""Columns of a list that is asked for what training made of the trajectories."""
 _ORDER: Final = {
     "trajectories": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index, rollout_n",
     "groups": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index",
@@ -81,6 +87,19 @@ def list_(
     failed: Annotated[bool, typer.Option("--failed", help="Ended with an error.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Not ended yet.")] = False,
     tool_error: Annotated[bool, typer.Option("--tool-error", help="With a failed tool call.")] = False,
+    filtered: Annotated[
+        bool, typer.Option("--filtered", help="Not trained on: the loss left them out.")
+    ] = False,
+    lag: Annotated[
+        str | None, typer.Option(help=f"Policy lag, in versions. {_NUMBERS}", metavar="NUMBERS")
+    ] = None,
+    mismatch: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Largest difference of the sampler's and the trainer's log probability. {_NUMBERS}",
+            metavar="NUMBERS",
+        ),
+    ] = None,
     validation: ValidationOption = None,
     run: RunOption = None,
     where: WhereOption = None,
@@ -90,10 +109,12 @@ def list_(
     output: OutputOption = None,
 ) -> None:
     """List trajectories: filter, sort, and write them as CSV, JSON or Parquet."""
-    numbers = {"step": step, "reward": reward, "turns": turns, "seconds": seconds}
+    numbers = {
+        "step": step, "reward": reward, "turns": turns, "seconds": seconds, "lag": lag, "mismatch": mismatch,
+    }  # fmt: skip
     states = [state for state, is_wanted in (("error", failed), ("running", running)) if is_wanted]
     equal = {"sample_index": sample, "validate": validation, "state": states or None}
-    further = ["tool_errors > 0"] if tool_error else []
+    further = [*(["tool_errors > 0"] if tool_error else []), *([training.FILTERED] if filtered else [])]
     _show_view("trajectories", from_, numbers, equal, further, run, where, sort, limit, format_, output)
 
 
@@ -179,24 +200,26 @@ def _show_view(
             if text is not None
         ]
         described += [filters.equals(name, value) for name, value in equal.items() if value is not None]
+        has_training = view == "trajectories" and training.is_named_in(*described, *conditions, where, sort)
+        source, columns = (training.TRAJECTORIES, _WITH_TRAINING) if has_training else (view, _LISTED[view])
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):
-            engine = Engine(store.open())
+            engine = Engine(store.open(), keep=has_training)
             if run is not None:
                 described.append(filters.equals("run_id", _run_id(engine, run)))
             order = _ORDER[view]
             if sort is not None:
-                known = engine.columns_of(view)
+                known = engine.columns_of(source)
                 order = ", ".join([*(filters.order(name.strip(), known) for name in sort.split(",")), order])
             conditions = [*described, *conditions]
-            sql = f"SELECT * FROM {view}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
+            sql = f"SELECT * FROM {source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
             wanted = (_PAGE if limit is None else limit) if chosen == "table" else limit
             if wanted:  # one more than a table shows, to know whether there are more
                 sql += f" LIMIT {wanted + (chosen == 'table')}"
             limit = limit if chosen == "table" else None
             with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-                _show(engine, engine.check(sql), _LISTED[view], chosen, limit, output, location)
+                _show(engine, engine.check(sql), columns, chosen, limit, output, location)
 
 
 def _run_id(engine: Any, run: str) -> str | None:
@@ -240,8 +263,14 @@ def _show(
         if columns and "trace_id" in row:
             row["trace_id"] = row["trace_id"][:_DIGITS]
     more = [f"the first {len(rows)}; --limit 0 shows all"] if table.num_rows > len(rows) else []
-    more += [] if rows else ["no rows"]
+    more += [] if rows else [f"no rows{_unknown(engine) if columns is _WITH_TRAINING else ''}"]
     print_table(rows, names, [*more, f"from {location}"])
+
+
+def _unknown(engine: Any) -> str:
+    """Return that no trainer has scored a trajectory; nothing if one has."""
+    is_known = engine.run("SELECT trace_id FROM training WHERE has_outcome LIMIT 1").num_rows
+    return "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
 
 
 @contextmanager

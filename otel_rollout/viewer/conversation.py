@@ -7,8 +7,8 @@ is in the tool's span and in the message to the model; both become one turn.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -22,6 +22,7 @@ from otel_rollout.viewer import context_edit, summary
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
 from otel_rollout.viewer.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
 from otel_rollout.viewer.summary import Summary, Tokens
+from otel_rollout.viewer.token_values import token_values_in
 from otel_rollout.viewer.tool_results import OpenCalls
 from otel_rollout.viewer.turn import MODEL, TOOL, Turn, evaluation_turn, failure_turn, root_turns, tool_turn
 
@@ -38,12 +39,14 @@ class Conversation:
         longest: the messages and the reply of the trajectory's model call with the longest context, of equal
             ones the last; empty without any. A failed call counts only if all have, an evaluator's never.
         is_longest_known: whether these are what was said, as a whole.
+        token_values: name → values per token of the response, as the trainer stored them.
     """
 
     summary: Summary
     turns: Sequence[Turn]
     longest: Sequence[Message] = ()
     is_longest_known: bool = False
+    token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     @property
     def model_calls(self) -> int:
@@ -90,7 +93,9 @@ def conversation_of(
     turns = builder.turns
     if not any(turn.is_model_call for turn in turns) and root is not None:
         turns = [*root_turns(tree.spans[root]), *turns]
-    return Conversation(gathering.summary(), turns, builder.longest(), builder.is_longest_known())
+    return Conversation(
+        gathering.summary(), turns, builder.longest(), builder.is_longest_known(), token_values_in(spans)
+    )
 
 
 class _TurnBuilder:

@@ -7,7 +7,7 @@ from typing import Any
 
 from otel_rollout.pages.links import Links
 from otel_rollout.pages.rendering import render
-from otel_rollout.viewer import formatting
+from otel_rollout.viewer import formatting, training
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.navigation import trail_of_comparison, trail_of_conversation
@@ -30,8 +30,9 @@ def of_conversation(
     """
     trail = trail_of_conversation(conversation.summary, links or Links(), siblings)
     return render(
-        "conversation.html", links, formatting=formatting, conversation=conversation, trail=trail, time=time
-    )
+        "conversation.html", links, formatting=formatting, conversation=conversation, trail=trail, time=time,
+        training=training.training_of(conversation), scores=training.others(conversation),
+    )  # fmt: skip
 
 
 def of_comparison(comparison: Comparison, links: Links | None = None) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
 
-from otel_rollout.base import semconv
+from otel_rollout.base import semconv, training_scores
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import evaluations
 from otel_rollout.table import views
@@ -175,10 +176,35 @@ def _scores_by_identity(
         return {}
     sql = f"SELECT * FROM newest_scores WHERE source = 'identity' AND {equals('trace_id', list(roots))}"  # noqa: S608
     found: dict[str, list[ReadableSpan]] = {}
-    for row in dicts_of(engine.run(sql)):
+    rows = dicts_of(engine.run(sql))
+    stored = {row["trace_id"] for row in rows if row["name"] == training_scores.TRAINING_TOKENS}
+    values = _token_values(engine, sorted(stored))
+    for row in rows:
         given = found.setdefault(row["trace_id"], [])
-        given.append(_evaluation_span(row, len(given) + 1, roots[row["trace_id"]]))
+        has_values = row["name"] == training_scores.TRAINING_TOKENS
+        further = values.get(row["trace_id"], {}) if has_values else {}
+        given.append(_evaluation_span(row, len(given) + 1, roots[row["trace_id"]], further))
     return found
+
+
+def _token_values(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the values per token of trajectories, as attributes of the score that has them."""
+    if not traces:
+        return {}
+    rows = engine.run(
+        "SELECT given.trajectory, span.attributes FROM identity_scores AS given JOIN spans AS span "  # noqa: S608
+        "ON given.trace_id = span.trace_id AND given.span_id = span.span_id "
+        f"WHERE given.matches = 1 AND given.name = {literal(training_scores.TRAINING_TOKENS)} "
+        f"AND {equals('given.trajectory', traces)} ORDER BY given.time_ns"
+    )
+    return {
+        row["trajectory"]: {
+            name: value
+            for name, value in json.loads(row["attributes"] or "{}").items()
+            if name.startswith(training_scores.TOKENS_PREFIX)
+        }
+        for row in dicts_of(rows)
+    }
 
 
 def _conditions(reference: Reference) -> list[str]:
@@ -226,7 +252,9 @@ def _summary(row: Mapping[str, Any]) -> Summary:
     )
 
 
-def _evaluation_span(row: Mapping[str, Any], number: int, root: ReadableSpan) -> ReadableSpan:
+def _evaluation_span(
+    row: Mapping[str, Any], number: int, root: ReadableSpan, further: Mapping[str, str]
+) -> ReadableSpan:
     """Return a score by identity as an evaluation span of the trajectory."""
     label = row["label"]
     value: evaluations.Value = label if row["value"] is None else row["value"]
@@ -239,7 +267,10 @@ def _evaluation_span(row: Mapping[str, Any], number: int, root: ReadableSpan) ->
         context=SpanContext(trace_id, number, is_remote=False),
         parent=context,
         resource=root.resource,
-        attributes=evaluations.attributes_of(row["name"], value, row["comment"], row["origin"]),
+        attributes={
+            **evaluations.attributes_of(row["name"], value, row["comment"], row["origin"]),
+            **further,
+        },
         start_time=row["time_ns"],
         end_time=row["time_ns"],
     )

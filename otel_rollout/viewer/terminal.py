@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_rollout.base.printable import printable
-from otel_rollout.viewer import formatting
+from otel_rollout.viewer import formatting, training
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.summary import Summary
@@ -83,8 +83,13 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
     title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
     console.print(title)
     console.print(_facts(conversation, location, notes))
+    found = training.training_of(conversation)
     for number, turn in enumerate(conversation.turns, start=1):
         console.print(_turn(turn, number))
+        if found and found.window and found.turn == number:
+            console.print(Padding(_tokens(found.window), _INDENT))
+    if found:
+        console.print(_training(found))
     console.print(_scores(conversation))
 
 
@@ -139,18 +144,39 @@ def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Tex
         yield text_of(formatting.error(turn), "red")
 
 
+def _training(found: training.Training) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in found.facts:
+        table.add_row(text_of(name), text_of(value))
+    if found.mismatch:
+        shown = f" (number {found.turn} above)" if found.turn else ""
+        table.add_row(text_of("largest mismatch"), text_of(f"{found.mismatch}{shown}"))
+    return Group(Rule("training", style="dim", align="left"), table)
+
+
+def _tokens(window: training.TokenWindow) -> Table:
+    """Return the values of the tokens around the one with the largest difference."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("token", style="dim")
+    for token in window.tokens:
+        style = CHANGED if token == window.peak else ""
+        table.add_column(text_of(str(token), style), justify="right", no_wrap=True)
+    for name, values in window.rows:
+        table.add_row(text_of(name), *map(text_of, values))
+    return table
+
+
 def _scores(conversation: Conversation) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim", overflow="fold")
-    for given in conversation.summary.scores:
+    scores = training.others(conversation)
+    for given in scores:
         table.add_row(text_of(given.name), text_of(formatting.score(given)), text_of(given.comment))
-    return (
-        Group(Rule("scores", style="dim", align="left"), table)
-        if conversation.summary.scores
-        else Text("no scores", "dim")
-    )
+    return Group(Rule("scores", style="dim", align="left"), table) if scores else Text("no scores", "dim")
 
 
 def compare(comparison: Comparison, console: Console) -> None:

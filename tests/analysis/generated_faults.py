@@ -21,12 +21,22 @@ FAULTS: Final = (
     "reward_disagrees",
     "policy_lag",
     "slow_worker",
+    "sampler_mismatch",
+    "training_lag",
+    "training_left_out",
+    "trained_reward_differs",
+    "training_not_finite",
+    "scores_unresolved",
 )
 """A fault for each check, with the check's name."""
 LENGTH_COLLAPSE: Final = "length_collapse"
 """Replies become a few words, and some become empty."""
 TEMPLATE_BUG: Final = "template_bug"
 """The chat template leaks special tokens into replies and changes earlier turns of the context."""
+LEFT_OUT_GROUPS: Final = "left_out_groups"
+"""The trainer leaves out whole groups, and says why."""
+PASSED_OVER: Final = "passed_over"
+"""The trainer says nothing of some trajectories."""
 SIX_CAUSES: Final = {
     "tool_error_burst": 6,
     "reward_disagrees": 9,
@@ -36,16 +46,21 @@ SIX_CAUSES: Final = {
     TEMPLATE_BUG: 11,
 }
 """Cause → the step of twenty at which it begins, in a run that has six of them."""
-KNOWN: Final = (*FAULTS, LENGTH_COLLAPSE, TEMPLATE_BUG)
+KNOWN: Final = (*FAULTS, LENGTH_COLLAPSE, TEMPLATE_BUG, LEFT_OUT_GROUPS, PASSED_OVER)
 EXPECTED: Final = {
     LENGTH_COLLAPSE: ("replies_empty",),
     TEMPLATE_BUG: ("special_tokens_in_text", "context_edited"),
+    LEFT_OUT_GROUPS: ("training_left_out",),
+    PASSED_OVER: ("training_left_out",),
 }
 """Fault → the checks that must find it; of a fault that is not here, the check with its name."""
 FOLLOWING: Final = {
     "reward_constant": ("groups_without_spread", "reward_disagrees"),
     "groups_without_spread": ("reward_disagrees",),
-    "replies_repetitive": ("replies_truncated",),
+    "replies_repetitive": ("replies_truncated", "training_left_out"),
+    "replies_truncated": ("training_left_out",),
+    "policy_lag": ("training_lag",),
+    "scores_unresolved": ("training_left_out",),
     LENGTH_COLLAPSE: ("groups_without_spread",),
     "siblings_identical": ("groups_without_spread",),
     "special_tokens_in_text": ("tool_calls_unparsable",),
@@ -53,7 +68,9 @@ FOLLOWING: Final = {
 }
 """Fault → further checks that may find what follows from it.
 
-A reply in a loop ends at the length limit. Copies have one reward. Special tokens may cut a tool call in two.
+A reply in a loop ends at the length limit, and the trainer leaves out replies that do. A trajectory whose
+scores were not resolved looks as if the trainer had passed over it. Copies have one reward. Special tokens
+may cut a tool call in two.
 """
 _USUAL_BEGIN: Final = 0.55
 """Part of a run's steps before a fault that is the only one."""
@@ -69,6 +86,13 @@ _SHARES: Final = {
     "context_edited": 0.3,
     "reward_disagrees": 0.3,
     TEMPLATE_BUG: 0.3,
+    "training_lag": 0.2,
+    "training_left_out": 0.1,
+    LEFT_OUT_GROUPS: 0.4,
+    PASSED_OVER: 0.1,
+    "trained_reward_differs": 0.1,
+    "training_not_finite": 0.02,
+    "scores_unresolved": 0.05,
 }
 """Fault → part of the trajectories, calls or groups that it hits; all without an entry."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import orjson
 
 from tests.analysis import generated_texts as texts
 from tests.analysis.generated_faults import LENGTH_COLLAPSE, TEMPLATE_BUG, Faults
+from tests.analysis.generated_outcome import outcome
 
 SECOND: Final = 1_000_000_000
 _MAX_TOKENS: Final = 512
@@ -22,6 +24,8 @@ _SLOW: Final = 3.0
 """Factor by which the model calls of a slow worker take longer."""
 _SLOW_WORKER: Final = 2
 _STALE_WORKER: Final = 3
+_TRAINED_AFTER: Final = 5 * SECOND
+"""Nanoseconds after its end at which the trainer scores a trajectory."""
 _TOOL_ERRORS: Final = ("TimeoutError", "ValueError")
 
 Row = dict[str, Any]
@@ -289,6 +293,33 @@ class Trajectory:
             }
             | (_FAILURE if self._is_failed else {})
         )
+        if not self._plan.validate and not self._is_failed:
+            self._add_outcome(reward)
+
+    def _add_outcome(self, reward: float | None) -> None:
+        """Add the trainer's scores, each a trace of its own that names the trajectory by its identity."""
+        plan = self._plan
+        draw = random.Random(f"{plan.seed}/trainer/{plan.step}/{plan.sample}/{plan.number}")
+        tokens = [turn.tokens for turn in self._turns]
+        lag = max(0, plan.step - 1 - self._versions()[0])
+        is_cut = self._turns[-1].finish == "length"
+        group = f"{plan.seed}/trainer/{plan.step}/{plan.sample}"
+        scores, reason = outcome(plan.faults, plan.step, group, draw, tokens, lag, reward, is_cut)
+        unknown = 100 * plan.faults.hits("scores_unresolved", plan.step, draw)
+        start = self._now + _TRAINED_AFTER
+        for name, value in scores.items():
+            is_number = math.isfinite(value)
+            self._rows.append(
+                self._row(self._id(), start, 0)
+                | {
+                    "trace_id": f"{draw.getrandbits(128):032x}", "parent_span_id": None, "kind": "EVALUATOR",
+                    "name": f"score {name}", "rollout_n": plan.number + unknown, "score_name": name,
+                    "score_value": float(value) if is_number else None,
+                    "score_label": str(value) if isinstance(value, bool) or not is_number else None,
+                    "score_by": "identity", "score_origin": "identity",
+                    "score_comment": reason if name == "trained" and not value else None,
+                }
+            )  # fmt: skip
 
     # --- spans ----------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from otel_rollout.table import views
 from otel_rollout.table.rows import batch_of
 from tests.table.generated_table import Shape
 from tests.table.tables import START_NS, asked, generated, root, row, score, written
+from tests.table.training_rows import outcome
 
 SECOND = 1_000_000_000
 _KEYS = {
@@ -20,6 +22,7 @@ _KEYS = {
     "turns": "trace_id, span_id",
     "tool_calls": "trace_id, span_id",
     "scores": "trace_id, name",
+    "training": "trace_id",
     "unresolved_scores": "trace_id",
     "trajectories": "trace_id",
     "groups": "run_id, validate, step, sample_index",
@@ -305,6 +308,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any
     again = [root("1"), score("1", "b", 0.5), row("2", "c", "a2", kind="LLM", tokens_in=5)]
     again += [by_identity("f1", 0.7), by_identity("f2", 0.8, rollout_n=9), root("3", rollout_n=3)]
     again += [by_identity("f3", 0.9, rollout_n=3), by_identity("f4", 1.0, rollout_n=None)]
+    again += outcome({"trained": False, "trained_reward": 0.5, "advantage": math.nan}, rollout_n=3)
     for number in (7, 8):
         store.append([batch_of(again)], "again", number)
     table = open_table(str(path))

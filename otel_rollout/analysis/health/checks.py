@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from otel_rollout.analysis.health import (
     context,
     evidence,
+    mismatch,
     own,
     policy,
     replies,
     rewards,
     siblings,
     tools,
+    trained_numbers,
+    training,
+    unresolved,
     workers,
 )
 from otel_rollout.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
@@ -60,6 +64,12 @@ BUILT_IN: Final = (
     Check("reward_disagrees", rewards.disagrees),
     Check("policy_lag", policy.lag),
     Check("slow_worker", workers.slow),
+    Check("sampler_mismatch", mismatch.disagrees),
+    Check("training_lag", training.stale),
+    Check("training_left_out", training.left_out),
+    Check("trained_reward_differs", trained_numbers.reward_differs),
+    Check("training_not_finite", trained_numbers.not_finite),
+    Check("scores_unresolved", unresolved.scores),
 )
 
 

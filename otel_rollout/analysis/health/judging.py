@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from otel_rollout.analysis.health.findings import Finding, unobserved
+from otel_rollout.analysis.health.findings import HEALTHY, UNHEALTHY, UNOBSERVED, Finding, unobserved
 from otel_rollout.analysis.health.rates import (
     MIN_BASELINE,
     Count,
@@ -56,6 +56,19 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
     numbers = steps_of(found.counts)
     message = f"{_shares(found.counts, fault, f' in {in_words(numbers)}')}.{earlier(found.usual)}{note}"
     return Finding("unhealthy", message, numbers, evidence_of(found.counts))
+
+
+def of_several(*findings: Finding) -> Finding:
+    """Return one finding of several about parts of a run: what is unhealthy, else what is healthy."""
+    order = (UNHEALTHY, HEALTHY, UNOBSERVED)
+    status = min((each.status for each in findings), key=order.index)
+    chosen = [each for each in findings if each.status == status]
+    return Finding(
+        status,
+        " ".join(each.message for each in chosen),
+        tuple(sorted({step for each in chosen for step in each.steps})),
+        tuple(trace for each in chosen for trace in each.evidence),
+    )
 
 
 def parts(counts: Sequence[Count], of: str) -> str:

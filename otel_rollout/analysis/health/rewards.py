@@ -7,8 +7,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_rollout.analysis.health.findings import HEALTHY, UNHEALTHY, Finding, unobserved
-from otel_rollout.analysis.health.judging import Fault, judged
+from otel_rollout.analysis.health.findings import Finding, unobserved
+from otel_rollout.analysis.health.judging import Fault, judged, of_several
 from otel_rollout.analysis.health.rates import (
     Count,
     Limits,
@@ -61,17 +61,9 @@ def missing(scope: Scope) -> Finding:
         return unobserved(_NO_REWARD)
     counts = scope.counts(
         f"SELECT trace_id, step, reward IS NULL AS is_bad FROM {scope.trajectories} WHERE state = 'ok' "  # noqa: S608
-        f"AND step IS DISTINCT FROM ({_unfinished(scope)})"
+        f"AND step IS DISTINCT FROM ({scope.unfinished})"
     )
     return judged(counts, _MISSING, scope.steps)
-
-
-def _unfinished(scope: Scope) -> str:
-    """Return a query for the newest step if its trajectories still run: rewards may follow."""
-    return (
-        f"SELECT max(step) FROM {scope.trajectories} WHERE state = 'running' "  # noqa: S608
-        f"AND step = (SELECT max(step) FROM {scope.trajectories})"
-    )
 
 
 # --- constant ----------------------------------------------------------------------------------------------
@@ -180,7 +172,7 @@ def disagrees(scope: Scope) -> Finding:
         return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
     low = _counts([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
     high = _counts([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
-    return _of_both(
+    return of_several(
         judged(low, _against("correct", f"at most {wrong:g}, the usual one of incorrect"), scope.steps),
         judged(high, _against("incorrect", f"at least {right:g}, the usual one of correct"), scope.steps),
     )
@@ -193,18 +185,6 @@ def _against(verdict: str, reward: str) -> Fault:
         f"trajectories that the verifier calls {verdict}",
         f"a reward of {reward} answers",
         f"No answer is {verdict}.",
-    )
-
-
-def _of_both(*findings: Finding) -> Finding:
-    """Return the finding of trajectories that the verifier calls correct, and of those it calls incorrect."""
-    status = UNHEALTHY if any(each.status == UNHEALTHY for each in findings) else HEALTHY
-    told = [each for each in findings if each.status == status]
-    return Finding(
-        "unhealthy" if status == UNHEALTHY else "healthy",
-        " ".join(each.message for each in told),
-        tuple(sorted({step for each in told for step in each.steps})),
-        tuple(trace for each in told for trace in each.evidence),
     )
 
 

@@ -122,6 +122,23 @@ class Scope:
         return self._table("trajectories", f"{_TRAJECTORIES} WHERE {self.condition}")
 
     @functools.cached_property
+    def training(self) -> str:
+        """Name of the table with what training made of the run's trajectories, and their rewards."""
+        return self._table(
+            "training",
+            "SELECT training.*, run.state, run.reward FROM training "  # noqa: S608
+            f"JOIN {self.trajectories} AS run ON training.trace_id = run.trace_id",
+        )
+
+    @property
+    def unfinished(self) -> str:
+        """A query for the newest step if its trajectories still run: scores may follow."""
+        return (
+            f"SELECT max(step) FROM {self.trajectories} WHERE state = 'running' "  # noqa: S608
+            f"AND step = (SELECT max(step) FROM {self.trajectories})"
+        )
+
+    @functools.cached_property
     def calls(self) -> str:
         """Name of the table with the run's model calls: no texts, but what is to know of them."""
         return self._table("calls", f"{_CALLS} WHERE {self.condition}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rollout.analysis.report.report import Reward, StepReport, Tool
+from otel_rollout.table.training import DIFFERS
 
 Unit = Literal["number", "share", "seconds"]
 """What a figure counts: a share is between 0 and 1."""
@@ -180,6 +181,36 @@ _STEP_MEASURES: Final = (
     Measure(
         "policy_lag", "policy lag, in steps", "number",
         lambda step: mean(step.policy_lag.mean, step.policy_lag.count), "up", "policy_lag",
+    ),
+    Measure(
+        "not_trained", "trajectories not trained on", "share",
+        lambda step: share(of.known - of.trained, of.known) if (of := step.trainer) else None, "up",
+        "CASE WHEN NOT trained THEN 1 ELSE 0 END",
+        lambda step: dict(step.trainer.filtered) if step.trainer else {},
+    ),
+    Measure(
+        "rewards_differing", "rewards trained on that are not the recorded ones", "share",
+        lambda step: share(of.rewards_differing, of.rewards_compared) if (of := step.trainer) else None, "up",
+        f"CASE WHEN {DIFFERS} THEN 1 ELSE 0 END",
+    ),
+    Measure(
+        "advantage_magnitude", "advantage, magnitude", "number",
+        lambda step: mean(of.advantage_magnitude, of.advantages) if (of := step.trainer) else None, None,
+        "abs(advantage)",
+    ),
+    Measure(
+        "trainer_lag", "policy lag, as trained", "number",
+        lambda step: mean(of.lag_mean, of.lags) if (of := step.trainer) else None, "up", "trainer_lag",
+    ),
+    Measure(
+        "mismatch_mean", "mismatch, mean", "number",
+        lambda step: mean(of.mismatch_mean, of.mismatches) if (of := step.trainer) else None, "up",
+        "mismatch_mean",
+    ),
+    Measure(
+        "importance_ratio", "importance ratio", "number",
+        lambda step: mean(of.importance_ratio, of.mismatches) if (of := step.trainer) else None, None,
+        "importance_ratio",
     ),
 )  # fmt: skip
 

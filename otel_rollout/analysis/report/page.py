@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.health.findings import Health
     from otel_rollout.analysis.report.report import RunReport, StepReport
     from otel_rollout.analysis.report.step import Step
+    from otel_rollout.analysis.report.trainer import Trainer
 
 _COLOURS: Final[tuple[Colour, ...]] = ("user", "tool", "assistant", "evaluator", "failure", "system")
 _PHASES: Final = (
@@ -141,6 +143,41 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
         "Policy lag, in steps", main, links, Axes(),
         ("mean", lambda step: step.policy_lag.mean), ("greatest", lambda step: step.policy_lag.max),
     )  # fmt: skip
+    yield from _trainer_lines(main, links)
+
+
+def _trainer_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:
+    """Yield the charts of what training made of the trajectories."""
+
+    def figure(of: Callable[[Trainer], float | None]) -> Figure:
+        return lambda step: None if step.trainer is None else of(step.trainer)
+
+    percent = Axes(number=report_text.percent)
+    yield from _lines(
+        "Not trained on", steps, links, percent,
+        ("all reasons", figure(lambda known: _share(known.known - known.trained, known.known))),
+        *((reason, figure(_filtered_by(reason))) for reason in _reasons(steps)),
+    )  # fmt: skip
+    yield from _lines(
+        "Magnitude of the advantage", steps, links, Axes(),
+        ("mean", figure(lambda known: known.advantage_magnitude)),
+    )  # fmt: skip
+    yield from _lines(
+        "Mismatch of sampler and trainer, in nats", steps, links, Axes(),
+        ("mean", figure(lambda known: known.mismatch_mean)),
+    )  # fmt: skip
+
+
+def _filtered_by(reason: str) -> Callable[[Trainer], float | None]:
+    return lambda known: _share(known.filtered.get(reason, 0), known.known)
+
+
+def _reasons(steps: Sequence[StepReport]) -> list[str]:
+    """Return the most frequent reasons of the filter, if there are several."""
+    counts: Counter[str] = Counter()
+    for step in steps:
+        counts.update(step.trainer.filtered if step.trainer else {})
+    return [name for name, _ in counts.most_common(len(_COLOURS) - 1)] if len(counts) > 1 else []
 
 
 def _lines(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_rollout.analysis.report.trainer import Trainer, trainers_of
 from otel_rollout.analysis.run_rows import rows_of
 from otel_rollout.pages.scale import finite
 from otel_rollout.table import filters
@@ -145,6 +146,7 @@ class StepReport:
         parse_failures: parser errors: spans that tell of a tool call that cannot be parsed.
         seconds: the durations.
         policy_lag: the age of the weights.
+        trainer: what training made of the trajectories; null if no score says so.
     """
 
     step: int | None
@@ -172,6 +174,7 @@ class StepReport:
     parse_failures: int
     seconds: Seconds
     policy_lag: PolicyLag
+    trainer: Trainer | None = None
 
     @property
     def name(self) -> str:
@@ -222,10 +225,12 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
     for row in _asked(engine, _ERRORS, rows, where):
         errors[row["validate"], row["step"]][row["error_type"]] = row["failed"]
     tools = _tools(engine, rows, where)
-    steps = [
-        _step(row, groups.get(key := (row["validate"], row["step"]), {}), errors[key], tools.get(key, ()))
-        for row in _asked(engine, _STEPS, rows, where)
-    ]
+    trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
+    steps = []
+    for row in _asked(engine, _STEPS, rows, where):
+        key = row["validate"], row["step"]
+        step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()))
+        steps.append(replace(step, trainer=trainers.get(key)))
     training = tuple(step for step in steps if not step.validate)
     return RunReport(run, training, tuple(step for step in steps if step.validate))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.analysis.health.rates import in_words
 from otel_rollout.pages.scale import short_number
 from otel_rollout.viewer.formatting import duration
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = "–"
 """What stands where nothing was recorded."""
+_NAMED: Final = 5
+"""Trajectories that a note names at most."""
 
 
 def number(value: float | None) -> str:
@@ -85,6 +88,10 @@ TIMES: Final = (
     "longest trajectory",
 )
 """Headings of a step's durations; the parts are means of a trajectory."""
+TRAINER: Final = (
+    "step", "trained", "advantage", "reward", "differs", "lag", "mismatch", "turn", "ratio",
+)  # fmt: skip
+"""Headings of what training made of a step."""
 
 
 def figures(step: StepReport) -> tuple[str, ...]:
@@ -116,10 +123,64 @@ def times(step: StepReport) -> tuple[str, ...]:
     return (step.name, *map(seconds, parts), known.slowest or UNKNOWN)
 
 
+def trainer(step: StepReport) -> tuple[str, ...]:
+    """Return what training made of a step, in the order of the headings."""
+    known = step.trainer
+    if known is None:
+        return (step.name, *[UNKNOWN] * (len(TRAINER) - 1))
+    by_step = ", by step" if known.lag_source == "step" else ""
+    return (
+        step.name,
+        share(known.trained, known.known),
+        number(known.advantage_magnitude),
+        number(known.reward_mean),
+        str(known.rewards_differing),
+        _with_most(known.lag_mean, known.lag_max, by_step),
+        _with_most(known.mismatch_mean, known.mismatch_max),
+        number(known.mismatch_turn),
+        number(known.importance_ratio),
+    )
+
+
+def _with_most(mean: float | None, most: float | None, further: str = "") -> str:
+    """Return a mean, with the greatest value in brackets."""
+    return UNKNOWN if mean is None else f"{number(mean)} (max {number(most)}{further})"
+
+
+def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what a person must know of the training of steps, with names of trajectories to look at."""
+    found = [(step, step.trainer) for step in steps if step.trainer]
+    differing = [(step, known) for step, known in found if known.rewards_differing]
+    if differing:
+        bad = sum(known.rewards_differing for _, known in differing)
+        whole = sum(known.rewards_compared for _, known in found)
+        most = max(known.reward_difference or 0.0 for _, known in differing)
+        yield (
+            f"trained reward is not the recorded one: {bad} of {whole} trajectories, "
+            f"{_in(step for step, _ in differing)}, by up to {number(most)}"
+        ), tuple(name for _, known in differing for name in known.differing)[:_NAMED]  # fmt: skip
+    odd = [(step, known.not_finite) for step, known in found if known.not_finite]
+    if odd:
+        yield (
+            f"NaN or infinite: {sum(count for _, count in odd)} trajectories, {_in(step for step, _ in odd)}",
+            (),
+        )
+    for reason in dict.fromkeys(reason for _, known in found for reason in known.filtered):
+        having = [(step, known.filtered[reason]) for step, known in found if reason in known.filtered]
+        number_ = sum(count for _, count in having)
+        yield f"not trained, {reason}: {number_} trajectories, {_in(step for step, _ in having)}", ()
+
+
+def _in(steps: Iterable[StepReport]) -> str:
+    return in_words(sorted({step.step for step in steps if step.step is not None}))
+
+
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     """Yield what a step's page says below its heading, as names and values."""
     yield from zip(FIGURES[1:], figures(step)[1:], strict=True)
     yield from zip((f"time, {name}" for name in TIMES[1:-1]), times(step)[1:-1], strict=True)
+    if step.trainer is not None:
+        yield from zip((f"trainer, {name}" for name in TRAINER[1:]), trainer(step)[1:], strict=True)
     if step.reward.missing:
         yield "without a reward", str(step.reward.missing)
     if step.reward.odd:

@@ -1,0 +1,126 @@
+"""Check how many trajectories the trainer leaves out, and how old the weights of the others are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.analysis.health.findings import Finding, unobserved
+from otel_rollout.analysis.health.judging import Fault, judged, of_several
+from otel_rollout.analysis.health.rates import Limits
+
+if TYPE_CHECKING:
+    from otel_rollout.analysis.health.scope import Scope
+
+_NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
+_SURPRISE: Final = 12.0
+"""Least surprise of a rise, in nats. Less chance is in a trainer than in replies."""
+_SILENT: Final = Fault(
+    Limits(rise=0.01, always=0.02, steady=0.002, surprise=_SURPRISE),
+    "trajectories that reached the trainer or should have",
+    "been left out by the loss without a reason",
+    _NO_WORD,
+    "The loss uses all {of} trajectories, or the trainer says why not.",
+)
+_FILTERED: Final = Fault(
+    Limits(rise=0.05, always=0.2, steady=0.1, surprise=_SURPRISE),
+    "trajectories that the trainer spoke of",
+    "been left out by the loss, for a reason and from a group with several rewards",
+    _NO_WORD,
+    "None of {of} trajectories was left out for a reason, but for groups with one reward.",
+)
+_NO_REASON: Final = "no reason given"
+_STALE: Final = Limits(rise=0.05, always=0.5, steady=0.2, surprise=_SURPRISE)
+_NO_LAG: Final = "No score `policy_lag` says how old the weights were when the trainer learned."
+_ALLOWED: Final = 2
+"""Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
+_NAMED: Final = 3
+"""Reasons that a message names at most."""
+
+
+def left_out(scope: Scope) -> Finding:
+    """Find trajectories that the loss does not use: silently, or for a reason that takes too many."""
+    if not scope.rows(f"SELECT count(trained) AS n FROM {scope.training}")[0]["n"]:  # noqa: S608
+        return unobserved(_NO_WORD)
+    silent = scope.counts(
+        f"SELECT trace_id, step, trained IS NULL OR (NOT trained AND reason = '{_NO_REASON}') AS is_bad "  # noqa: S608
+        f"FROM ({_reached(scope)}) AS reached"
+    )
+    filtered = scope.counts(
+        f"SELECT trace_id, step, NOT trained AND reason <> '{_NO_REASON}' AND NOT is_spent AS is_bad "  # noqa: S608
+        f"FROM ({_reached(scope)}) AS reached WHERE trained IS NOT NULL"
+    )
+    found = of_several(judged(silent, _SILENT, scope.steps), judged(filtered, _FILTERED, scope.steps))
+    return replace(found, message=f"{found.message}{_by_reason(scope)}")
+
+
+def _reached(scope: Scope) -> str:
+    """Return the trajectories that the trainer spoke of, or passed over: of a later one it has spoken.
+
+    A trajectory ``is_spent`` if the trainer left out its whole group, whose rewards are all equal.
+    """
+    return f"""
+SELECT
+  trace_id, step, sample_index, trained, reason,
+  NOT bool_or(coalesce(trained, false)) OVER of_group
+    AND count(reward) OVER of_group > 1
+    AND max(reward) OVER of_group = min(reward) OVER of_group AS is_spent
+FROM {scope.training}
+WHERE trained IS NOT NULL OR (
+  state = 'ok' AND step < (SELECT max(step) FROM {scope.training} WHERE trained IS NOT NULL)
+)
+WINDOW of_group AS (PARTITION BY step, sample_index)"""  # noqa: S608
+
+
+def _by_reason(scope: Scope) -> str:
+    """Return reasons with their numbers, and the number of whole groups, as sentences after a message."""
+    rows = scope.rows(
+        "SELECT step, coalesce(reason, 'no word of the trainer') AS reason, count(*) AS number "  # noqa: S608
+        f"FROM ({_reached(scope)}) AS reached WHERE coalesce(NOT trained, true) GROUP BY 1, 2"
+    )
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        reasons[row["reason"]] += row["number"] if row["step"] in scope.steps else 0
+    listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons.most_common(_NAMED) if number)
+    if not listed:
+        return ""
+    groups = scope.rows(
+        "SELECT step, count(*) AS number, count(*) FILTER (WHERE is_spent) AS spent FROM ("  # noqa: S608
+        f"SELECT step, sample_index, bool_or(is_spent) AS is_spent FROM ({_reached(scope)}) AS reached "
+        "GROUP BY step, sample_index HAVING count(*) > 1 AND NOT bool_or(coalesce(trained, false))"
+        ") AS whole GROUP BY step"
+    )
+    whole, spent = (
+        sum(row[name] for row in groups if row["step"] in scope.steps) for name in ("number", "spent")
+    )
+    of_groups = f" Whole groups left out: {whole:,}, {spent:,} of them with one reward." if whole else ""
+    return f" Left out, by reason: {listed}.{of_groups}"
+
+
+def stale(scope: Scope) -> Finding:
+    """Find trajectories from which the trainer learned with much newer weights than those that made them."""
+    chosen = f"{scope.training} WHERE lag_source = 'trainer'"
+    usual = scope.rows(
+        f"SELECT percentile_cont(0.25) WITHIN GROUP (ORDER BY lag) AS usual FROM {chosen}"  # noqa: S608
+    )[0]["usual"]
+    if usual is None:
+        return unobserved(_NO_LAG)
+    limit = 2 * usual + _ALLOWED
+    counts = scope.counts(f"SELECT trace_id, step, lag > {limit!r} AS is_bad FROM {chosen}")  # noqa: S608
+    rows = scope.rows(
+        f"SELECT step, sum(lag) AS total, count(*) AS number, max(lag) AS most FROM {chosen} GROUP BY step"  # noqa: S608
+    )
+    of_steps = [row for row in rows if row["step"] in scope.steps]
+    if not of_steps:
+        return unobserved(_NO_LAG)
+    mean = sum(row["total"] for row in of_steps) / sum(row["number"] for row in of_steps)
+    fault = Fault(
+        _STALE,
+        "trajectories with the trainer's lag",
+        f"tokens of weights more than {limit:g} versions older than those that trained on them",
+        _NO_LAG,
+    )
+    most = max(row["most"] for row in of_steps)
+    note = f" A quarter has a lag of {usual:g} or less; the mean is {mean:.3g}, the greatest {most:g}."
+    return judged(counts, fault, scope.steps, note)

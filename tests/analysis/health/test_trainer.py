@@ -1,0 +1,174 @@
+"""The checks of what training made of trajectories say what they found, and where."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rollout.analysis.health.findings import Finding
+from tests.analysis.health.answers import answer
+from tests.table.tables import root
+from tests.table.training_rows import outcome, trained
+
+CHECKS = (
+    "sampler_mismatch",
+    "training_lag",
+    "training_left_out",
+    "trained_reward_differs",
+    "training_not_finite",
+    "scores_unresolved",
+)
+
+
+def steps(
+    number: int, scores: dict[str, Any], faulty: dict[str, Any], begin: int = 4, **columns: Any
+) -> list[dict[str, Any]]:
+    """Return the rows of 16 trajectories a step, of which every other has faulty scores from a step on."""
+    return [
+        row
+        for step in range(1, number + 1)
+        for place in range(16)
+        for row in trained(
+            step * 16 + place,
+            step,
+            faulty if step >= begin and place % 2 else scores,
+            reward=place / 16,
+            **columns,
+        )
+    ]
+
+
+def found(path: Path, check: str, rows: list[dict[str, Any]]) -> Finding:
+    return answer(path, check, rows)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_run_without_the_trainers_scores_is_unobserved(tmp_path: Path, check: str) -> None:
+    """A rollout with rewards says nothing of the training."""
+    finding = found(tmp_path, check, list(trained(0, 1)))
+    assert finding.status == "unobserved"
+    assert not finding.evidence
+
+
+def test_mismatch_names_the_turn(tmp_path: Path) -> None:
+    """The sampler's log probabilities are off by a constant in the second turn."""
+    good = {"logprob_diff_mean": 0.01, "logprob_diff_max": 0.3, "logprob_diff_turn": 1}
+    bad = {"logprob_diff_mean": 0.15, "logprob_diff_max": 0.6, "logprob_diff_turn": 2}
+    finding = found(tmp_path, "sampler_mismatch", steps(6, good, bad))
+    assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
+    assert "the largest of a token 0.6" in finding.message
+    assert finding.message.endswith("is in turn 2 in 100% of them.")
+    assert {path.split("/")[0] for path in finding.evidence} == {"4", "5", "6"}
+
+
+def test_mismatch_of_a_whole_run_is_found_by_its_size(tmp_path: Path) -> None:
+    """There is no earlier step to compare with."""
+    bad = {"logprob_diff_mean": 0.2}
+    assert found(tmp_path, "sampler_mismatch", steps(2, bad, bad)).status == "unhealthy"
+
+
+def test_share_of_tokens_is_enough(tmp_path: Path) -> None:
+    """A trainer may give the share alone."""
+    shares = ({"logprob_diff_share": 0.01}, {"logprob_diff_share": 0.3})
+    finding = found(tmp_path, "sampler_mismatch", steps(6, *shares))
+    assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
+
+
+def test_stale_policy_is_found_by_the_trainers_lag(tmp_path: Path) -> None:
+    """The versions of the rollout are not needed."""
+    finding = found(tmp_path, "training_lag", steps(6, {"policy_lag": 1}, {"policy_lag": 9}))
+    assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
+    assert "the greatest 9" in finding.message
+
+
+def test_filter_without_a_reason_is_found(tmp_path: Path) -> None:
+    """The message counts what was left out."""
+    finding = found(tmp_path, "training_left_out", steps(6, {"trained": True}, {"trained": False}))
+    assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
+    assert "24 of the 48" in finding.message
+    assert "Left out, by reason: no reason given 24." in finding.message
+
+
+def test_trajectories_that_the_trainer_passes_over_are_found(tmp_path: Path) -> None:
+    """Of the newest step, the trainer may not have spoken yet."""
+    finding = found(tmp_path, "training_left_out", steps(6, {"trained": True}, {}))
+    assert (finding.status, finding.steps) == ("unhealthy", (4, 5))
+    assert "no word of the trainer 16" in finding.message
+
+
+def test_filter_with_a_reason_is_found_with_it(tmp_path: Path) -> None:
+    """Half of a step is too much, whatever the reason."""
+    rows = steps(6, {"trained": True}, {"trained": False}, reason="too old")
+    finding = found(tmp_path, "training_left_out", rows)
+    assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
+    assert "Left out, by reason: too old 24." in finding.message
+
+
+def test_groups_with_one_reward_may_be_left_out_for_a_reason(tmp_path: Path) -> None:
+    """Dynamic sampling loses nothing with them; a group with several rewards is another matter."""
+    filtered = {"trained": False}
+    rows = [
+        row
+        for step in range(1, 6)
+        for n in range(16)
+        for row in trained(
+            step * 16 + n,
+            step,
+            filtered if n < 12 else {"trained": True},
+            reward=0.0 if n < 12 else n / 16,
+            reason="no spread",
+        )
+    ]
+    finding = found(tmp_path, "training_left_out", rows)
+    assert finding.status == "healthy"
+    assert "no spread 60. Whole groups left out: 15, 15 of them with one reward." in finding.message
+
+
+def test_reward_that_was_trained_on_and_not_recorded_is_found(tmp_path: Path) -> None:
+    """One trajectory is enough; a KL penalty that is known is no difference."""
+    same = {"trained_reward": 0.25, "kl_penalty": 0.25}
+    rows = [row for n in range(8) for row in trained(n, 1, same, reward=0.5)]
+    finding = found(tmp_path / "same", "trained_reward_differs", rows)
+    assert (finding.status, finding.evidence) == ("healthy", ())
+    rows += trained(8, 2, same, reward=1.0)
+    finding = found(tmp_path / "other", "trained_reward_differs", rows)
+    assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (2,), ("2/2/0",))
+    assert "In 1 of 9 trajectories (11%) in step 2" in finding.message
+    assert "trained on 0.25 after a KL penalty of 0.25, and 1 was recorded." in finding.message
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_advantage_that_is_not_finite_is_found(tmp_path: Path, value: float) -> None:
+    """One is enough, and its name is said."""
+    rows = [*trained(0, 1, {"advantage": 0.5}), *trained(1, 1, {"advantage": value})]
+    finding = found(tmp_path, "training_not_finite", rows)
+    assert (finding.status, finding.evidence) == ("unhealthy", ("1/0/1",))
+    assert finding.message.endswith("NaN or infinite: `advantage`.")
+
+
+def test_scores_that_belong_to_no_trajectory_are_named_by_reason(tmp_path: Path) -> None:
+    """Of a step that was tried again, the trajectories with one identity are the evidence."""
+    again = {"step": 3, "sample_index": "4", "rollout_n": 1}
+    rows = [
+        *trained(0, 1, {"advantage": 0.5}),
+        *outcome({"advantage": 0.5, "trained": True}, step=2, sample_index="9", rollout_n=7),
+        *(root(name, **again) for name in ("71", "72")),
+        *outcome({"advantage": 0.5}, **again),
+    ]
+    finding = found(tmp_path, "scores_unresolved", rows)
+    assert (finding.status, finding.steps) == ("unhealthy", (2, 3))
+    assert finding.message == (
+        "3 of 4 scores by identity, in steps 2–3, belong to no trajectory. 1 identity is unknown, because no "
+        "trajectory has it: `advantage` of 2/9/7. 1 identity is ambiguous, because several trajectories have "
+        "it: `advantage` of 3/4/1."
+    )
+    assert [trace.lstrip("0") for trace in finding.evidence] == ["71", "72"]
+
+
+def test_all_scores_that_are_attached_are_healthy(tmp_path: Path) -> None:
+    """They are counted."""
+    finding = found(tmp_path, "scores_unresolved", list(trained(0, 1, {"advantage": 0.5, "trained": True})))
+    assert finding.message == "All 2 scores by identity belong to a trajectory."

@@ -1,0 +1,51 @@
+"""docs/training.md shows what the commands print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from otel_rollout.base import training_scores
+from otel_rollout.cli import app
+from otel_rollout.table import training
+from tests.analysis.generated_run import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+GENERATED = re.search(r"python -m tests\.analysis\.generated_run (?P<words>.*?)\n```", PAGE, re.S)
+EXAMPLES = re.findall(r"```\n\$ otel-rollout (.*?)\n(.*?)\n```", PAGE, re.S)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory in which the page's first command has written its table."""
+    place = tmp_path_factory.mktemp("page")
+    assert GENERATED
+    arguments = shlex.split(GENERATED["words"].replace("\\\n", " "))
+    main([str(place / arguments[0]), *arguments[1:]])
+    return place
+
+
+@pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command.split()[0] for command, _ in EXAMPLES])
+def test_output_is_the_pages(
+    command: str, shown: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page may leave out lines, and changes none."""
+    monkeypatch.chdir(directory)
+    ran = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "100"})
+    printed = [line.rstrip() for line in ran.output.replace("┃ path", "│ path").splitlines()]
+    assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+def test_page_names_every_column_and_score() -> None:
+    """A new one needs its meaning."""
+    names = {
+        value for name, value in vars(training_scores).items() if name.isupper() and isinstance(value, str)
+    }
+    said = set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.S)))
+    unsaid = {name for name in names if name not in said and name.replace("logprob_diff_", "…_") not in said}
+    assert unsaid == {training_scores.TOKENS_PREFIX}
+    assert set(training.COLUMNS) <= said | {"trained_reward", "kl_penalty"}
