@@ -40,5 +40,5 @@ IMPORTANCE_RATIO: Final = "importance_ratio"
 """Mean weight by which the trainer corrects for the sampler's policy, over the trained tokens."""
 TRAINING_TOKENS: Final = "training_tokens"
 """Number of tokens whose values per token are stored with this score; only on request."""
-TOKENS_PREFIX: Final = "rollout.tokens."  # noqa: S105 - no password
-"""``rollout.tokens.<name>``: values per token, a JSON array, on the evaluation span of ``TRAINING_TOKENS``."""
+TOKENS_PREFIX: Final = "rollout.tokens."
+"""Attribute ``rollout.tokens.<name>``: values per token, a JSON array, on the span of ``TRAINING_TOKENS``."""
