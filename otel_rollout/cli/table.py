@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
+from otel_rollout.table import broken_prefix
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -81,6 +82,10 @@ def list_(
     failed: Annotated[bool, typer.Option("--failed", help="Ended with an error.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Not ended yet.")] = False,
     tool_error: Annotated[bool, typer.Option("--tool-error", help="With a failed tool call.")] = False,
+    is_broken: Annotated[
+        bool,
+        typer.Option("--broken-prefix", help="With a turn whose tokens are not the next prompt's beginning."),
+    ] = False,
     validation: ValidationOption = None,
     run: RunOption = None,
     where: WhereOption = None,
@@ -94,6 +99,7 @@ def list_(
     states = [state for state, is_wanted in (("error", failed), ("running", running)) if is_wanted]
     equal = {"sample_index": sample, "validate": validation, "state": states or None}
     further = ["tool_errors > 0"] if tool_error else []
+    further += [broken_prefix.CONDITION] if is_broken else []
     _show_view("trajectories", from_, numbers, equal, further, run, where, sort, limit, format_, output)
 
 
@@ -179,6 +185,9 @@ def _show_view(
             if text is not None
         ]
         described += [filters.equals(name, value) for name, value in equal.items() if value is not None]
+        source, columns = view, _LISTED[view]
+        if view == "trajectories" and broken_prefix.is_named_in(*conditions, where, sort):
+            source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):
@@ -187,16 +196,16 @@ def _show_view(
                 described.append(filters.equals("run_id", _run_id(engine, run)))
             order = _ORDER[view]
             if sort is not None:
-                known = engine.columns_of(view)
+                known = engine.columns_of(source)
                 order = ", ".join([*(filters.order(name.strip(), known) for name in sort.split(",")), order])
             conditions = [*described, *conditions]
-            sql = f"SELECT * FROM {view}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
+            sql = f"SELECT * FROM {source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
             wanted = (_PAGE if limit is None else limit) if chosen == "table" else limit
             if wanted:  # one more than a table shows, to know whether there are more
                 sql += f" LIMIT {wanted + (chosen == 'table')}"
             limit = limit if chosen == "table" else None
             with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-                _show(engine, engine.check(sql), _LISTED[view], chosen, limit, output, location)
+                _show(engine, engine.check(sql), columns, chosen, limit, output, location)
 
 
 def _run_id(engine: Any, run: str) -> str | None:

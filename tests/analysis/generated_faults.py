@@ -18,6 +18,7 @@ FAULTS: Final = (
     "siblings_identical",
     "special_tokens_in_text",
     "context_edited",
+    "answers_retokenized",
     "reward_disagrees",
     "policy_lag",
     "slow_worker",
@@ -67,6 +68,7 @@ _SHARES: Final = {
     "siblings_identical": 0.5,
     "special_tokens_in_text": 0.2,
     "context_edited": 0.3,
+    "answers_retokenized": 0.3,
     "reward_disagrees": 0.3,
     TEMPLATE_BUG: 0.3,
 }

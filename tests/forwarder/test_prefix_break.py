@@ -1,4 +1,4 @@
-"""Broken prefixes: the turns whose tokens are not the beginning of the next prompt are named, and no others."""
+"""Broken prefixes: turns whose tokens are not the beginning of the next prompt are named, and no others."""
 
 from __future__ import annotations
 

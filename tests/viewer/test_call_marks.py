@@ -17,7 +17,7 @@ from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer import page, terminal
 from otel_rollout.viewer.conversation import Conversation, conversation_of
 from tests.forwarder.tokens_support import stored
-from tests.viewer.test_conversation import ROOT, line, shown
+from tests.viewer.test_conversation import line, shown
 
 PROMPT = list(range(100, 140))
 
@@ -35,7 +35,14 @@ def call(number: int, first: int | None, last: int | None, **more: Any) -> bytes
 
 def test_changed_weights_are_marked_at_the_turn_where_they_change() -> None:
     """Between two turns, inside a turn, and after turns that say nothing of their weights."""
-    calls = [call(2, 7, 7), call(3, 7, 7), call(4, 8, 8), call(5, None, None), call(6, 8, 10), call(7, 11, None)]
+    calls = [
+        call(2, 7, 7),
+        call(3, 7, 7),
+        call(4, 8, 8),
+        call(5, None, None),
+        call(6, 8, 10),
+        call(7, 11, None),
+    ]
     assert marks_of(shown(calls)) == [
         (),
         (),

@@ -8,6 +8,7 @@ WITH counted AS (
     sum(call.tokens_in) FILTER (WHERE call.kind = 'LLM') AS tokens_in,
     sum(call.tokens_out) FILTER (WHERE call.kind = 'LLM') AS tokens_out,
     sum(call.tokens_cached) FILTER (WHERE call.kind = 'LLM') AS tokens_cached,
+    count(call.break_token) FILTER (WHERE call.kind = 'LLM') AS broken_turns,
     min(coalesce(call.policy_version_min, call.policy_version_max)) AS policy_version_min,
     max(coalesce(call.policy_version_max, call.policy_version_min)) AS policy_version_max
   FROM spans AS call LEFT JOIN inner_calls
@@ -35,11 +36,8 @@ SELECT
   coalesce(counted.tool_errors, 0) AS tool_errors,
   CAST(counted.tokens_in AS BIGINT) AS tokens_in, CAST(counted.tokens_out AS BIGINT) AS tokens_out,
   CAST(counted.tokens_cached AS BIGINT) AS tokens_cached, rewards.value AS reward,
-  coalesce(first_break.breaks, 0) AS broken_turns, first_break.turn AS first_break_turn,
-  first_break.token AS first_break_token, first_break.kind AS first_break_kind
+  coalesce(counted.broken_turns, 0) AS broken_turns
 FROM roots AS root
   LEFT JOIN counted ON root.trace_id = counted.trace_id
   LEFT JOIN (SELECT trace_id, value FROM newest_scores WHERE name = 'reward') AS rewards
     ON root.trace_id = rewards.trace_id
-  LEFT JOIN (SELECT * FROM prefix_breaks WHERE place = 1) AS first_break
-    ON root.trace_id = first_break.trace_id
