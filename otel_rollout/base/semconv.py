@@ -86,6 +86,10 @@ POLICY_VERSION_MAX: Final = "rollout.policy_version_max"
 """int. Version of the weights that made the last tokens (verl: ``max_global_steps``). On model calls too."""
 NUM_TURNS: Final = "rollout.num_turns"
 """int. Number of turns of the conversation, including those of user and tools."""
+INTERRUPTION: Final = "rollout.generation_interrupted"
+"""Event of a model call whose answer was interrupted, for an update of the weights for example; the call may
+go on with other weights. Its attributes: ``gen_ai.usage.output_tokens``, the answer's tokens so far; ``rollout.policy_version_max``,
+the version of the weights that made the last of them."""
 NUM_PREEMPTED: Final = "rollout.num_preempted"
 """int. Number of times the engine preempted the request. On model calls."""
 
@@ -103,6 +107,25 @@ TURN_SHARED: Final = "rollout.turn.shared"
 TURN_LENGTH: Final = "rollout.turn.length"
 """int. Number of tokens or messages in the turn, without its answer. If a span has tokens and messages, the
 ``TURN_…`` attributes describe the messages."""
+BREAK_OF: Final = "rollout.prefix_break.turn"
+"""str. Id (16 hex digits) of the turn before, if this span's prompt does not begin with all of its tokens.
+The forwarder adds this attribute and the next ones to model calls with token ids."""
+BREAK_TOKEN: Final = "rollout.prefix_break.token"  # noqa: S105 - no password
+"""int. Index, in that turn's prompt and answer, of the first token that this prompt does not repeat."""
+BREAK_REMOVED: Final = "rollout.prefix_break.removed"
+"""int. Number of that turn's tokens from the first to the last difference."""
+BREAK_ADDED: Final = "rollout.prefix_break.added"
+"""int. Number of tokens that this prompt has in their place; absent if it repeats nothing behind them."""
+BREAK_KIND: Final = "rollout.prefix_break.kind"
+"""str. What has probably happened: ``retokenized``, ``cut``, ``beginning`` or ``edited``."""
+BREAK_WAS: Final = "rollout.prefix_break.was"
+"""str. Text of the first removed tokens, if it is known; with ``|`` between tokens that were retokenized."""
+BREAK_BECAME: Final = "rollout.prefix_break.became"
+"""str. Text of the first added tokens, in the form of ``BREAK_WAS``."""
+PREFIX_BREAK: Final = (
+    *(BREAK_OF, BREAK_TOKEN, BREAK_REMOVED, BREAK_ADDED, BREAK_KIND),
+    *(BREAK_WAS, BREAK_BECAME),
+)
 
 # --- Generators (ours). On the span of a generator's operation. --------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"
@@ -128,6 +151,7 @@ NO_EXTRAS: Final = frozenset(
         TURN_CONTINUES,
         TURN_SHARED,
         TURN_LENGTH,
+        *PREFIX_BREAK,
         GENERATOR_ITEMS,
         GENERATOR_EXHAUSTED,
         GENERATOR_RETURNED,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import training
+from otel_rollout.table import broken_prefix, training
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -100,6 +100,10 @@ def list_(
             metavar="NUMBERS",
         ),
     ] = None,
+    is_broken: Annotated[
+        bool,
+        typer.Option("--broken-prefix", help="With a turn whose tokens are not the next prompt's beginning."),
+    ] = False,
     validation: ValidationOption = None,
     run: RunOption = None,
     where: WhereOption = None,
@@ -114,7 +118,9 @@ def list_(
     }  # fmt: skip
     states = [state for state, is_wanted in (("error", failed), ("running", running)) if is_wanted]
     equal = {"sample_index": sample, "validate": validation, "state": states or None}
-    further = [*(["tool_errors > 0"] if tool_error else []), *([training.FILTERED] if filtered else [])]
+    further = ["tool_errors > 0"] if tool_error else []
+    further += [training.FILTERED] if filtered else []
+    further += [broken_prefix.CONDITION] if is_broken else []
     _show_view("trajectories", from_, numbers, equal, further, run, where, sort, limit, format_, output)
 
 
@@ -200,8 +206,11 @@ def _show_view(
             if text is not None
         ]
         described += [filters.equals(name, value) for name, value in equal.items() if value is not None]
-        has_training = view == "trajectories" and training.is_named_in(*described, *conditions, where, sort)
-        source, columns = (training.TRAJECTORIES, _WITH_TRAINING) if has_training else (view, _LISTED[view])
+        source, columns = view, _LISTED[view]
+        if view == "trajectories" and training.is_named_in(*described, *conditions, where, sort):
+            source, columns = training.TRAJECTORIES, _WITH_TRAINING
+        if view == "trajectories" and broken_prefix.is_named_in(*conditions, where, sort):
+            source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):

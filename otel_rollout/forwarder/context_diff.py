@@ -36,6 +36,8 @@ class Mark(NamedTuple):
     """When the turn ended, in ns."""
     turn: str
     can_be_continued: bool
+    asked: int
+    """Length of the turn without its answer."""
 
 
 class Branch:
@@ -82,7 +84,7 @@ class Turns:
         """Return the longest prefix shared with a turn that ended before ``start``."""
         best: tuple[int, int, int, str] | None = None
         for branch in self.branches:
-            common = _common_prefix(items, branch.data, self._width)
+            common = common_prefix(items, branch.data, self._width)
             for mark in reversed(branch.marks):  # the longest prefix is mostly that of the last turn
                 if best is not None and mark.length < best[0]:
                     continue
@@ -95,8 +97,18 @@ class Turns:
             return None
         return Shared(best[3], best[0])
 
-    def add(self, turn: str, items: bytes, end: int, can_be_continued: bool = True) -> Branch:
-        """Add a turn with its answer; return the branch that begins with ``items``."""
+    def add(
+        self, turn: str, items: bytes, end: int, can_be_continued: bool = True, asked: int | None = None
+    ) -> Branch:
+        """Add a turn with its answer; return the branch that begins with ``items``.
+
+        Args:
+            turn: the turn's id.
+            items: the turn and its answer, encoded.
+            end: when the turn ended, in ns.
+            can_be_continued: whether later turns may refer to this one.
+            asked: length of the turn without its answer; all of ``items`` by default.
+        """
         length = len(items) // self._width
         branch, common = self._longest(items)
         if common < length:
@@ -104,7 +116,7 @@ class Turns:
                 branch = self._cut(branch, common)
             branch.data += items[common * self._width :]
         if all(mark.turn != turn for mark in branch.marks):
-            branch.marks.append(Mark(length, end, turn, can_be_continued))
+            branch.marks.append(Mark(length, end, turn, can_be_continued, length if asked is None else asked))
         self.branches = [*(other for other in self.branches if other is not branch), branch][-MAX_BRANCHES:]
         return branch
 
@@ -114,14 +126,14 @@ class Turns:
         return any(
             mark.turn != turn and mark.end <= end and mark.length >= length
             for branch in self.branches
-            if _common_prefix(items, branch.data, self._width) == length
+            if common_prefix(items, branch.data, self._width) == length
             for mark in branch.marks
         )
 
     def _longest(self, items: bytes) -> tuple[Branch, int]:
         found, longest = Branch(), 0
         for branch in self.branches:
-            common = _common_prefix(items, branch.data, self._width)
+            common = common_prefix(items, branch.data, self._width)
             if common > longest:
                 found, longest = branch, common
         return found, longest
@@ -154,7 +166,7 @@ def restored(continued: Sequence[Item], shared: int, new: Sequence[Item]) -> lis
     return [*continued[:shared], *new]
 
 
-def _common_prefix(one: bytes, other: bytearray, width: int) -> int:
+def common_prefix(one: bytes, other: bytearray, width: int) -> int:
     """Return the number of leading items that two sequences share."""
     high = min(len(one), len(other)) // width
     if one[: high * width] == other[: high * width]:

@@ -11,7 +11,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.forwarder import context_diff
+from otel_rollout.forwarder import break_attributes, context_diff
 from otel_rollout.forwarder.context_diff import Turns
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.model_call import ModelCall, prompt_of
@@ -99,6 +99,8 @@ class SpanRewriter:
         self._output = self._json(semconv.OUTPUT_VALUE) if any(contents) or semconv.TEXT_OF in span else None
         self._changed = False
         """Whether the input or output has changed."""
+        self._broken: dict[str, Any] | None = None
+        """Attributes about the turn before, if the prompt does not begin with its tokens."""
 
     def rewrite(self) -> bool:
         """Rewrite the span; return False if it stays as recorded."""
@@ -115,11 +117,11 @@ class SpanRewriter:
         if self._changed:
             self._put(semconv.INPUT_VALUE, self._input)
             self._put(semconv.OUTPUT_VALUE, self._output)
-        if (
-            turn is not None
-        ):  # after the last look at an attribute, which costs more once the list has changed
-            self._note_turn(turn)
-        return self._changed or turn is not None
+        # After the last look at an attribute, which costs more once the list has changed.
+        noted = {**(self._broken or {}), **(_attributes_of(turn) if turn is not None else {})}
+        if noted:
+            self._span.replace(noted, noted)
+        return self._changed or bool(noted)
 
     def _json(self, key: str) -> Any:
         mime_type = semconv.INPUT_MIME_TYPE if key == semconv.INPUT_VALUE else semconv.OUTPUT_MIME_TYPE
@@ -133,14 +135,6 @@ class SpanRewriter:
     def _put(self, key: str, value: Any) -> None:
         if value is not None:
             self._span.set_text(key, orjson.dumps(value).decode())
-
-    def _note_turn(self, turn: _Turn) -> None:
-        noted = {
-            semconv.TURN_CONTINUES: turn.shared.turn,
-            semconv.TURN_SHARED: turn.shared.length,
-            semconv.TURN_LENGTH: turn.length,
-        }
-        self._span.replace(noted, noted)
 
     # --- token ids ----------------------------------------------------------------------------------------
 
@@ -160,6 +154,10 @@ class SpanRewriter:
         holder, key = answers[0] if answers else ({}, "")
         call = ModelCall(prompt_of(prompts), holder.get(key, []))
         shared = self._shared_prefix(call, turns, holder)
+        if self._turns != "whole" and call.encoded_prompt and self._is_model_call():
+            self._broken = break_attributes.attributes_of(
+                turns, self._id, call.encoded_prompt, self._start, self._detokenizer
+            )
         self._remember(call, turns, can_be_continued=bool(answers and prompts))
         if answers:
             self._show(holder, call, shared.length if shared else 0)
@@ -183,7 +181,8 @@ class SpanRewriter:
 
     def _remember(self, call: ModelCall, turns: Turns, can_be_continued: bool) -> None:
         if call.encoded:
-            call.branch = turns.add(self._id, call.encoded, self._end, can_be_continued)
+            asked = len(call.prompt)
+            call.branch = turns.add(self._id, call.encoded, self._end, can_be_continued, asked)
 
     def _show(self, holder: dict[str, Any], call: ModelCall, start: int = 0) -> None:
         """Add a call's decoded text to ``holder``; the prompt's text from ``start`` on."""
@@ -271,6 +270,14 @@ class _Turn(NamedTuple):
 
     shared: Shared
     length: int
+
+
+def _attributes_of(turn: _Turn) -> dict[str, Any]:
+    return {
+        semconv.TURN_CONTINUES: turn.shared.turn,
+        semconv.TURN_SHARED: turn.shared.length,
+        semconv.TURN_LENGTH: turn.length,
+    }
 
 
 def _reference(shared: Shared, prompt: list[int]) -> dict[str, Any]:

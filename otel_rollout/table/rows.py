@@ -60,6 +60,13 @@ OF_SPAN: Final[Mapping[str, Held]] = {
     semconv.TURN_CONTINUES: Held("continues", str),
     semconv.TURN_SHARED: Held("shared", int),
     semconv.TURN_LENGTH: Held("turn_length", int),
+    semconv.BREAK_OF: Held("break_of", str),
+    semconv.BREAK_TOKEN: Held("break_token", int),
+    semconv.BREAK_REMOVED: Held("break_removed", int),
+    semconv.BREAK_ADDED: Held("break_added", int),
+    semconv.BREAK_KIND: Held("break_kind", str),
+    semconv.BREAK_WAS: Held("break_was", str),
+    semconv.BREAK_BECAME: Held("break_became", str),
     semconv.INPUT_VALUE: Held("input", str),
     semconv.OUTPUT_VALUE: Held("output", str),
 }

@@ -25,8 +25,9 @@ class View(NamedTuple):
 
 
 PUBLIC: Final = (
-    View("trajectories", "A row per trajectory: identity, state, duration, counts and reward."),
+    View("trajectories", "A row per trajectory: identity, state, duration, counts, reward, broken prefixes."),
     View("turns", "A row per model call: tokens, finish reason, messages by role, reply, input and output."),
+    View("prefix_breaks", "A row per turn whose tokens are not the beginning of the next prompt."),
     View("tool_calls", "A row per call of a tool: arguments, result and error."),
     View("scores", "The newest score of each name of each trajectory."),
     View("training", "A row per trajectory: what training made of it, and the mismatch of its tokens."),
@@ -58,6 +59,7 @@ ORDER: Final = (
     "training",
     "unresolved_scores",
     "turns",
+    "prefix_breaks",
     "tool_calls",
     "trajectories",
     "phases",

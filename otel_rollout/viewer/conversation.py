@@ -6,6 +6,7 @@ is in the tool's span and in the message to the model; both become one turn.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Message, Request, Shared
 from otel_rollout.viewer import context_edit, summary
+from otel_rollout.viewer.call_marks import CallMarks
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
 from otel_rollout.viewer.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
 from otel_rollout.viewer.summary import Summary, Tokens
@@ -110,7 +112,7 @@ class _TurnBuilder:
     def __init__(self, tree: SpanTree, decoders: Decoders, path: str) -> None:
         self.turns: list[Turn] = []
         self._tree = tree
-        self._decoders = decoders
+        self._decoders = functools.cache(decoders)
         self._path = path
         self._by_message = context_diff.Turns(context_diff.MESSAGE_BYTES)
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
@@ -118,6 +120,7 @@ class _TurnBuilder:
         self._longest: ModelCall | None = None
         self._recent: deque[ModelCall] = deque(maxlen=context_diff.MAX_BRANCHES)
         self._open_calls = OpenCalls()
+        self._marks = CallMarks()
 
     def add(self, span: ReadableSpan) -> None:
         """Add the turns of the next span."""
@@ -177,6 +180,7 @@ class _TurnBuilder:
         for each in added:
             self._append(span, each)
         answer = call.answer(spans)
+        answer.marks = self._marks.of(call, spans, _key(span), lambda: self._decoder_of(spans))
         if not answer.text and call.reply.token_ids:
             decoded = self._decoded(spans, call.token_ids, len(call.request.prompt_ids))
             answer.text = messages.without_end(decoded)
@@ -268,10 +272,13 @@ class _TurnBuilder:
 
     def _decoded(self, spans: Sequence[ReadableSpan], ids: Sequence[int], start: int) -> str:
         """Decode ``ids`` from ``start`` on; return empty text without a decoder."""
+        decoder = self._decoder_of(spans) if len(ids) > start else None
+        return decoder.part(ids, start, len(ids)) if decoder else ""
+
+    def _decoder_of(self, spans: Sequence[ReadableSpan]) -> Detokenizer | None:
         names = (str((span.attributes or {}).get(semconv.TOKENIZER, "")) for span in spans)
         name = next(filter(None, names), "")
-        decoder = self._decoders(name) if name and len(ids) > start else None
-        return decoder.part(ids, start, len(ids)) if decoder else ""
+        return self._decoders(name) if name else None
 
     def _messages_without_text(self, span: ReadableSpan, count: int, is_first: bool) -> list[Message]:
         """Return messages that replace ``count`` new tokens without text.

@@ -20,6 +20,7 @@ from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.identity_scores import by_trajectory
+from otel_rollout.viewer.recorded_turns import RecordedTurns
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import Gathering, Summary
 
@@ -88,10 +89,11 @@ class SpoolSource:
         return by_trajectory((span for line in scores for span in _decoded(line)), roots)
 
     def every_span(self) -> Iterator[ReadableSpan]:
-        """Yield the spans of all runs."""
+        """Yield the spans of all runs, which say of each turn which one it continues or breaks."""
+        turns = RecordedTurns()
         for run in self._runs:
             for line in _lines(run.paths):
-                yield from _decoded(line)
+                yield from turns.spans_of(line)
 
     def files(self) -> list[Path]:
         """Return the files that are read."""

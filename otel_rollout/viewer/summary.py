@@ -25,6 +25,7 @@ _NO_FACTS: Final = (
     semconv.TURN_CONTINUES,
     semconv.TURN_SHARED,
     semconv.TURN_LENGTH,
+    *semconv.PREFIX_BREAK,
 )
 """Attributes of a root span that are not shown as facts: identity, and attributes from the forwarder."""
 

@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from otel_rollout.base.printable import printable
+from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.viewer import formatting, training
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
@@ -133,6 +133,8 @@ def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Tex
     """
     if turn.note:
         yield text_of(f"({turn.note})", "dim italic")
+    for mark in turn.marks:
+        yield text_of(f"! {in_one_line(mark)}", "bold yellow")
     if turn.shows_arguments:
         yield text_of(f"({formatting.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
     if turn.text:

@@ -39,6 +39,7 @@ class Turn:
         finish_reason: why the model stopped.
         seconds: duration; None for a message, which has none.
         note: relation of the model call's context to earlier ones; empty for a plain continuation.
+        marks: what a trainer must know of the model call: changed weights, a broken prefix.
         sub_trajectory: path of the turn's sub-trajectory; empty for a turn of the trajectory itself.
     """
 
@@ -54,6 +55,7 @@ class Turn:
     finish_reason: str = ""
     seconds: float | None = None
     note: str = ""
+    marks: tuple[str, ...] = ()
     sub_trajectory: str = ""
 
     @property

@@ -90,6 +90,7 @@ class Trajectory:
         self._worker = worker
         self._rows: list[Row] = []
         self._is_edited = self._hits("context_edited") or self._hits(TEMPLATE_BUG)
+        self._retokenized = 1 if self._hits("answers_retokenized") else None
         self._turns = self._conversation()
         self._is_failed = self._draw.random() < 0.005
         self._run()
@@ -163,7 +164,7 @@ class Trajectory:
             if number == 2 and self._is_edited:  # the first reply of the model loses its reasoning
                 messages = [*messages[:2], {**messages[2], "content": "…"}, *messages[3:]]
                 shared = 2
-            span = self._model_call(turn, messages, before and before[0], shared)
+            span = self._model_call(turn, messages, before and before[0], shared, number == self._retokenized)
             before = (span, len(messages))
             messages = [*messages, {"role": "assistant", "content": turn.reply}]
             if number < len(self._turns) - 1:
@@ -171,7 +172,12 @@ class Trajectory:
         self._end(prompt, messages)
 
     def _model_call(
-        self, turn: _Turn, messages: list[dict[str, Any]], before: str | None, shared: int
+        self,
+        turn: _Turn,
+        messages: list[dict[str, Any]],
+        before: str | None,
+        shared: int,
+        is_after_retokenized: bool,
     ) -> str:
         roles = [message["role"] for message in messages]
         request = orjson.dumps({"messages": messages}).decode()
@@ -200,7 +206,8 @@ class Trajectory:
             policy_version_min=oldest,
             policy_version_max=newest,
             input=request,
-            output=orjson.dumps({"choices": [choice]}).decode(),
+            output=orjson.dumps({"choices": [choice], "token_ids": [turn.tokens]}).decode(),
+            **(_retokenized(before) if is_after_retokenized else {}),
             attributes=orjson.dumps({"gen_ai.request.max_tokens": _MAX_TOKENS}).decode(),
         )
 
@@ -351,6 +358,14 @@ class Trajectory:
             "status": "unset",
             **self._worker,
         }
+
+
+def _retokenized(before: str | None) -> Row:
+    """Return what the forwarder says of a prompt that has other tokens for the text of an answer."""
+    return {
+        "break_of": before, "break_token": 40, "break_removed": 2, "break_added": 1,
+        "break_kind": "retokenized",
+    }  # fmt: skip
 
 
 _FAILURE: Final = {

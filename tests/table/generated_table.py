@@ -72,6 +72,7 @@ class _Columns:
         self._is_call = (place < 18) & (place % 3 == 0)
         self._is_operation = (place < 18) & (place % 3 == 2)
         self._is_tool = (place < 18) & (place % 3 == 1)
+        self._ids_of_spans = pa.nulls(len(place), pa.string())
 
     def all(self) -> dict[str, Any]:
         """Return every column by its name."""
@@ -83,7 +84,7 @@ class _Columns:
         sample = numbers // ROLLOUTS
         traces = pa.array([trace_id(self._shape, int(number)) for number in numbers])
         ids = self._random.integers(1 << 60, 1 << 63, rows)
-        spans = pa.array([f"{number:016x}" for number in ids.tolist()])
+        spans = self._ids_of_spans = pa.array([f"{number:016x}" for number in ids.tolist()])
         # A tool is inside its operation; every other span is inside the root.
         last = np.arange(rows) - place + SPANS - 1
         parents = np.where(self._is_tool, np.arange(rows) + 1, last)
@@ -193,12 +194,27 @@ class _Columns:
             "reply": pc.if_else(pa.array(is_call), reply, None),
             "continues": self._nothing(),
             "shared": pa.nulls(rows, pa.int64()),
+            **self._breaks(),
             "input": pc.if_else(has_content, asked, None),
             "output": pc.if_else(has_content, answer, None),
             "attributes": self._same('{"input.mime_type":"application/json"}'),
             "events": self._nothing(),
             "links": self._nothing(),
             "resource": self._same('{"service.name":"training"}'),
+        }
+
+    def _breaks(self) -> dict[str, Any]:
+        """Return broken prefixes: of every 50th trajectory, between its second and its third call."""
+        rows = len(self._place)
+        is_broken = (self._place == 6) & (self._numbers[self._trajectory] % 50 == 0)
+        second = self._ids_of_spans.take(pa.array(np.arange(rows) - 3, mask=~is_broken))
+        numbers = {"break_token": 120, "break_removed": 2, "break_added": 1}
+        return {
+            "break_of": second,
+            **{name: pa.array(np.full(rows, value), mask=~is_broken) for name, value in numbers.items()},
+            "break_kind": _text(np.full(rows, "retokenized"), is_broken),
+            "break_was": _text(np.full(rows, "a|b"), is_broken),
+            "break_became": _text(np.full(rows, "ab"), is_broken),
         }
 
     def _texts(self) -> Any:
@@ -259,6 +275,9 @@ def _schema() -> pa.Schema:
         "continues": text,
         "shared": number,
         "turn_length": number,
+        "break_of": text,
+        **dict.fromkeys(["break_token", "break_removed", "break_added"], number),
+        **dict.fromkeys(["break_kind", "break_was", "break_became"], text),
         **dict.fromkeys(["input", "output", "attributes", "events", "links", "resource", "service"], text),
     }
     return pa.schema(list(types.items()))

@@ -20,6 +20,7 @@ SECOND = 1_000_000_000
 _KEYS = {
     "spans": "trace_id, span_id",
     "turns": "trace_id, span_id",
+    "prefix_breaks": "trace_id, next_span_id",
     "tool_calls": "trace_id, span_id",
     "scores": "trace_id, name",
     "training": "trace_id",
@@ -357,3 +358,48 @@ def test_phases_of_a_trajectory_add_up_to_its_duration(tmp_path: Path) -> None:
         (None, 3.0, 0.0, 0.0, None),
         (2.0, 0.0, 0.0, 0.0, 2.0),
     ]
+
+
+def test_first_of_a_trajectorys_broken_prefixes_has_its_turn(tmp_path: Path) -> None:
+    """Turns are counted from 1, and an engine's span inside a client's is no turn."""
+    first = {"break_of": "c1".rjust(16, "0"), "break_token": 40, "break_removed": 3, "break_added": 2}
+    second = {"break_of": "c2".rjust(16, "0"), "break_token": 90, "break_removed": 5, "break_kind": "cut"}
+    store = written(
+        tmp_path / "table",
+        [
+            root("1"),
+            *(row("1", f"c{turn}", "a1", kind="LLM") for turn in (0, 1)),
+            row("1", "c2", "a1", kind="LLM", break_kind="retokenized", break_was="a|b", **first),
+            row("1", "e2", "c2", kind="LLM", break_kind="retokenized", **first),
+            row("1", "c3", "a1", kind="LLM", **second),
+            root("2"),
+            row("2", "c4", "a2", kind="LLM"),
+        ],
+    )
+    counted = asked(store, "SELECT broken_turns FROM trajectories ORDER BY trace_id")
+    assert [each["broken_turns"] for each in counted] == [2, 0]
+    columns = "turn, next_turn, token, removed, added, kind, was, place, breaks"
+    assert [tuple(each.values()) for each in asked(store, f"SELECT {columns} FROM prefix_breaks")] == [
+        (2, 3, 40, 3, 2, "retokenized", "a|b", 1, 2),
+        (3, 4, 90, 5, None, "cut", None, 2, 2),
+    ]
+
+
+def test_trajectory_has_the_policy_versions_of_its_turns(tmp_path: Path) -> None:
+    """A turn may say more than the root, and a trajectory that runs has no root yet."""
+    store = written(
+        tmp_path / "table",
+        [
+            root("1", policy_version_min=7, policy_version_max=7),
+            row("1", "c1", "a1", kind="LLM", policy_version_min=7, policy_version_max=7),
+            row("1", "c2", "a1", kind="LLM", policy_version_min=7, policy_version_max=9),
+            row("2", "c3", "a2", kind="LLM", policy_version_min=3),
+            root("3", policy_version_min=5, policy_version_max=6),
+            root("4"),
+        ],
+    )
+    versions = "policy_version_min AS first, policy_version_max AS last"
+    found = asked(store, f"SELECT {versions} FROM trajectories ORDER BY trace_id")
+    assert [(each["first"], each["last"]) for each in found] == [(7, 9), (3, 3), (5, 6), (None, None)]
+    of_turns = asked(store, f"SELECT {versions} FROM turns ORDER BY start_ns")
+    assert [(each["first"], each["last"]) for each in of_turns] == [(7, 7), (7, 9), (3, None)]

@@ -81,6 +81,23 @@ class Engine:
         )
 
 
+class UpdatedEngine(Engine):
+    """An inference engine whose weights are newer after each answer that it interrupts; it can fail."""
+
+    def __init__(self, fails_after: int | None = None) -> None:
+        super().__init__()
+        self.version = POLICY_VERSION
+        self.fails_after = fails_after
+
+    async def generate(self, request_id: str, prompt_ids: list[int], **rest: Any) -> TokenOutput:
+        if len(self.request_ids) == self.fails_after:
+            raise RuntimeError("the engine died")
+        output = await super().generate(request_id, prompt_ids, **rest)
+        output.extra_fields["global_steps"] = self.version
+        self.version += output.stop_reason == "aborted"
+        return output
+
+
 class Rewards:
     """A reward worker that gives every answer 0.5."""
 

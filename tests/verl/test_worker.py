@@ -38,6 +38,11 @@ def _named(spans: list[Recorded], name: str) -> list[Recorded]:
     return [span for span in spans if span.name == name]
 
 
+def _policy_versions(span: Recorded) -> tuple[int, int]:
+    said = span.attributes
+    return said["rollout.policy_version_min"], said["rollout.policy_version_max"]
+
+
 async def test_trajectory_is_one_complete_tree(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
@@ -126,6 +131,36 @@ async def test_resumed_request_is_one_model_call(
     calls = _named(recorded(), "FullyAsyncLLMServerClient.generate")
     assert [call.attributes["gen_ai.response.finish_reasons"] for call in calls] == [["completed"]] * 2
     assert not _named(recorded(), local.GENERATE)
+
+
+@needs_resuming_client
+async def test_answer_that_goes_on_under_newer_weights_says_where(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """The interrupted turn has both versions and the place; the next turn has the newer one alone."""
+    await _run(local.worker(verl_config, local.UpdatedEngine(), partial=True), 0, twice=True)
+    calls = _named(recorded(), "FullyAsyncLLMServerClient.generate")
+    assert [_policy_versions(call) for call in calls] == [(7, 8), (8, 8)]
+    ((event,), after) = (call.span.events for call in calls)
+    assert event.name == "rollout.generation_interrupted"
+    assert {each.key: each.value.int_value for each in event.attributes} == {
+        "gen_ai.usage.output_tokens": 2,
+        "rollout.policy_version_max": 7,
+    }
+    assert not after
+    (root,) = _named(recorded(), "agent_loop")
+    assert _policy_versions(root) == (7, 8)
+
+
+async def test_trajectory_that_fails_has_the_policy_versions_of_its_turns(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """The engine dies at the second turn."""
+    with pytest.raises(RuntimeError, match="the engine died"):
+        await _run(local.worker(verl_config, local.UpdatedEngine(fails_after=1)), 0)
+    (root,) = _named(recorded(), "agent_loop")
+    assert root.span.status.code == 2
+    assert _policy_versions(root) == (7, 7)
 
 
 async def test_failed_tool_calls_have_status_error_and_reason(

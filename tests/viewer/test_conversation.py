@@ -36,7 +36,7 @@ def line(
 ) -> bytes:
     """Encode span ``number``, which starts at ten times its number, as a line.
 
-    ``error`` is its error.
+    ``error`` is its error; ``events`` are its events, encoded.
     """
     attributes = {
         **IDENTITY,
@@ -55,6 +55,7 @@ def line(
         "startTimeUnixNano": str(10 * number),
         "endTimeUnixNano": str(more.get("end", 10 * number + 5)),
         "attributes": [{"key": key, "value": encoded(value)} for key, value in attributes.items()],
+        "events": more.get("events", []),
         "status": {"code": 2, "message": more["error"]} if "error" in more else {},
     }
     return orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})

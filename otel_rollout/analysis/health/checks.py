@@ -61,6 +61,7 @@ BUILT_IN: Final = (
     Check("siblings_identical", siblings.identical),
     Check("special_tokens_in_text", replies.special_tokens),
     Check("context_edited", context.edited),
+    Check("answers_retokenized", context.retokenized),
     Check("reward_disagrees", rewards.disagrees),
     Check("policy_lag", policy.lag),
     Check("slow_worker", workers.slow),

@@ -30,11 +30,13 @@ _SPECIAL: Final = rf"(({_CONTROL})\s*)+[^\s<\[]"
 _NOTHING: Final = rf"^(({_CONTROL})|\s)*$"
 """A reply of control tokens alone."""
 _CALL_MARKS: Final = "tool_call|function_call|tool_use|tool-call"
-_ID_MARKS: Final = '"(token_ids|response_ids|output_ids|completion_ids)"'
+ID_MARKS: Final = '"(token_ids|response_ids|output_ids|completion_ids)"'
+"""Pattern of the keys of an output that hold an answer's token ids."""
 _CALLS: Final = f"""
 SELECT
   trace_id, span_id, parent_span_id, step, start_ns, tokens_in, tokens_out, continues, shared, turn_length,
-  messages_system, messages_system + messages_user + messages_assistant + messages_tool AS messages,
+  break_kind, messages_system,
+  messages_system + messages_user + messages_assistant + messages_tool AS messages,
   octet_length(reply) AS reply_bytes,
   ({IS_CUT}) OR tokens_out >= max_tokens AS is_cut,
   status <> 'error' AND (
@@ -43,7 +45,7 @@ SELECT
   ) AS has_end,
   status <> 'error' AND (reply IS NULL OR regexp_like(reply, '{_NOTHING}')) AND CASE
     WHEN output IS NULL THEN tokens_out = 0
-    WHEN regexp_like(output, '{_ID_MARKS}') THEN tokens_out <= 1
+    WHEN regexp_like(output, '{ID_MARKS}') THEN tokens_out <= 1
     ELSE NOT regexp_like(output, '{_CALL_MARKS}')
   END AS is_empty,
   status <> 'error' AND (reply IS NOT NULL OR output IS NOT NULL OR tokens_out = 0) AS has_reply,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
 from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.integrations.verl import trajectory
+
+_INTERRUPTED: Final = ("abort", "aborted")
+"""Stop reasons of an answer that the engine interrupted, to update its weights."""
 
 
 def describe_request(span: Span, client: Any, arguments: dict[str, Any]) -> None:
@@ -41,8 +44,7 @@ def describe_response(span: Span, output: Any) -> None:
     """
     extra = getattr(output, "extra_fields", None) or {}
     reason = getattr(output, "stop_reason", None)
-    version = extra.get("global_steps")  # verl before 0.9 gives one version instead of a range
-    oldest, newest = extra.get("min_global_steps", version), extra.get("max_global_steps", version)
+    oldest, newest = _policy_versions(extra)
     attributes = {
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: _length(getattr(output, "token_ids", output)),
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: None if reason is None else [str(reason)],
@@ -53,6 +55,28 @@ def describe_response(span: Span, output: Any) -> None:
     }
     set_attributes(span, attributes)
     trajectory.note_policy_versions(oldest, newest)
+
+
+def describe_attempt(span: Span, output: Any, tokens: int) -> None:
+    """Record an event if an attempt to answer was interrupted, and note its policy versions.
+
+    Args:
+        span: span of the model call.
+        output: verl's ``TokenOutput`` of the attempt.
+        tokens: tokens of the answer so far, those of earlier attempts included.
+    """
+    oldest, newest = _policy_versions(getattr(output, "extra_fields", None) or {})
+    trajectory.note_policy_versions(oldest, newest)
+    if getattr(output, "stop_reason", None) in _INTERRUPTED:
+        facts = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: tokens, semconv.POLICY_VERSION_MAX: newest}
+        span.add_event(semconv.INTERRUPTION, {name: fact for name, fact in facts.items() if fact is not None})
+
+
+def _policy_versions(extra: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the oldest and the newest version; verl before 0.9 gives one version instead of a range."""
+    version = extra.get("global_steps")
+    oldest, newest = extra.get("min_global_steps"), extra.get("max_global_steps")
+    return version if oldest is None else oldest, version if newest is None else newest
 
 
 def _model_of(client: Any) -> str | None:

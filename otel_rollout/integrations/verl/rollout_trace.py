@@ -174,7 +174,7 @@ def form_to_call(
     """Return ``func``, its traced form, or the form that verl's decorator gives it."""
     by = recorded_by()
     if by is RecordedBy.OTEL_ROLLOUT:
-        return func if traced_functions.is_in_own_span(func, args) else traced
+        return traced_functions.part_of_span(func, args) or traced
     if by is RecordedBy.VERL and args:  # verl's decorator is for methods
         own: Callable[..., Any] = process.originals["verl.rollout_trace_op"](func)
         return own

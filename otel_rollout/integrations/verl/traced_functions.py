@@ -81,12 +81,16 @@ class RunningOperation:
         role: role of the operation.
         instance: object whose method is called; None if the object is not known yet.
         name: name of the method.
+
+    Attributes:
+        tokens: number of tokens that the attempts of a model call have generated.
     """
 
     def __init__(self, role: Role, instance: Any, name: str) -> None:
         self.role = role
         self.instance = instance
         self.name = name
+        self.tokens = 0
         self._outer: RunningOperation | None = None
 
     def __enter__(self) -> None:
@@ -101,6 +105,30 @@ class RunningOperation:
 
 
 _innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
+
+
+def part_of_span(func: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """Return the form of a call that is part of the innermost operation; None if the call is one of its own."""
+    if not is_in_own_span(func, args):
+        return None
+    operation = _innermost.get()
+    if operation is None or operation.role is not Role.GENERATE or not inspect.iscoroutinefunction(func):
+        return func
+
+    async def attempt(*args: Any, **kwargs: Any) -> Any:
+        result = await func(*args, **kwargs)
+        _describe_attempt(operation, result)
+        return result
+
+    return attempt
+
+
+@internal_errors("describing an attempt of a model call")
+def _describe_attempt(operation: RunningOperation, result: Any) -> None:
+    operation.tokens += len(getattr(result, "token_ids", None) or ())
+    span = trace.get_current_span()
+    if span.is_recording():
+        model_calls.describe_attempt(span, result, operation.tokens)
 
 
 def is_in_own_span(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:

@@ -168,9 +168,6 @@ def note_outputs(result: Any) -> None:
         return
     for extra in (getattr(output, "extra_fields", None) or {} for output in outputs):
         note_policy_versions(extra.get("min_global_steps"), extra.get("max_global_steps"))
-    if rollout.policy_versions:
-        rollout.root.set_attribute(semconv.POLICY_VERSION_MIN, min(rollout.policy_versions))
-        rollout.root.set_attribute(semconv.POLICY_VERSION_MAX, max(rollout.policy_versions))
     turns = getattr(outputs[-1], "num_turns", None)
     if turns is not None:
         rollout.root.set_attribute(semconv.NUM_TURNS, int(turns))
@@ -181,10 +178,13 @@ def note_outputs(result: Any) -> None:
 
 
 def note_policy_versions(*versions: Any) -> None:
-    """Remember policy versions that generated parts of the trajectory; ignore None."""
+    """Set the versions of the weights on the trajectory, which may fail later; ignore None."""
     rollout = _current.get()
-    if rollout is not None:
-        rollout.policy_versions.update(version for version in versions if version is not None)
+    new = {version for version in versions if version is not None}
+    if rollout is not None and new - rollout.policy_versions:
+        rollout.policy_versions |= new
+        rollout.root.set_attribute(semconv.POLICY_VERSION_MIN, min(rollout.policy_versions))
+        rollout.root.set_attribute(semconv.POLICY_VERSION_MAX, max(rollout.policy_versions))
 
 
 def note_reward(reward: Any) -> None:

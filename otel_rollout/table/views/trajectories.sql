@@ -1,4 +1,4 @@
--- Each trajectory: identity, state, duration, counts and reward.
+-- Each trajectory: identity, state, duration, counts, reward and broken prefixes.
 WITH counted AS (
   SELECT
     call.trace_id,
@@ -7,7 +7,10 @@ WITH counted AS (
     count(*) FILTER (WHERE call.kind = 'TOOL' AND call.status = 'error') AS tool_errors,
     sum(call.tokens_in) FILTER (WHERE call.kind = 'LLM') AS tokens_in,
     sum(call.tokens_out) FILTER (WHERE call.kind = 'LLM') AS tokens_out,
-    sum(call.tokens_cached) FILTER (WHERE call.kind = 'LLM') AS tokens_cached
+    sum(call.tokens_cached) FILTER (WHERE call.kind = 'LLM') AS tokens_cached,
+    count(call.break_token) FILTER (WHERE call.kind = 'LLM') AS broken_turns,
+    min(coalesce(call.policy_version_min, call.policy_version_max)) AS policy_version_min,
+    max(coalesce(call.policy_version_max, call.policy_version_min)) AS policy_version_max
   FROM spans AS call LEFT JOIN inner_calls
     ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
   WHERE call.kind IN ('LLM', 'TOOL') AND inner_calls.span_id IS NULL
@@ -19,12 +22,21 @@ SELECT
   CASE WHEN root.validate THEN 'validation/' ELSE '' END
     || coalesce(CAST(root.step AS VARCHAR), '-') || '/' || coalesce(root.sample_index, '-') || '/'
     || coalesce(CAST(root.rollout_n AS VARCHAR), '-') AS path,
-  root.group_id, root.group_size, root.agent_name, root.policy_version_min, root.policy_version_max, root.name,
+  root.group_id, root.group_size, root.agent_name,
+  least(
+    coalesce(root.policy_version_min, counted.policy_version_min),
+    coalesce(counted.policy_version_min, root.policy_version_min)
+  ) AS policy_version_min,
+  greatest(
+    coalesce(root.policy_version_max, counted.policy_version_max),
+    coalesce(counted.policy_version_max, root.policy_version_max)
+  ) AS policy_version_max, root.name,
   root.state, root.error_type, root.error_message, root.start_time, root.duration_ns / 1e9 AS seconds,
   coalesce(counted.turns, 0) AS turns, coalesce(counted.tool_calls, 0) AS tool_calls,
   coalesce(counted.tool_errors, 0) AS tool_errors,
   CAST(counted.tokens_in AS BIGINT) AS tokens_in, CAST(counted.tokens_out AS BIGINT) AS tokens_out,
-  CAST(counted.tokens_cached AS BIGINT) AS tokens_cached, rewards.value AS reward
+  CAST(counted.tokens_cached AS BIGINT) AS tokens_cached, rewards.value AS reward,
+  coalesce(counted.broken_turns, 0) AS broken_turns
 FROM roots AS root
   LEFT JOIN counted ON root.trace_id = counted.trace_id
   LEFT JOIN (SELECT trace_id, value FROM newest_scores WHERE name = 'reward') AS rewards

@@ -5,7 +5,8 @@ SELECT
   call.start_ns, call.duration_ns / 1e9 AS seconds, call.status, call.error_type, call.error_message,
   call.tokens_in, call.tokens_out, call.tokens_cached, call.finish_reason, call.messages_system,
   call.messages_user, call.messages_assistant, call.messages_tool, call.turn_length, call.continues, call.shared,
-  call.reply, call.input, call.output
+  call.policy_version_min, call.policy_version_max, call.break_of, call.break_token, call.break_removed,
+  call.break_added, call.break_kind, call.break_was, call.break_became, call.reply, call.input, call.output
 FROM spans AS call LEFT JOIN inner_calls
   ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
 WHERE call.kind = 'LLM' AND inner_calls.span_id IS NULL

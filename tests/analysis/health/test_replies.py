@@ -78,40 +78,77 @@ def test_special_token_in_a_first_message_is_found(tmp_path: Path) -> None:
 
 
 def two_turns(**second: Any) -> Iterator[dict[str, Any]]:
-    """Yield eight trajectories whose second call continues the first, of 40 tokens and 10 of reply."""
+    """Yield eight trajectories whose second call continues the first, both with token ids."""
     yield from trajectories(8)
+    ids = {"output": '{"token_ids":[1,2,3]}'}
     for index in range(8):
-        yield call(index, 1, 0, tokens_in=40, tokens_out=10)
-        yield call(index, 1, 1, continues=span(index, 1, 0), **second)
+        yield call(index, 1, 0, tokens_in=40, tokens_out=10, **ids)
+        yield call(index, 1, 1, **{"continues": span(index, 1, 0), **ids, **second})
+
+
+@pytest.mark.parametrize(
+    ("kind", "edited", "retokenized"),
+    [
+        (None, "healthy", "healthy"),
+        ("retokenized", "healthy", "unhealthy"),
+        ("cut", "unhealthy", "healthy"),
+        ("beginning", "unhealthy", "healthy"),
+        ("edited", "unhealthy", "healthy"),
+    ],
+)
+def test_retokenized_answer_is_told_from_an_edited_context(
+    tmp_path: Path, kind: str | None, edited: str, retokenized: str
+) -> None:
+    """The forwarder says how a prompt breaks the prefix; the turn before a cut may not be referred to."""
+    broken = {"break_kind": kind, "break_token": 44, **({"continues": None} if kind == "beginning" else {})}
+    rows = list(two_turns(**(broken if kind else {})))
+    assert answer(tmp_path / "a", "context_edited", rows).status == edited
+    found = answer(tmp_path / "b", "answers_retokenized", rows)
+    assert found.status == retokenized
+    assert ("--broken-prefix" in found.message) == (kind == "retokenized")
+
+
+def test_retokenized_answer_of_a_conversation_is_found(tmp_path: Path) -> None:
+    """A call may have messages, whose prefix is whole, besides its token ids."""
+    counts = {"messages_system": 0, "messages_user": 1, "messages_assistant": 0, "messages_tool": 0}
+    second = {**counts, "messages_assistant": 1, "messages_user": 2, "shared": 1, "turn_length": 3}
+    rows = list(two_turns(**second, break_kind="retokenized", break_token=44))
+    rows = [
+        {**each, **counts} if each["kind"] == "LLM" and "continues" not in each else each for each in rows
+    ]
+    assert answer(tmp_path / "a", "context_edited", rows).status == "healthy"
+    assert answer(tmp_path / "b", "answers_retokenized", rows).status == "unhealthy"
+
+
+def test_conversations_without_token_ids_leave_retokenization_unobserved(tmp_path: Path) -> None:
+    """Nobody knows the tokens of their prompts."""
+    assert answer(tmp_path, "answers_retokenized", two_turns(output="x")).status == "unobserved"
+
+
+def two_conversations(shared: int, length: int) -> Iterator[dict[str, Any]]:
+    """Yield eight trajectories whose second call continues the first, of five messages."""
+    yield from trajectories(8)
+    counts = {"messages_system": 1, "messages_user": 2, "messages_assistant": 2, "messages_tool": 0}
+    for index in range(8):
+        yield call(index, 1, 0, **counts)
+        more = {"continues": span(index, 1, 0), "shared": shared, "turn_length": length}
+        yield call(index, 1, 1, **counts, **more)
 
 
 @pytest.mark.parametrize(
     ("shared", "length", "status"),
     [
-        (50, 70, "healthy"),
-        (49, 70, "healthy"),  # the token that ends a turn
-        (44, 70, "unhealthy"),  # the reasoning of the reply was removed
-        (40, 70, "unhealthy"),  # the reply was replaced
-        (40, 40, "healthy"),  # another sample of the same prompt
+        (5, 7, "healthy"),
+        (4, 7, "unhealthy"),  # the last message has changed
+        (1, 7, "healthy"),  # another conversation with the same system prompt
+        (4, 4, "healthy"),  # the beginning of the context again
     ],
 )
-def test_tokens_that_are_no_prefix_of_the_next_prompt_are_an_edit(
+def test_messages_that_are_no_prefix_of_the_next_context_are_an_edit(
     tmp_path: Path, shared: int, length: int, status: str
 ) -> None:
-    """Going back to an earlier prompt is none."""
-    found = answer(tmp_path, "context_edited", two_turns(shared=shared, turn_length=length))
-    assert found.status == status
-
-
-def test_conversation_of_another_agent_is_no_edit(tmp_path: Path) -> None:
-    """It begins with the same system prompt, and the first conversation goes on."""
-    rows = list(two_turns(shared=50, turn_length=70))
-    rows += [
-        call(index, 1, 2, continues=span(index, 1, 0), shared=20, turn_length=60)
-        | {"parent_span_id": "b" * 16}
-        for index in range(8)
-    ]
-    assert answer(tmp_path, "context_edited", rows).status == "healthy"
+    """Going back to an earlier context is none."""
+    assert answer(tmp_path, "context_edited", two_conversations(shared, length)).status == status
 
 
 def test_turns_without_a_reference_are_unobserved(tmp_path: Path) -> None:
