@@ -214,7 +214,7 @@ def _show_view(
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):
-            engine = Engine(store.open(), keep=has_training)
+            engine = Engine(store.open(), keep=source != view)
             if run is not None:
                 described.append(filters.equals("run_id", _run_id(engine, run)))
             order = _ORDER[view]
