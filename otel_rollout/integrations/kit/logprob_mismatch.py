@@ -33,8 +33,8 @@ def logprob_mismatch(sampler: Any, trainer: Any, mask: Any) -> dict[str, list[An
     on_cpu = sampler.device.type == "cpu"
     size = max(1, _BLOCK_BYTES // (sampler.element_size() * max(1, tokens))) if on_cpu else rows
     for first in range(0, rows if tokens else 0, size):
-        block = (tensor.detach()[first : first + size] for tensor in (sampler, trainer, mask))
-        _reduce(*block, results[:, first : first + size])
+        block = slice(first, first + size)
+        _reduce(sampler.detach()[block], trainer.detach()[block], mask.detach()[block], results[:, block])
     counts, means, largest, token, turns, over = results.tolist()
     known = [count > 0 for count in counts]
     return {
