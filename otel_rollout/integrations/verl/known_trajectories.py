@@ -62,8 +62,6 @@ class Eviction(NamedTuple):
 class KnownTrajectories:
     """Trajectories whose training this process may see."""
 
-    is_trained_here: bool = False
-    """Whether the legacy trainer is patched; otherwise no batch waits for its training."""
     batches: deque[GeneratedBatch] = field(default_factory=lambda: deque(maxlen=_MAX_BATCHES))
     prompts: BoundedDict[str, Prompt] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
     """``uid`` → the prompt of the v1 trainer."""

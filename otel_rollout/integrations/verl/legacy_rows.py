@@ -8,6 +8,7 @@ recognized by such an object.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 from otel_rollout.integrations.verl import identities
@@ -33,7 +34,7 @@ def note_generated(manager: Any, prompts: Any, output: Any, chosen: frozenset[An
         chosen: indices of the samples that are recorded; None for all.
     """
     validate = bool(prompts.meta_info.get("validate", False))
-    if not known().is_trained_here or (validate and "rm_scores" in set(output.batch.keys())):
+    if not _is_trained_here() or (validate and "rm_scores" in set(output.batch.keys())):
         return
     column = _telling_column(output.non_tensor_batch)
     if column is None:
@@ -48,6 +49,12 @@ def note_generated(manager: Any, prompts: Any, output: Any, chosen: frozenset[An
     by_object = dict(zip(map(id, objects), recorded, strict=True))
     baselines = {row for row, is_greedy in zip(rows, greedy, strict=True) if is_greedy}
     known().batches.append(GeneratedBatch(column, objects, by_object, baselines, validate))
+
+
+def _is_trained_here() -> bool:
+    """Return whether the trainer is patched in this process; otherwise no batch waits for its training."""
+    trainer = getattr(sys.modules.get("verl.trainer.ppo.ray_trainer"), "RayPPOTrainer", None)
+    return hasattr(getattr(trainer, "_update_actor", None), "__wrapped__")
 
 
 def _telling_column(columns: Any) -> str | None:

@@ -13,7 +13,7 @@ from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.verl import legacy_rows
 from otel_rollout.integrations.verl.identities import Identity
-from otel_rollout.integrations.verl.known_trajectories import known, take_generated_mask
+from otel_rollout.integrations.verl.known_trajectories import take_generated_mask
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.training_columns import columns_of
@@ -31,7 +31,6 @@ def install(module: ModuleType) -> None:
     if "_update_actor" not in vars(trainer or object):  # before 0.7 it is a part of fit()
         seams.warn_missing("RayPPOTrainer._update_actor", _NOT_RECORDED)
         return
-    known().is_trained_here = True
     doing = "recording what training made of trajectories"
     seams.wrap(module, "RayPPOTrainer._update_actor", after(_actor_updated, doing), _NOT_RECORDED)
     for name, observe in (("_update_critic", _critic_updated), ("_compute_reward_colocate", _rewarded)):
