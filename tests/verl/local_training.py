@@ -17,6 +17,11 @@ from tests.verl.programs.training_steps import OVERRIDES, Saved, Server, config_
 class LocalServer(Server):
     """A server whose rewards are computed in the event loop that asks for them; each step has another."""
 
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.reward_manager.loop.close()
+        asyncio.set_event_loop(None)
+
     async def compute_score(self, data: Any) -> dict[str, Any]:
         self.reward_manager.loop = asyncio.get_running_loop()
         found: dict[str, Any] = await super().compute_score(data)

@@ -32,7 +32,7 @@ class Recorded:
 
     def __init__(self, path: Path) -> None:
         self.roots: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self.tokens: dict[tuple[int, ...], tuple[Any, ...]] = {}
+        self.tokens: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.scores: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.comments: dict[tuple[Any, ...], dict[str, str]] = {}
         for line in path.read_text().splitlines():
@@ -43,7 +43,7 @@ class Recorded:
                 self.roots[identity] = attributes
             elif name.endswith("AgentLoop.run"):
                 output = json.loads(attributes["output.value"])
-                self.tokens[tuple(output["response_ids"])] = identity
+                self.tokens[(*identity[:2], *output["response_ids"])] = identity
             elif attributes.get("rollout.score_origin") == "identity":
                 self._add_score(identity, name.removeprefix("score "), attributes)
 
@@ -64,8 +64,8 @@ def _delivered(tmp_path: Path) -> Recorded:
 def _rows(recorded: Recorded, batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return the trajectory of each row of a saved batch, by the row's tokens."""
     lengths = batch["attention_mask"][:, -batch["responses"].shape[1] :].sum(1).tolist()
-    tokens = [tuple(row[:length]) for row, length in zip(batch["responses"].tolist(), lengths, strict=True)]
-    return [recorded.tokens[row] for row in tokens]
+    rows = zip(batch["extra_info"], batch["responses"].tolist(), lengths, strict=True)
+    return [recorded.tokens[(batch["step"], info["index"], *row[:length])] for info, row, length in rows]
 
 
 def _expected(batch: dict[str, Any], row: int, step: int) -> dict[str, Any]:
@@ -92,7 +92,10 @@ def _is_equal(value: Any, expected: Any) -> bool:
 
 @pytest.mark.usefixtures("tracing")
 def test_scores_equal_the_trainers_tensors(tmp_path: Path) -> None:
-    """Every value of every trajectory; a left-out group, stale weights and a mismatch are where they were planted."""
+    """Each value of each trajectory; what was planted is at the right ones.
+
+    Planted are a left-out group, stale weights and a mismatch.
+    """
     saved = train(tmp_path / "configuration", "legacy")
     recorded = _delivered(tmp_path)
     assert [batch["step"] for batch in saved] == [1, 2]

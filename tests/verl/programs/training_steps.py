@@ -1,9 +1,9 @@
 """Run training steps of verl's trainers without a model: ``python -m … DIRECTORY [OVERRIDE …]``.
 
-The loops, batches, rewards, advantages, filters and corrections are verl's. The engine is scripted: each of its
-replies ends with a number, so that no two trajectories have equal tokens. What would need a model is computed
-here: the trainer's log probabilities, with a planted difference, and the update. What the trainers have before
-each update is written to ``DIRECTORY/batches.pt``.
+The loops, batches, rewards, advantages, filters and corrections are verl's. The engine is scripted: each of
+its replies ends with a number, so that no two trajectories have equal tokens. What would need a model is
+computed here: the trainer's log probabilities, with a planted difference, and the update. What the trainers
+have before each update is written to ``DIRECTORY/batches.pt``.
 """
 
 from __future__ import annotations
