@@ -43,7 +43,7 @@ class Recorded:
                 self.roots[identity] = attributes
             elif name.endswith("AgentLoop.run"):
                 output = json.loads(attributes["output.value"])
-                self.tokens[(*identity[:2], *output["response_ids"])] = identity
+                self.tokens[identity[0], identity[1], tuple(output["response_ids"])] = identity
             elif attributes.get("rollout.score_origin") == "identity":
                 self._add_score(identity, name.removeprefix("score "), attributes)
 
@@ -65,7 +65,7 @@ def _rows(recorded: Recorded, batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return the trajectory of each row of a saved batch, by the row's tokens."""
     lengths = batch["attention_mask"][:, -batch["responses"].shape[1] :].sum(1).tolist()
     rows = zip(batch["extra_info"], batch["responses"].tolist(), lengths, strict=True)
-    return [recorded.tokens[(batch["step"], info["index"], *row[:length])] for info, row, length in rows]
+    return [recorded.tokens[batch["step"], info["index"], tuple(row[:length])] for info, row, length in rows]
 
 
 def _expected(batch: dict[str, Any], row: int, step: int) -> dict[str, Any]:

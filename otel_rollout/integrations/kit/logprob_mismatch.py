@@ -54,10 +54,14 @@ def _reduce(sampler: Any, trainer: Any, mask: Any, results: Any) -> None:
     """Write the reductions of some rows into ``results``, a tensor of shape (6, rows)."""
     is_model = mask.bool()
     counts = is_model.sum(1)
-    # Not a product with the mask: what lies outside of it may be infinite or no number.
-    differences = (sampler.float() - trainer.float()).abs_().masked_fill_(~is_model, -1.0)
+    differences = (sampler.float() - trainer.float()).abs_()
+    # On a CPU, a product takes a third of the time. But what lies outside of the mask may be no number.
+    if sampler.device.type == "cpu" and differences.sum().isfinite():
+        differences.mul_(is_model)
+    else:
+        differences.masked_fill_(~is_model, 0.0)
     largest, token = differences.max(1)
-    differences.masked_fill_(~is_model, 0.0)
+    token = token.where(largest != 0, is_model.byte().argmax(1))  # without a difference, the first token
     is_over = (differences <= training_scores.LOGPROB_DIFF_LIMIT).logical_not_()
     results[0] = counts
     results[1] = differences.sum(1) / counts
