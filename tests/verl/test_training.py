@@ -6,8 +6,6 @@ batch is recognized by its tokens, which are in the trajectory's trace too, so i
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +21,7 @@ if VERL < (0, 9):
 
 from tests.verl.local_training import train
 from tests.verl.programs.training_steps import DIFFERENCE, SIBLINGS, STALE, STALE_VERSIONS, STEPS
-
-IDENTITY = ("step", "sample_index", "rollout_n")
-
-
-class Recorded:
-    """What was delivered of trajectories: tokens, attributes of the root, scores by identity."""
-
-    def __init__(self, path: Path) -> None:
-        self.roots: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self.tokens: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self.scores: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self.comments: dict[tuple[Any, ...], dict[str, str]] = {}
-        for line in path.read_text().splitlines():
-            _, name, attributes = json.loads(line)
-            identity = tuple(attributes.get(f"rollout.{part}") for part in IDENTITY)
-            if name == "agent_loop":
-                assert identity not in self.roots
-                self.roots[identity] = attributes
-            elif name.endswith("AgentLoop.run"):
-                output = json.loads(attributes["output.value"])
-                self.tokens[identity[0], identity[1], tuple(output["response_ids"])] = identity
-            elif attributes.get("rollout.score_origin") == "identity":
-                self._add_score(identity, name.removeprefix("score "), attributes)
-
-    def _add_score(self, identity: tuple[Any, ...], name: str, attributes: dict[str, Any]) -> None:
-        scores = self.scores.setdefault(identity, {})
-        assert name not in scores, "two scores of one trajectory"
-        scores[name] = json.loads(attributes["output.value"])
-        comment = attributes.get("gen_ai.evaluation.explanation")
-        if comment is not None:
-            self.comments.setdefault(identity, {})[name] = comment
+from tests.verl.recorded_training import Recorded, Row, differing, expected_scores
 
 
 def _delivered(tmp_path: Path) -> Recorded:
@@ -61,33 +29,15 @@ def _delivered(tmp_path: Path) -> Recorded:
     return Recorded(tmp_path / "spool-delivered.jsonl")
 
 
-def _rows(recorded: Recorded, batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _rows(recorded: Recorded, batch: dict[str, Any]) -> list[Row]:
     """Return the trajectory of each row of a saved batch, by the row's tokens."""
     lengths = batch["attention_mask"][:, -batch["responses"].shape[1] :].sum(1).tolist()
     rows = zip(batch["extra_info"], batch["responses"].tolist(), lengths, strict=True)
-    return [recorded.tokens[batch["step"], info["index"], tuple(row[:length])] for info, row, length in rows]
+    return [recorded.trajectory(batch["step"], info["index"], row[:length]) for info, row, length in rows]
 
 
-def _expected(batch: dict[str, Any], row: int, step: int) -> dict[str, Any]:
-    """Compute the scores of one row from the trainer's tensors, token by token."""
-    values = {name: tensor[row].double().numpy() for name, tensor in batch.items() if torch.is_tensor(tensor)}
-    trained = values["response_mask"] > 0
-    expected = {
-        "trained": bool(trained.any()),
-        "trained_tokens": int(trained.sum()),
-        "policy_lag": step - 1 - batch["min_global_steps"][row],
-        "trained_reward": values["token_level_rewards"].sum(),
-    }
-    if trained.any():
-        expected["advantage"] = values["advantages"][trained].mean()
-    if "rollout_is_weights" in values and trained.any():
-        expected["importance_ratio"] = values["rollout_is_weights"][trained].mean()
-    penalty = (values["token_level_scores"] - values["token_level_rewards"]).sum()
-    return expected | ({"kl_penalty": penalty} if penalty else {})
-
-
-def _is_equal(value: Any, expected: Any) -> bool:
-    return value == expected or math.isclose(value, expected, rel_tol=1e-5, abs_tol=1e-6)
+def _lag(batch: dict[str, Any], row: int) -> int:
+    return int(batch["step"] - 1 - batch["min_global_steps"][row])
 
 
 @pytest.mark.usefixtures("tracing")
@@ -104,13 +54,12 @@ def test_scores_equal_the_trainers_tensors(tmp_path: Path) -> None:
         step, rows = batch["step"], _rows(recorded, batch)
         for number, row in enumerate(rows):
             scores = recorded.scores[row]
-            for name, expected in _expected(batch, number, step).items():
-                assert _is_equal(scores[name], expected), (row, name)
+            assert not differing(scores, expected_scores(batch, number, _lag(batch, number)))
             is_stale = row[1] % 4 == STALE
             assert scores["policy_lag"] == (STALE_VERSIONS if is_stale else 0)
-        differing = [row for row in rows if recorded.scores[row]["logprob_diff_max"] > 0]
-        assert len(differing) == 1
-        planted = recorded.scores[differing[0]]
+        mismatched = [row for row in rows if recorded.scores[row]["logprob_diff_max"] > 0]
+        assert len(mismatched) == 1
+        planted = recorded.scores[mismatched[0]]
         assert planted["logprob_diff_max"] == pytest.approx(DIFFERENCE, rel=1e-5)
         assert planted["logprob_diff_turn"] == 2
         left_out = {row for row in recorded.roots if row[0] == step} - set(rows)
@@ -139,8 +88,8 @@ def test_greedy_baseline_is_told_apart_from_the_sibling(tmp_path: Path) -> None:
     for batch in saved:
         for number, row in enumerate(_rows(recorded, batch)):
             assert row not in baselines
-            expected = _expected(batch, number, batch["step"])
-            assert all(_is_equal(recorded.scores[row][name], value) for name, value in expected.items())
+            expected = expected_scores(batch, number, _lag(batch, number))
+            assert not differing(recorded.scores[row], expected)
 
 
 def test_batches_are_equal_with_and_without_tracing(

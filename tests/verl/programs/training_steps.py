@@ -131,7 +131,7 @@ def result_of(reference: Any) -> Any:
     return asyncio.run(reference) if asyncio.iscoroutine(reference) else ray.get(reference)
 
 
-class Saved(list):
+class Saved(list[dict[str, Any]]):
     """What the trainers had before each update."""
 
     def add(self, trainer: str, step: int, batch: dict[str, Any]) -> None:
@@ -202,7 +202,14 @@ def run_legacy(name: str, config: Any, manager: Any, server: Any, saved: Saved) 
         def _update_actor(self, batch: Any) -> Any:
             kept = {key: value.clone() for key, value in batch.batch.items()}
             columns = {key: list(batch.non_tensor_batch[key]) for key in ("min_global_steps", "extra_info")}
-            saved.add(name, self.global_steps, {**kept, **columns})
+            more = {
+                "lengths": batch.batch["attention_mask"][:, -batch.batch["responses"].shape[1] :]
+                .sum(1)
+                .tolist(),
+                "indices": [info["index"] for info in columns["extra_info"]],
+                "oldest": columns["min_global_steps"],
+            }
+            saved.add(name, self.global_steps, {**kept, **columns, **more})
             return super()._update_actor(batch)
 
     start = first_step(name)
@@ -328,9 +335,18 @@ def run_v1(config: Any, new_manager: Any, workers: dict[str, Any], server: Any, 
             ]
             fields += ["old_log_probs", "rollout_log_probs", "rollout_is_weights"]
             data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+            info = tq.kv_batch_get(
+                keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_info"]
+            )["extra_info"]
+            indices = [getattr(one, "data", one)["index"] for one in info]
+            is_padding = [tag.get("is_padding", False) for tag in batch.tags]
+            more = {
+                "lengths": [tag["response_len"] for tag in batch.tags],
+                "indices": [None if pads else i for i, pads in zip(indices, is_padding, strict=True)],
+                "oldest": [tag["min_global_steps"] for tag in batch.tags],
+            }
             kept = {key: value.clone() for key, value in data.to_padded_tensor().items()}
-            tags = {"tags": [dict(tag) for tag in batch.tags]}
-            saved.add("v1", self.global_steps, {**kept, **tags})
+            saved.add("v1", self.global_steps, {**kept, **more})
             return super()._update_actor(batch, metrics=metrics)
 
         def _compute_metrics(self, *_: Any, **__: Any) -> None: ...
