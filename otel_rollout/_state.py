@@ -142,6 +142,8 @@ class ProcessState:
     """A trainer of TRL's → what its batches have numbered so far."""
     trainer_count: int = 0
     """Number of TRL's trainers that have generated in this process."""
+    verl_trajectories: Any = None
+    """What the process of verl's trainer knows of the trajectories that it trains on."""
 
     def present_runtime(self) -> Runtime | None:
         """Return the runtime, also one that an interrupted start has created since."""

@@ -1,4 +1,4 @@
-"""Choose the groups of a batch to record, before verl splits the batch.
+"""Choose the groups of a batch to record, before verl splits the batch; remember the rows for their training.
 
 Only ``AgentLoopManager.generate_sequences`` sees the whole batch, so an exact limit of groups per step must
 be applied there. The chosen rows travel in the OpenTelemetry context of Ray's calls
@@ -17,7 +17,11 @@ from typing import Any, Final
 from opentelemetry.context import attach, get_current
 
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations.verl.identities import plain
+from otel_rollout.integrations.verl.legacy_rows import note_generated
 from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl.trace_config import is_recorded_here
+from otel_rollout.integrations.verl.v1_rows import note_prompts
 from otel_rollout.recording.sampling import Group, GroupSampling, with_chosen
 from otel_rollout.runs import membership
 
@@ -32,11 +36,6 @@ def install(module: ModuleType) -> None:
     manager = "AgentLoopManagerTQ" if hasattr(module, "AgentLoopManagerTQ") else "AgentLoopManager"
     auto_await = getattr(module, "auto_await", None)
     seams.wrap(module, f"{manager}.generate_sequences", functools.partial(_choosing, auto_await), _LOSS)
-
-
-def plain_index(index: Any) -> Any:
-    """Return a sample's index as a plain value; equal tensors are different keys."""
-    return index.item() if hasattr(index, "item") else index
 
 
 def _choosing(auto_await: Callable[..., Any] | None, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,8 +55,11 @@ def _choosing(auto_await: Callable[..., Any] | None, original: Callable[..., Any
 def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        with _chosen_rows_in_context(prompts):
-            return await original(self, prompts, *args, **kwargs)
+        chosen = _chosen_rows(prompts)
+        with _chosen_rows_in_context(chosen):
+            output = await original(self, prompts, *args, **kwargs)
+        _note_generated(self, prompts, output, chosen)
+        return output
 
     return generate_sequences
 
@@ -65,22 +67,39 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
 def _synchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        with _chosen_rows_in_context(prompts):
-            return original(self, prompts, *args, **kwargs)
+        chosen = _chosen_rows(prompts)
+        if not hasattr(prompts, "meta_info"):
+            _note_prompts(self, prompts, chosen)
+        with _chosen_rows_in_context(chosen):
+            output = original(self, prompts, *args, **kwargs)
+        _note_generated(self, prompts, output, chosen)
+        return output
 
     return generate_sequences
 
 
 @contextlib.contextmanager
-def _chosen_rows_in_context(prompts: Any) -> Iterator[None]:
+def _chosen_rows_in_context(chosen: frozenset[Any] | None) -> Iterator[None]:
     outside = get_current()
-    inside = with_chosen(_chosen_rows(prompts), outside)
+    inside = with_chosen(chosen, outside)
     attach(inside)
     try:
         yield
     finally:
         if get_current() is inside:  # else a coroutine was closed in another context
             attach(outside)
+
+
+@internal_errors("identifying the rows of a generated batch")
+def _note_generated(manager: Any, prompts: Any, output: Any, chosen: frozenset[Any] | None) -> None:
+    if hasattr(output, "non_tensor_batch") and is_recorded_here():  # the v1 trainer's workers return nothing
+        note_generated(manager, prompts, output, chosen)
+
+
+@internal_errors("identifying the prompts of a batch")
+def _note_prompts(manager: Any, prompts: Any, chosen: frozenset[Any] | None) -> None:
+    if is_recorded_here():
+        note_prompts(manager, prompts, chosen)
 
 
 @internal_errors("choosing the groups of a batch")
@@ -96,5 +115,5 @@ def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
         return None
     step = information["global_steps"]
     validate = bool(information["validate"]) if "validate" in information else False
-    indices = map(plain_index, rows["index"])
+    indices = map(plain, rows["index"])
     return sampling.chosen(Group.named(settings.experiment, step, index, validate) for index in indices)

@@ -31,6 +31,12 @@ CONFIGURED: Final = {
     "verl.experimental.agent_loop.tool_agent_loop": (".tools", "..kit.logged_errors"),
     "verl.experimental.agent_loop.tool_parser": ("..kit.logged_errors",),
     "verl.workers.rollout.llm_server": (".request_ids",),
+    "verl.trainer.ppo.ray_trainer": (".legacy_training",),
+    "verl.trainer.ppo.rollout_corr_helper": (".rollout_correction",),
+    "verl.trainer.ppo.v1.utils": (".v1_training",),
+    "verl.trainer.ppo.v1.trainer_base": (".v1_training",),
+    "verl.trainer.ppo.v1.replay_buffer": (".replay_buffer",),
+    "verl.experimental.reward_loop.reward_loop": (".v1_training",),
     "vllm.v1.engine.async_llm": (".vllm",),
 }
 """Patches of a process whose environment configures tracing."""

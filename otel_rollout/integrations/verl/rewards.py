@@ -80,12 +80,13 @@ def _record_scores(scored: Any) -> None:
     if reward is not None:
         otel_rollout.score("reward", reward)
     for name, value in _extra_information(scored).items():
-        if name != "reward" and _is_score(value):
+        if name != "reward" and is_score(value):
             otel_rollout.score(str(name), value)
     trajectory.note_reward(reward)
 
 
-def _is_score(value: Any) -> bool:
+def is_score(value: Any) -> bool:
+    """Return whether a value beside the reward is recorded as a score: a number, or a short text."""
     if isinstance(value, str):
         return len(value) <= _MAX_LABEL
     return isinstance(value, (bool, int, float)) or getattr(value, "ndim", None) == 0

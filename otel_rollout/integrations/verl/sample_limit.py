@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.verl.batch_sampling import plain_index
+from otel_rollout.integrations.verl.identities import plain
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import config, is_recorded_here
 
@@ -51,7 +51,7 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_choice(information: list[dict[str, Any]]) -> list[_Row]:
     """Mark all trajectories of as many samples as the limit allows."""
-    samples = [plain_index(entry["sample_index"]) for entry in information]
+    samples = [plain(entry["sample_index"]) for entry in information]
     distinct = list(dict.fromkeys(samples))
     limit = getattr(config(), "max_samples_per_step_per_worker", None)
     chosen = set(distinct if limit is None or limit >= len(distinct) else _random.sample(distinct, limit))

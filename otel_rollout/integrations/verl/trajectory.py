@@ -1,11 +1,8 @@
 """Record verl's trajectories: identity, policy versions and outputs.
 
 Both trainers run a trajectory, its reward included, in ``AgentLoopWorker._run_agent_loop``; the v1 trainer
-does not override that method of its base class. The trainers identify a trajectory differently:
-
-- In the v1 trainer all siblings share one ``trajectory``, whose ``rollout_n`` is 0. The sibling's index is
-  ``session_id``. This trainer passes ``trace=False`` for every trajectory.
-- The legacy trainer counts siblings anew in each worker. ``priority`` is the row's index in the whole batch.
+does not override that method of its base class. The trainers identify a trajectory differently
+(:mod:`otel_rollout.integrations.verl.identities`).
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from opentelemetry.trace import Span
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations.verl import identities
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 
@@ -72,7 +70,7 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
     async def _run_agent_loop(self: Any, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
         if not is_recorded_here():
             return await original(self, sampling_params, trajectory, **kwargs)
-        with _start(self, trajectory, kwargs) as started:
+        with _start(self, sampling_params, trajectory, kwargs) as started:
             outer = _current.get()
             _current.set(_rollout_of(started, kwargs))
             try:
@@ -94,18 +92,22 @@ def _rollout_of(trajectory: otel_rollout.Trajectory, kwargs: dict[str, Any]) -> 
 # --- identity ----------------------------------------------------------------------------------------------
 
 
-def _start(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout.Trajectory:
+def _start(
+    worker: Any, sampling_params: Any, trajectory: Any, kwargs: dict[str, Any]
+) -> otel_rollout.Trajectory:
     """Return the block of a trajectory with the identity from verl's arguments."""
     with internal_errors("identifying a trajectory of verl's"):
+        is_baseline = _is_baseline(worker, sampling_params, trajectory)
         extra: dict[str, Any] = {
             semconv.AGENT_NAME: kwargs.get("agent_name"),
             semconv.GROUP_ID: kwargs.get("uid"),
-            semconv.GROUP_SIZE: _group_size(worker, bool(trajectory["validate"])) or None,
+            semconv.GROUP_SIZE: identities.group_size(worker.config, bool(trajectory["validate"])) or None,
+            identities.BASELINE: is_baseline or None,
         }
         return otel_rollout.rollout_trace_attr(
             sample_index=trajectory["sample_index"],
             step=trajectory["step"],
-            rollout_n=_sibling_index(worker, trajectory, kwargs),
+            rollout_n=_sibling_index(worker, trajectory, kwargs, is_baseline=is_baseline),
             name="agent_loop",
             validate=bool(trajectory["validate"]),
             trace=_is_wanted(trajectory, kwargs),
@@ -127,27 +129,28 @@ def _is_wanted(trajectory: Any, kwargs: dict[str, Any]) -> bool:
     return not refused and getattr(trajectory, "is_chosen", True)
 
 
-def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> Any:
+def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any], *, is_baseline: bool) -> Any:
     """Return the trajectory's index in its group, from 0."""
+    siblings = identities.group_size(worker.config, bool(trajectory["validate"]))
+    if is_baseline:
+        return siblings + int(kwargs.get("session_id", 0))
     if "session_id" in kwargs:
         return kwargs["session_id"]
-    counted = trajectory["rollout_n"]
-    row_in_batch = kwargs.get("priority")
-    siblings = _group_size(worker, bool(trajectory["validate"]))
-    if row_in_batch is None or siblings < 1:
-        return counted
-    # The group of the worker's first row may have started in another worker's part of the batch.
-    is_first_group = counted == getattr(trajectory, "row", None)
-    return int(row_in_batch if is_first_group else counted) % siblings
+    row = getattr(trajectory, "row", None)
+    return identities.sibling_index(trajectory["rollout_n"], row, kwargs.get("priority"), siblings)
 
 
-def _group_size(worker: Any, validate: bool) -> int:
-    """Return the configured number of trajectories per prompt; 0 if unknown."""
-    try:
-        rollout = worker.config.actor_rollout_ref.rollout
-        return int(rollout.val_kwargs.n if validate else rollout.n)
-    except Exception:  # noqa: BLE001 - another version's configuration
-        return 0
+def _is_baseline(worker: Any, sampling_params: Any, trajectory: Any) -> bool:
+    """Return whether the trajectory is the greedy baseline of REMAX.
+
+    verl tells the worker by the sampling parameters alone.
+    """
+    return (
+        not trajectory["validate"]
+        and isinstance(sampling_params, dict)
+        and sampling_params.get("temperature") == 0
+        and not identities.samples_greedily(worker.config)
+    )
 
 
 # --- facts that are known only while the trajectory runs ---------------------------------------------------

@@ -1,0 +1,134 @@
+"""Hold what the trainer's process knows of the trajectories that it trains on."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from otel_rollout import runtime
+from otel_rollout._state import process
+from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.errors import warn_once
+from otel_rollout.integrations.verl.identities import Identity
+
+_MAX_BATCHES: Final = 16
+"""Batches of the legacy trainer that wait for their training; dynamic sampling generates several for one."""
+_MAX_PROMPTS: Final = 1 << 17
+"""Prompts of the v1 trainer that wait for their training, and identities that are compared for doubles."""
+
+
+@dataclass
+class GeneratedBatch:
+    """A batch of the legacy trainer that has been generated and waits for its training.
+
+    Attributes:
+        column: name of the column whose objects tell the rows apart.
+        objects: those objects; held, so that no other object gets their ids.
+        rows: id of an object → the row's identity; None for a trajectory that is not recorded.
+        baselines: identities of the rows that are baselines.
+        validate: whether the batch is of a validation.
+    """
+
+    column: str
+    objects: list[Any]
+    rows: dict[int, Identity | None]
+    baselines: set[Identity]
+    validate: bool
+
+
+class Prompt(NamedTuple):
+    """A prompt of the v1 trainer: what the identities of its trajectories have in common.
+
+    Attributes:
+        first: identity of the prompt's first trajectory.
+        is_recorded: whether its trajectories are recorded.
+    """
+
+    first: Identity
+    is_recorded: bool
+
+
+class Eviction(NamedTuple):
+    """Why the replay buffer removes a group, and the trainer's step."""
+
+    reason: str
+    step: int
+
+
+@dataclass
+class KnownTrajectories:
+    """Trajectories whose training this process may see."""
+
+    batches: deque[GeneratedBatch] = field(default_factory=lambda: deque(maxlen=_MAX_BATCHES))
+    prompts: BoundedDict[str, Prompt] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
+    """``uid`` → the prompt of the v1 trainer."""
+    times: BoundedDict[Identity, int] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
+    """Identity → how many trajectories have it; in the v1 trainer, that of a prompt's first trajectory."""
+    evictions: dict[str, Eviction] = field(default_factory=dict)
+    """``uid`` of a group that the replay buffer is removing → why."""
+    generated_mask: tuple[weakref.ref[Any], Any] | None = None
+    """A batch, and its mask before the rejection of tokens."""
+    v1_step: Any = None
+    """The v1 trainer's step between its advantages and its update."""
+
+    def add(self, identity: Identity) -> None:
+        """Count an identity: two trajectories of one identity cannot be told apart."""
+        self.times[identity] = self.times.get(identity, 0) + 1
+
+
+def known() -> KnownTrajectories:
+    """Return what this process knows."""
+    if process.verl_trajectories is None:
+        process.verl_trajectories = KnownTrajectories()
+    found: KnownTrajectories = process.verl_trajectories
+    return found
+
+
+def without_doubles(
+    rows: Sequence[Identity | None], counted: Sequence[Identity | None] | None = None
+) -> list[Identity | None]:
+    """Replace identities that several trajectories have by None, and count them.
+
+    Args:
+        rows: the trajectories.
+        counted: the identities under which they were counted; by default ``rows``.
+    """
+    times = known().times
+    is_double = [row is not None and times.get(row, 0) > 1 for row in counted or rows]
+    if any(is_double):
+        warn_once(
+            "several of verl's trajectories have the same step, sample_index and rollout_n, for example "
+            "because rows of the dataset have the same extra_info.index; what training makes of them is not "
+            "recorded"
+        )
+        count_unknown(sum(is_double))
+    return [None if double else row for row, double in zip(rows, is_double, strict=True)]
+
+
+def report_unknown(number: int, reason: str) -> None:
+    """Count rows of a training batch whose trajectories are not known, and warn once."""
+    if number:
+        warn_once(f"what training makes of some of verl's trajectories is not recorded: {reason}")
+        count_unknown(number)
+
+
+def count_unknown(number: int) -> None:
+    """Count trajectories of which nothing is recorded, because their identity is not known."""
+    active = runtime.current()
+    if active is not None:
+        for _ in range(number):
+            active.writer.counters.skip("score_of_unknown")
+
+
+def note_generated_mask(data: Any) -> None:
+    """Remember the mask of a batch before tokens are rejected."""
+    known().generated_mask = weakref.ref(data), data.batch["response_mask"]
+
+
+def take_generated_mask(data: Any) -> Any:
+    """Return the mask of a batch before tokens were rejected, or its present one. Forget it."""
+    noted, known().generated_mask = known().generated_mask, None
+    return noted[1] if noted is not None and noted[0]() is data else data.batch["response_mask"]
