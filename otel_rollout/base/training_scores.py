@@ -37,5 +37,5 @@ LOGPROB_DIFF_LIMIT: Final = 0.1
 """Difference above which a token counts for ``LOGPROB_DIFF_SHARE``, in nats."""
 IMPORTANCE_RATIO: Final = "importance_ratio"
 """Mean weight by which the trainer corrects for the sampler's policy, over the trained tokens."""
-TRAINING_TOKENS: Final = "training_tokens"  # noqa: S105 - no password
+TRAINING_TOKENS: Final = "training_tokens"
 """Number of tokens whose values per token are stored with this score; only on request."""

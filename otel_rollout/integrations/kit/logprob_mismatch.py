@@ -1,0 +1,78 @@
+"""Measure how far the sampler's and the trainer's log probabilities of the same tokens differ.
+
+The tensors are the caller's. Only their methods are used, so this module does not import torch. No tensor is
+changed, and the results are copied from the device once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from otel_rollout.base import training_scores
+
+_BLOCK_BYTES: Final = 1 << 22
+"""Bytes of log probabilities that are compared at a time on a CPU: few enough for its cache."""
+
+
+def logprob_mismatch(sampler: Any, trainer: Any, mask: Any) -> dict[str, list[Any]]:
+    """Compare the log probabilities of a batch; return the columns of :class:`TrainingOutcomes`.
+
+    A row without tokens in the mask has None in each column. If a log probability in the mask is no number,
+    the mean and the largest difference are none either, and the token counts for the share.
+
+    Args:
+        sampler: the sampler's log probabilities, a torch tensor of shape (batch, tokens).
+        trainer: the trainer's log probabilities of the same tokens.
+        mask: 1 for tokens that the model has made, 0 for those of tools, users and padding.
+
+    Returns:
+        The score's name → one value per row.
+    """
+    rows, tokens = sampler.shape
+    results = mask.new_zeros((6, rows)).double()
+    on_cpu = sampler.device.type == "cpu"
+    size = max(1, _BLOCK_BYTES // (sampler.element_size() * max(1, tokens))) if on_cpu else rows
+    for first in range(0, rows if tokens else 0, size):
+        block = (tensor.detach()[first : first + size] for tensor in (sampler, trainer, mask))
+        _reduce(*block, results[:, first : first + size])
+    counts, means, largest, token, turns, over = results.tolist()
+    known = [count > 0 for count in counts]
+    return {
+        training_scores.LOGPROB_DIFF_MEAN: _where(known, means),
+        training_scores.LOGPROB_DIFF_MAX: _where(known, largest),
+        training_scores.LOGPROB_DIFF_TOKEN: _where(known, map(int, token)),
+        training_scores.LOGPROB_DIFF_TURN: _where(known, map(int, turns)),
+        training_scores.LOGPROB_DIFF_SHARE: _where(known, over),
+    }
+
+
+def _where(known: list[bool], values: Any) -> list[Any]:
+    return [value if is_known else None for is_known, value in zip(known, values, strict=True)]
+
+
+def _reduce(sampler: Any, trainer: Any, mask: Any, results: Any) -> None:
+    """Write the reductions of some rows into ``results``, a tensor of shape (6, rows)."""
+    is_model = mask.bool()
+    counts = is_model.sum(1)
+    # Not a product with the mask: what lies outside of it may be infinite or no number.
+    differences = (sampler.float() - trainer.float()).abs_().masked_fill_(~is_model, -1.0)
+    largest, token = differences.max(1)
+    differences.masked_fill_(~is_model, 0.0)
+    is_over = (differences <= training_scores.LOGPROB_DIFF_LIMIT).logical_not_()
+    results[0] = counts
+    results[1] = differences.sum(1) / counts
+    results[2] = largest
+    results[3] = token
+    results[4] = _turns(is_model, token)
+    results[5] = is_over.sum(1) / counts
+
+
+def _turns(is_model: Any, token: Any) -> Any:
+    """Return the number of the model's turn that each row's token is in, from 1.
+
+    A turn is an uninterrupted run of the model's tokens.
+    """
+    begins = is_model.clone()
+    begins[:, 1:] &= ~is_model[:, :-1]
+    position = token.new_ones(is_model.shape[1]).cumsum(0) - 1
+    return begins.masked_fill_(position > token.unsqueeze(1), False).sum(1)
