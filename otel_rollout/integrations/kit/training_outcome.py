@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 class TrainingOutcomes:
     """What training made of a batch, one entry per trajectory.
 
-    Each attribute is a list, or an array of numpy or torch of shape (batch,); None where nothing is known. The
-    meanings are those of :mod:`otel_rollout.base.training_scores`.
+    Each attribute is a list, or an array of numpy or torch of shape (batch,); None where nothing is known.
+    The meanings are those of :mod:`otel_rollout.base.training_scores`.
 
     Attributes:
         reason: why the loss does not use a trajectory; counts where ``trained`` is false.
@@ -48,7 +48,7 @@ def record_training_outcomes(
     sample_index: Any = None,
     rollout_n: Any = None,
     validate: Any = False,
-    token_values: dict[str, Sequence[Any]] | None = None,
+    token_values: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
     """Record what training made of the trajectories of a batch. Never raises.
 
