@@ -128,7 +128,7 @@ def _use(trainer: Any, inputs: Mapping[str, Any], seen: _Loss) -> Use:
     return replace(use, mismatch=mismatch.columns(inputs, log_probs, mask), token_values=values)
 
 
-def _note_log_probs(result: Any, trainer: Any, *_: Any, **__: Any) -> None:
+def _note_log_probs(result: Any, trainer: Any, /, *_: Any, **__: Any) -> None:
     seen, running = _current.get(), batches.current(trainer)
     if seen is not None:
         seen.log_probs = result[0]
@@ -136,13 +136,13 @@ def _note_log_probs(result: Any, trainer: Any, *_: Any, **__: Any) -> None:
         running.log_probs.append(result[0])
 
 
-def _note_off_policy_mask(mask: Any, *_: Any, **__: Any) -> None:
+def _note_off_policy_mask(mask: Any, /, *_: Any, **__: Any) -> None:
     seen = _current.get()
     if seen is not None:
         seen.off_policy = mask
 
 
-def _note_entropy_mask(mask: Any, *_: Any, **__: Any) -> None:
+def _note_entropy_mask(mask: Any, /, *_: Any, **__: Any) -> None:
     seen = _current.get()
     if seen is not None:
         seen.entropy = mask

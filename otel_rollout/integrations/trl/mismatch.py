@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from otel_rollout import runtime
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
 from otel_rollout.integrations.trl.loss_mask import LossMask
 
-SAMPLER = "sampling_per_token_logps"
+SAMPLER: Final = "sampling_per_token_logps"
 """Column of TRL's batches: the sampler's log probabilities, if vLLM or a ``rollout_func`` gave them."""
-TRAINER = "old_per_token_logps"
+TRAINER: Final = "old_per_token_logps"
 """Column of TRL's batches: those of the trainer's weights that generated; missing if the loss needs none."""
+
+SAMPLER_VALUES: Final = "sampler_logprobs"
+TRAINER_VALUES: Final = "trainer_logprobs"
+
+
+def wants_tokens() -> bool:
+    """Return whether the settings ask for values per token."""
+    active = runtime.current()
+    return active is not None and bool(getattr(active.settings, "training_tokens", False))
 
 
 def columns(batch: Mapping[str, Any], trainer: Any, mask: LossMask) -> dict[str, list[Any]]:
@@ -34,10 +43,9 @@ def token_values(batch: Mapping[str, Any], trainer: Any, mask: LossMask) -> dict
 
     Each array has an entry for each token of the completion, also for those of tools.
     """
-    active = runtime.current()
-    if active is None or not getattr(active.settings, "training_tokens", False):
+    if not wants_tokens():
         return None
-    found = {"sampler_logprobs": batch.get(SAMPLER), "trainer_logprobs": trainer, "loss_mask": mask.counted}
+    found = {SAMPLER_VALUES: batch.get(SAMPLER), TRAINER_VALUES: trainer, "mask": mask.counted}
     if mask.ratio is not None:
         found["importance_ratio"] = mask.ratio.expand(mask.counted.shape)
     advantages = batch.get("advantages")
