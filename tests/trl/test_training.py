@@ -15,8 +15,8 @@ import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
 from tests.spool_reader import Recorded, read_directory, tree
-from tests.trl import given_scores
-from tests.trl.given_scores import Given
+from tests import given_scores
+from tests.given_scores import Given
 from tests.trl.script import FIRST, SIBLINGS
 
 SCORED = ["done", "length", "score done", "score length", "score reward"]

@@ -36,16 +36,18 @@ class LossMask:
     @classmethod
     def of(cls, trainer: Any, batch: Mapping[str, Any]) -> LossMask:
         """Return the mask of a batch of a trainer, as ``_generate_and_score_completions`` returns it."""
-        completed = of_model = batch["completion_mask"]
+        of_model, ratio = batch["completion_mask"], batch.get("importance_sampling_ratio")
+        completed = generated = tokens = of_model.sum(dim=1).tolist()
         if "tool_mask" in batch:
-            of_model = completed * batch["tool_mask"]
-        counted, ratio = of_model, batch.get("importance_sampling_ratio")
+            of_model = of_model * batch["tool_mask"]
+            generated = tokens = of_model.sum(dim=1).tolist()
+        counted = of_model
         if ratio is not None and _multiplies(trainer):
             counted = of_model * (ratio != 0)
+            tokens = counted.sum(dim=1).tolist()
         is_cut = bool(getattr(trainer, "mask_truncated_completions", False))
-        counts = [mask.sum(dim=1).tolist() for mask in (completed, of_model, counted)]
-        reasons = [reason(is_cut, *row) for row in zip(*counts, strict=True)]
-        return cls(of_model, counted, ratio, counts[0], counts[-1], reasons)
+        reasons = [reason(is_cut, *row) for row in zip(completed, generated, tokens, strict=True)]
+        return cls(of_model, counted, ratio, completed, tokens, reasons)
 
     def times(self, factor: Any, reason: str) -> LossMask:
         """Return the mask that counts only tokens for which a factor is not 0; of other rows, say why."""
