@@ -15,9 +15,9 @@ import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.integrations.trl.async_training import OVERSIZE, STALE, UNUSED
-from tests.spool_reader import Recorded, read_directory
 from tests import given_scores
 from tests.given_scores import Given
+from tests.spool_reader import Recorded, read_directory
 from tests.trl.programs.async_training import FIRST_STEP
 from tests.trl.programs.completions_server import FIRST_TURNS
 

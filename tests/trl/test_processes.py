@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
+from tests import given_scores
 from tests.exporters import install
 from tests.spool_reader import Recorded, read_directory
-from tests import given_scores
 
 ROOT = Path(__file__).parents[2]
 SIBLINGS, ROWS, STEPS = 4, 12, 2

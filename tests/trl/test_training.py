@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
-from tests.spool_reader import Recorded, read_directory, tree
 from tests import given_scores
 from tests.given_scores import Given
+from tests.spool_reader import Recorded, read_directory, tree
 from tests.trl.script import FIRST, SIBLINGS
 
 SCORED = ["done", "length", "score done", "score length", "score reward"]

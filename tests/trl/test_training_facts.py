@@ -17,9 +17,9 @@ from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.integrations.trl.loss import LOW_ENTROPY, OFF_POLICY
 from otel_rollout.integrations.trl.loss_mask import CUT_OFF, OUT_OF_BOUNDS
 from otel_rollout.integrations.trl.loss_uses import PASSED_OVER, UNUSED
-from tests.spool_reader import read_directory
 from tests import given_scores
 from tests.given_scores import Given
+from tests.spool_reader import read_directory
 
 SHIFT, SHIFTED_ROW, SHIFTED_TURN, SIBLINGS = 0.75, 2, 2, 4
 UNREWARDED: Final = "no reward function gave a reward"
