@@ -265,8 +265,8 @@ def test_lag_is_counted_from_the_version_of_the_model_calls(run: Run) -> None:
     for trace in run.scored:
         sample = run.sample_of(trace)
         reason = trace.given["trained"].comment
-        lag = {STALE: 1}.get(reason, 0) if reason == STALE or sample["input_ids"] in run.trained else None
-        assert trace.scores.get("policy_lag") == lag
+        lag = 0 if sample["input_ids"] in run.trained else None
+        assert trace.scores.get("policy_lag") == (1 if reason == STALE else lag)
 
 
 def test_mismatch_is_that_of_the_loss_and_of_the_server(run: Run) -> None:

@@ -58,7 +58,7 @@ class Trained:
         return self.scores["trained"].comment
 
     @property
-    def mask(self) -> np.ndarray:
+    def mask(self) -> Any:
         """1 for the tokens of the model that TRL has not masked."""
         completed = np.array(self.generated["completion_mask"])
         return completed * np.array(self.generated.get("tool_mask", completed))
@@ -145,7 +145,7 @@ def test_advantage_of_each_row_is_trls(facts: Facts) -> None:
 
 def test_step_lag_and_tokens_are_those_of_the_optimizer_step(facts: Facts) -> None:
     """A batch that is generated once is trained on in later steps: the last one counts."""
-    found = Counter()
+    found: Counter[int | None] = Counter()
     for row in (row for name in TRAINER_NUMBERS for row in facts.of(name)):
         if name_of(facts, row) in ("own_loss", "again"):
             continue
@@ -164,7 +164,7 @@ def name_of(facts: Facts, row: Trained) -> str:
 
 def test_rows_without_a_use_are_not_trained(facts: Facts) -> None:
     """Training ends before the second half of the last batch is used; cut-off completions are masked."""
-    reasons = Counter()
+    reasons: Counter[str | None] = Counter()
     for row in facts.of("buffered"):
         reasons[row.reason] += 1
         if not row.uses:
