@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from otel_rollout.base import training_scores
 from otel_rollout.base.known_exporters import PREFIXES
 from tests import given_scores
 from tests.given_scores import Given
@@ -21,10 +22,7 @@ from tests.trl.script import FIRST, SIBLINGS
 
 SCORED = ["done", "length", "score done", "score length", "score reward"]
 """Spans of the reward functions of the trainer with tools."""
-OUTCOME = {
-    f"score {name}"
-    for name in ("advantage", "trained", "trained_tokens", "trained_reward", "trained_step", "policy_lag")
-}
+OUTCOME = [f"score {name}" for name in vars(training_scores).values() if isinstance(name, str)]
 """Names of spans of what training made of a completion, which are recorded for a whole batch."""
 SIMPLE = ["length", "score length", "score reward"]
 """Spans of a trainer with one reward function."""
