@@ -139,7 +139,7 @@ class ProcessState:
     """Name of a framework that traces by means of its own → what our adapter has added to the framework."""
 
     trainers: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
-    """A trainer of TRL's → what its batches have numbered so far."""
+    """A trainer of TRL's → how far it has come."""
     trainer_count: int = 0
     """Number of TRL's trainers that have generated in this process."""
     verl_trajectories: Any = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.seams import Ended, Seams, after, timed
-from otel_rollout.integrations.kit.training_outcome import record_training_outcome
+from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 
 if TYPE_CHECKING:  # this module does not import the trainer, but waits for its import
     from pocket_trainer import Conversation, Policy, Trainer
@@ -77,12 +77,19 @@ def note_reward(call: Ended, trainer: Trainer, conversation: Conversation, name:
 
 def end(call: Ended, trainer: Trainer) -> None:
     """End the step's trajectories, with what training made of them; after an exception, as failed."""
+    if call.error is None:
+        record_training_outcomes(
+            TrainingOutcomes(
+                advantage=[conversation.advantage for conversation in running],
+                trained=[conversation.advantage != 0 for conversation in running],
+                reason=[None if conversation.advantage else "as its group" for conversation in running],
+            ),
+            trajectory=[trajectory.trajectory.id for trajectory in running.values()],
+        )
     for conversation, trajectory in running.items():
         trajectory.trajectory.set_input(conversation.messages[0])
         trajectory.trajectory.set_output(conversation.messages[-1])
         if call.error is None:
-            gained, trained = conversation.advantage, conversation.advantage != 0
-            record_training_outcome(trajectory, advantage=gained, trained=trained, reason="as its group")
             trajectory.score("reward", sum(conversation.rewards.values()))
         trajectory.end(call.error)
     running.clear()

@@ -13,11 +13,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from otel_rollout.rollout_table import open_table
+from tests import given_scores
 from tests.spool_reader import Recorded, read_directory
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_trainer"
 STEPS = 3
+OF_THE_STEP = {"score advantage", "score trained"}
+"""Scores that one call gives to all trajectories of a step."""
 
 
 class Node(NamedTuple):
@@ -36,7 +40,11 @@ def train(test_exporters: None, tmp_path: Path) -> Callable[..., str]:
     """Return a function that runs the example as a program of its own and returns what it printed."""
 
     def run(exporter: str, program: Path = EXAMPLE / "train.py") -> str:
-        variables = {"OTEL_TRACES_EXPORTER": exporter, "OTEL_TEST_FILE": str(tmp_path / "delivered")}
+        variables = {
+            "OTEL_TRACES_EXPORTER": exporter,
+            "OTEL_TEST_FILE": str(tmp_path / "delivered"),
+            "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "rollouts"),
+        }
         ran = subprocess.run(
             [sys.executable, "-W", "error", str(program), str(STEPS)],
             env={**os.environ, **variables},
@@ -84,16 +92,9 @@ def expected(conversation: Any) -> Node:
             below.append(Node("execute_tool calculate", "TOOL", call["arguments"], output, error, []))
     for name, reward in conversation.rewards.items():
         below += [Node(name, "EVALUATOR", None, reward, "", []), score(name, reward)]
-    below += [score(name, value) for name, value in outcome(conversation).items()]
+    below.append(score("reward", sum(conversation.rewards.values())))
     first, last = conversation.messages[0], conversation.messages[-1]
     return Node("rollout_trace", "AGENT", first, last, "", below)
-
-
-def outcome(conversation: Any) -> dict[str, Any]:
-    """Return the scores that a conversation gets when its step is over."""
-    advantage = conversation.advantage
-    reward = sum(conversation.rewards.values())
-    return {"advantage": advantage, "trained": advantage != 0, "reward": reward}
 
 
 def score(name: str, value: Any) -> Node:
@@ -103,7 +104,11 @@ def score(name: str, value: Any) -> Node:
 
 def recorded(span: Recorded, spans: list[Recorded]) -> Node:
     """Return the tree of a recorded span."""
-    below = [each for each in spans if each.span.parent_span_id == span.span.span_id]
+    below = [
+        each
+        for each in spans
+        if each.span.parent_span_id == span.span.span_id and each.name not in OF_THE_STEP
+    ]
     below.sort(key=lambda each: each.span.start_time_unix_nano)
     return Node(
         span.name,
@@ -132,6 +137,27 @@ def test_every_trajectory_of_the_trainer_is_one_tree(
         assert (facts["rollout.group_size"], facts["rollout.policy_version_min"]) == (4, identity[0] - 1)
     account = untraced_account(example)
     assert found == {identity: expected(conversation) for identity, conversation in account.items()}
+
+
+def test_outcome_of_a_step_reaches_each_of_its_trajectories(
+    train: Callable[..., str], example: dict[str, Any], tmp_path: Path
+) -> None:
+    """Advantage, whether the loss uses it, and why not: from one call per step."""
+    train("delta")
+    scores = given_scores.of_run(tmp_path / "rollouts")
+    ids = open_table(tmp_path / "rollouts").sql(
+        "SELECT trace_id, step, sample_index, rollout_n FROM trajectories"
+    )
+    by_identity = {
+        (row["step"], int(row["sample_index"]), int(row["rollout_n"])): scores[row["trace_id"]] for row in ids
+    }
+    account = untraced_account(example)
+    assert by_identity.keys() == account.keys()
+    for identity, conversation in account.items():
+        advantage = conversation.advantage
+        found = by_identity[identity]
+        assert found["advantage"] == (advantage, None)
+        assert found["trained"] == (advantage != 0, None if advantage else "as its group")
 
 
 def test_batched_model_call_is_named_on_the_span_of_each_conversation(

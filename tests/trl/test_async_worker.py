@@ -10,17 +10,22 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.integrations.trl.async_training import OVERSIZE, STALE, UNUSED
-from tests.exporters import install
+from tests import given_scores
+from tests.given_scores import Given
 from tests.spool_reader import Recorded, read_directory
 from tests.trl.programs.async_training import FIRST_STEP
 from tests.trl.programs.completions_server import FIRST_TURNS
 
 SIBLINGS = 4
 ERROR = 2
+WORKERS = {"mentions_five", "is_short", "reward", "trained_reward", "advantage"}
+"""Scores that the worker gives."""
+TRAINERS = {"trained", "trained_tokens", "trained_step"}
 FACTS = ("completion_length", "num_turns", "training_rows")
 
 
@@ -31,14 +36,16 @@ class Run:
         account = json.loads((place / "account.json").read_text())
         self.samples: list[dict[str, Any]] = account["samples"]
         self.exchanges: list[dict[str, Any]] = account["exchanges"]
-        self.trained: list[list[int]] = account["trained"]
+        self.log_probs = {json.dumps(row["input_ids"]): row["log_probs"] for row in account["trained"]}
+        self.trained: list[list[int]] = [row["input_ids"] for row in account["trained"]]
         self.output = (place / "output.txt").read_text()
         traces: dict[bytes, list[Recorded]] = defaultdict(list)
         for span in read_directory(place / "spool"):
             traces[span.span.trace_id].append(span)
         for spans in traces.values():
             spans.sort(key=lambda span: span.span.start_time_unix_nano)
-        self.traces = [Trace(spans) for spans in traces.values()]
+        given = given_scores.of_run(place / "rollouts")
+        self.traces = [Trace(spans, given.get(id_.hex(), {})) for id_, spans in traces.items()]
 
     @property
     def scored(self) -> list[Trace]:
@@ -56,9 +63,10 @@ class Run:
 class Trace:
     """The spans of one trajectory."""
 
-    def __init__(self, spans: list[Recorded]) -> None:
+    def __init__(self, spans: list[Recorded], given: dict[str, Given]) -> None:
         (self.root,) = [span for span in spans if not span.span.parent_span_id]
         self.spans = spans
+        self.given = given
 
     def of_kind(self, kind: str) -> list[Recorded]:
         """Return the spans of an OpenInference kind, by start."""
@@ -76,13 +84,7 @@ class Trace:
     @property
     def scores(self) -> dict[str, Any]:
         """Value of each score by name."""
-        found = {}
-        for span in self.spans:
-            if span.name.startswith("score "):
-                value = span.attributes.get("gen_ai.evaluation.score.value")
-                label = span.attributes.get("gen_ai.evaluation.score.label")
-                found[span.attributes["gen_ai.evaluation.name"]] = label if value is None else value
-        return found
+        return {name: score.value for name, score in self.given.items()}
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +93,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     place = tmp_path_factory.mktemp("async")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     variables = {
-        "PYTHONPATH": os.pathsep.join([install(place / "site"), kept.get("PYTHONPATH", "")]),
         "OTEL_ROLLOUT_SPOOL_DIR": str(place / "spool"),
         "OTEL_ROLLOUT_KEEP": "true",
-        "OTEL_TRACES_EXPORTER": "test-file",
-        "OTEL_TEST_FILE": str(place / "delivered.jsonl"),
+        "OTEL_TRACES_EXPORTER": "delta",
+        "OTEL_ROLLOUT_DELTA_URI": str(place / "rollouts"),
     }
     ended = subprocess.run(
         [sys.executable, "-m", "tests.trl.programs.async_worker", str(place / "account.json")],
@@ -142,8 +143,9 @@ def test_rewards_and_advantages_equal_those_of_the_samples(run: Run) -> None:
             for name, value in sample["metrics"].items()
             if (name == "reward" or name.startswith("rewards/")) and value == value
         }
-        of_worker = {name: value for name, value in trace.scores.items() if "trained" not in name}
-        assert of_worker == {**rewards, "advantage": sample["advantage"]}
+        of_worker = {name: value for name, value in trace.scores.items() if name in WORKERS}
+        expected = {**rewards, "trained_reward": rewards.get("reward"), "advantage": sample["advantage"]}
+        assert of_worker == {name: value for name, value in expected.items() if value is not None}
     assert sum("is_short" not in trace.scores for trace in run.scored) == 2
     assert {trace.scores["reward"] > 1 for trace in run.scored} == {True, False}
 
@@ -249,22 +251,50 @@ def test_trained_trajectories_are_those_of_the_trainers_micro_batch(run: Run) ->
     """Each says in which step, and how many of its tokens the loss counts."""
     for trace in run.scored:
         sample = run.sample_of(trace)
-        said = {name: value for name, value in trace.scores.items() if "trained" in name}
+        said = {name: value for name, value in trace.scores.items() if name in TRAINERS}
         if sample["input_ids"] in run.trained:
             tokens = sum(sample["completion_mask"])
-            assert said == {"trained": 1, "trained_tokens": tokens, "trained_step": FIRST_STEP}
+            assert said == {"trained": True, "trained_tokens": tokens, "trained_step": FIRST_STEP}
         else:
-            assert said == {"trained": 0}
+            assert said == {"trained": False}
     assert run.trained
+
+
+def test_lag_is_counted_from_the_version_of_the_model_calls(run: Run) -> None:
+    """The trainer has the worker's version when it trains, and the next one when it drops a stale row."""
+    for trace in run.scored:
+        sample = run.sample_of(trace)
+        reason = trace.given["trained"].comment
+        lag = 0 if sample["input_ids"] in run.trained else None
+        assert trace.scores.get("policy_lag") == (1 if reason == STALE else lag)
+
+
+def test_mismatch_is_that_of_the_loss_and_of_the_server(run: Run) -> None:
+    """Each trained row's; the token is counted from the first one of the model."""
+    for trace in run.scored:
+        sample = run.sample_of(trace)
+        of_loss = run.log_probs.get(json.dumps(sample["input_ids"]))
+        if of_loss is None:
+            assert not [name for name in trace.scores if name.startswith("logprob_diff")]
+            continue
+        mask = np.array(sample["completion_mask"], dtype=bool)
+        counted = np.flatnonzero(mask)
+        sampler = np.array(sample["old_log_probs"], dtype=np.float32)[mask]
+        differences = np.abs(sampler - np.array(of_loss, dtype=np.float32))
+        token = counted[differences.argmax()]
+        begins = mask & ~np.roll(mask, 1)
+        assert trace.scores["logprob_diff_max"] == differences.max()
+        assert trace.scores["logprob_diff_mean"] == pytest.approx(differences.mean(), rel=1e-5)
+        assert trace.scores["logprob_diff_share"] == pytest.approx((differences > 0.1).mean())
+        assert trace.scores["logprob_diff_token"] == token - counted[0]
+        assert trace.scores["logprob_diff_turn"] == begins[: token + 1].sum()
 
 
 def test_trajectory_that_is_not_trained_says_why(run: Run) -> None:
     """The first row is stale, the longest is over the budget, and training ends before the others."""
     reasons = {}
     for trace in run.scored:
-        (score,) = [span for span in trace.spans if span.name == "score trained"]
-        position = run.samples.index(run.sample_of(trace))
-        reasons[position] = score.attributes.get("gen_ai.evaluation.explanation")
+        reasons[run.samples.index(run.sample_of(trace))] = trace.given["trained"].comment
     rows = [sample["input_ids"] for sample in run.samples]
     longest, last = max(map(len, rows)), rows.index(run.trained[-1])
     expected = {

@@ -28,7 +28,7 @@ def shown(span: Recorded, key: str = semconv.OUTPUT_VALUE) -> Any:
 
 def of_row(spans: list[Recorded], row: int) -> list[Recorded]:
     """Return the spans of one sibling in order, the root first."""
-    found = [span for span in spans if span.attributes["rollout.rollout_n"] == row]
+    found = [span for span in spans if span.attributes.get("rollout.rollout_n") == row]
     return sorted(found, key=lambda span: (bool(span.span.parent_span_id), span.span.start_time_unix_nano))
 
 

@@ -13,7 +13,7 @@ import pytest
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import generation, identity, outcome, sample, timing, tool_loop
+from otel_rollout.integrations.trl import generation, identity, loss_mask, sample, timing, tool_loop
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
@@ -193,4 +193,4 @@ def test_reason_says_why_a_completion_is_not_trained(
     is_cut: bool, counts: tuple[int, int, int], reason: str | None
 ) -> None:
     """The counts are those of the completion, of the model in it, and of the loss."""
-    assert outcome._reason(is_cut, *counts) == reason
+    assert loss_mask.reason(is_cut, *counts) == reason

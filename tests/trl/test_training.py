@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 
+from otel_rollout.base import training_scores
 from otel_rollout.base.known_exporters import PREFIXES
+from tests import given_scores
+from tests.given_scores import Given
 from tests.spool_reader import Recorded, read_directory, tree
 from tests.trl.script import FIRST, SIBLINGS
 
 SCORED = ["done", "length", "score done", "score length", "score reward"]
 """Spans of the reward functions of the trainer with tools."""
-ENDING = ["score advantage", "score trained", "score trained_tokens"]
-"""Spans of what training made of a completion."""
-SIMPLE = ["length", "score length", "score reward", *ENDING]
+OUTCOME = [f"score {name}" for name in vars(training_scores).values() if isinstance(name, str)]
+"""Names of spans of what training made of a completion, which are recorded for a whole batch."""
+SIMPLE = ["length", "score length", "score reward"]
 """Spans of a trainer with one reward function."""
 TOO_LONG = '{"name":"long","arguments":{"words":500}}'
 """A call whose answer TRL removes, because it does not fit the completion."""
@@ -34,6 +37,7 @@ class Traces:
         self.place = place
         self.output = output
         self.results = json.loads((place / "results.json").read_text())
+        self._scores = given_scores.of_run(place / "rollouts")
         self._spans: dict[bytes, list[Recorded]] = defaultdict(list)
         for span in read_directory(place / "spool"):
             self._spans[span.span.trace_id].append(span)
@@ -48,7 +52,16 @@ class Traces:
     def below(self, sample: int | str, sibling: int, step: int = 1, validate: bool = False) -> list[Any]:
         """Return the names of the spans below a trajectory's root, as a tree."""
         (below,) = tree(self.of(sample, sibling, step, validate)).values()
-        return list(below)
+        return [name for name in below if name not in OUTCOME]
+
+    def score(self, root: Recorded, name: str) -> Any:
+        """Return the value of a trajectory's score; None if it was not given."""
+        given = self.given(root).get(name)
+        return None if given is None else given.value
+
+    def given(self, root: Recorded) -> dict[str, Given]:
+        """Return a trajectory's scores."""
+        return self._scores[root.span.trace_id.hex()]
 
 
 def root_of(spans: list[Recorded]) -> Recorded:
@@ -66,16 +79,17 @@ def named(spans: list[Recorded], name: str) -> list[Recorded]:
     return [span for span in spans if span.name == name]
 
 
-def score(root: Recorded, name: str) -> Any:
-    return root.attributes.get(f"rollout.score.{name}")
-
-
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     """Train with each of TRL's ways of generation, once for all tests."""
     place = tmp_path_factory.mktemp("trl")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
-    variables = {"OTEL_TRACES_EXPORTER": "spool", "OTEL_ROLLOUT_SPOOL_DIR": str(place / "spool")}
+    variables = {
+        "OTEL_TRACES_EXPORTER": "delta",
+        "OTEL_ROLLOUT_DELTA_URI": str(place / "rollouts"),
+        "OTEL_ROLLOUT_SPOOL_DIR": str(place / "spool"),
+        "OTEL_ROLLOUT_KEEP": "true",
+    }
     ended = subprocess.run(
         [sys.executable, "-m", "tests.trl.programs.train", str(place)],
         env=kept | variables | {"CUDA_VISIBLE_DEVICES": ""},
@@ -112,9 +126,9 @@ def test_trajectories_equal_the_completions_table(traces: Traces) -> None:
             assert root.input == plain(told["prompt"])
             assert root.output == plain(told["completion"])
             for function in ("done", "length"):
-                value = score(root, function)
+                value = traces.score(root, function)
                 assert math.isnan(told[function]) if value is None else value == told[function]
-            assert score(root, "advantage") == told["advantage"]
+            assert traces.score(root, "advantage") == told["advantage"]
             assert root.attributes["rollout.extra.note"] == told["note"]
             roles = [message["role"] for message in told["completion"]]
             answered = [call for call in named(spans, "generate") if "role" in call.output]
@@ -146,7 +160,7 @@ def _without_nones(value: Any) -> Any:
 def test_tree_of_a_trajectory_has_its_turns_tools_rewards_and_outcome(traces: Traces) -> None:
     """Two calls of one turn, a failure, a turn without tools, and an answer that does not fit."""
     add, fetch = "execute_tool add", "execute_tool fetch"
-    end = [*SCORED, *ENDING]
+    end = SCORED
     assert traces.below(0, 0) == ["generate", add, "generate", *end]
     assert traces.below(0, 1) == ["generate", add, fetch, fetch, "generate", *end]
     assert traces.below(0, 2) == ["generate", "execute_tool divide", "generate", *end]
@@ -193,10 +207,9 @@ def test_truncated_completion_is_not_trained(traces: Traces) -> None:
     root = root_of(spans)
     assert call.attributes["gen_ai.response.finish_reasons"] == ["length"]
     assert len(call.output["response_ids"]) == root.attributes["rollout.completion_length"] == 200
-    assert (score(root, "trained"), score(root, "trained_tokens")) == (False, 0)
-    (verdict,) = named(spans, "score trained")
+    assert (traces.score(root, "trained"), traces.score(root, "trained_tokens")) == (False, 0)
     reason = "the completion was cut off, and mask_truncated_completions is set"
-    assert verdict.attributes["gen_ai.evaluation.explanation"] == reason
+    assert traces.given(root)["trained"].comment == reason
 
 
 def test_trained_tokens_are_those_of_the_model(traces: Traces) -> None:
@@ -204,15 +217,15 @@ def test_trained_tokens_are_those_of_the_model(traces: Traces) -> None:
     spans = traces.of(0, 0)
     root = root_of(spans)
     generated = sum(len(call.output["response_ids"]) for call in named(spans, "generate"))
-    assert score(root, "trained_tokens") == root.attributes["rollout.completion_length"] == generated
-    assert score(root, "trained") is True
+    assert traces.score(root, "trained_tokens") == root.attributes["rollout.completion_length"] == generated
+    assert traces.score(root, "trained") is True
     assert root.attributes["rollout.num_turns"] == 4
 
 
 def test_turn_without_room_for_an_answer_has_no_message(traces: Traces) -> None:
     """The tool's answer fills the completion; TRL drops all tokens of the turn after it."""
     spans = traces.of(0, 3, 2)
-    below = ["generate", "execute_tool long", "generate", *SCORED, *ENDING]
+    below = ["generate", "execute_tool long", "generate", *SCORED]
     assert traces.below(0, 3, 2) == below
     _, dropped = named(spans, "generate")
     assert dropped.output == {"response_ids": []}
@@ -250,21 +263,29 @@ def test_tool_call_has_arguments_and_result(traces: Traces) -> None:
     assert second.input["arguments"] == {"key": ""}
     assert add.attributes["openinference.span.kind"] == "TOOL"
     noted = traces.of(0, 2, 2)
-    assert score(root_of(noted), "noted") == 2.0
+    assert traces.score(root_of(noted), "noted") == 2.0
     assert named(noted, "_shout")[0].output == "SEEN"
 
 
 def test_rewards_are_scores_and_their_weighted_sum_is_the_reward(traces: Traces) -> None:
     """A function that returns None for a completion gives it no score."""
     root = root_of(traces.of(0, 0))
-    assert (score(root, "done"), score(root, "length"), score(root, "reward")) == (1.0, 3.0, 2.5)
+    assert (traces.score(root, "done"), traces.score(root, "length"), traces.score(root, "reward")) == (
+        1.0,
+        3.0,
+        2.5,
+    )
     unrewarded = traces.of(1, 3)
     root = root_of(unrewarded)
-    assert [score(root, name) for name in ("done", "length", "reward", "advantage")] == [None, None, None, 0]
-    (verdict,) = named(unrewarded, "score trained")
-    assert verdict.attributes["gen_ai.evaluation.explanation"] == "no reward function gave a reward"
-    assert traces.below(1, 3) == ["generate", "done", "length", *ENDING]
-    rewards = [score(root_of(traces.of(p, n)), "reward") for p in (0, 1) for n in range(SIBLINGS)]
+    assert [traces.score(root, name) for name in ("done", "length", "reward", "advantage")] == [
+        None,
+        None,
+        None,
+        0,
+    ]
+    assert traces.given(root)["trained"].comment == "no reward function gave a reward"
+    assert traces.below(1, 3) == ["generate", "done", "length"]
+    rewards = [traces.score(root_of(traces.of(p, n)), "reward") for p in (0, 1) for n in range(SIBLINGS)]
     logged = traces.results["with_tools"]["reward"]
     known = [reward for reward in rewards if reward is not None]
     assert sum(known) / len(known) == pytest.approx(logged)
@@ -276,8 +297,8 @@ def test_evaluation_is_validation_of_the_present_weights(traces: Traces) -> None
     assert root.attributes["rollout.policy_version_min"] == 2
     assert root.attributes["rollout.group_size"] == 2
     assert root.input[0]["content"] == "Add."
-    assert score(root, "trained") is None
-    assert score(root, "advantage") is not None
+    assert traces.score(root, "trained") is None
+    assert traces.score(root, "advantage") is not None
 
 
 def test_environments_are_named_and_their_methods_are_tools(traces: Traces) -> None:
@@ -288,12 +309,12 @@ def test_environments_are_named_and_their_methods_are_tools(traces: Traces) -> N
     assert root.input == [{"role": "user", "content": "Count. You are in Counter."}]
     (count,) = named(counted, "execute_tool count")
     assert (count.input["arguments"], count.output) == ({"by": 2}, 2)
-    assert (score(root, "Counter"), score(root, "reward")) == (2.0, 3.0)
+    assert (traces.score(root, "Counter"), traces.score(root, "reward")) == (2.0, 3.0)
     assert root_of(waited).attributes["rollout.environment"] == "waiting"
     assert named(waited, "execute_tool wait")[0].output == "waited"
-    assert score(root_of(waited), "Counter") is None
+    assert traces.score(root_of(waited), "Counter") is None
     rewards = ["done", "Counter", "score done"]
-    below = ["generate", "execute_tool wait", "generate", *rewards, "score reward", *ENDING]
+    below = ["generate", "execute_tool wait", "generate", *rewards, "score reward"]
     assert traces.below("2:1", 2) == below
 
 
@@ -306,7 +327,7 @@ def test_rollout_function_has_a_span_per_prompt(traces: Traces) -> None:
     ids = whole.output["response_ids"]
     assert whole.output["response_mask"] == [1] * (len(ids) - 2) + [0, 1]
     assert named(spans, play)[0].output == ids[:-1]
-    assert score(root_of(spans), "trained_tokens") == len(ids) - 1
+    assert traces.score(root_of(spans), "trained_tokens") == len(ids) - 1
 
 
 def test_rloo_and_derived_trainers_are_traced(traces: Traces) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import otel_rollout
 from otel_rollout.base import training_scores
-from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,7 @@ def record_training_outcomes(
     sample_index: Any = None,
     rollout_n: Any = None,
     validate: Any = False,
-    token_values: dict[str, Sequence[Any]] | None = None,
+    token_values: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
     """Record what training made of the trajectories of a batch. Never raises.
 
@@ -79,38 +77,3 @@ def record_training_outcomes(
         comments=comments,
         token_values=token_values,
     )
-
-
-def record_training_outcome(
-    trajectory: OpenTrajectory | str | None,
-    *,
-    advantage: float | None = None,
-    trained: bool | None = None,
-    trained_tokens: int | None = None,
-    reason: str | None = None,
-) -> None:
-    """Record a trajectory's advantage and its part in the loss as scores. Never raises.
-
-    Args:
-        trajectory: an open trajectory, or :attr:`otel_rollout.Trajectory.id` of one that may have ended. For
-            None, nothing is recorded.
-        advantage: the advantage; None and NaN are not recorded.
-        trained: whether the loss uses the trajectory; None if that is not known.
-        trained_tokens: number of tokens that the loss counts; None if that is not known.
-        reason: why the loss does not use the trajectory; only recorded with ``trained=False``.
-    """
-    if trajectory is None:
-        return
-    scores: dict[str, float | bool | int] = {}
-    if advantage is not None and not math.isnan(advantage):
-        scores[training_scores.ADVANTAGE] = advantage
-    if trained is not None:
-        scores[training_scores.TRAINED] = trained
-    if trained_tokens is not None:
-        scores[training_scores.TRAINED_TOKENS] = trained_tokens
-    for name, value in scores.items():
-        comment = reason if name == training_scores.TRAINED and not value else None
-        if isinstance(trajectory, str):
-            otel_rollout.score(name, value, comment=comment, trajectory=trajectory)
-        else:
-            trajectory.score(name, value, comment)

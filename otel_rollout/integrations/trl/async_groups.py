@@ -16,8 +16,8 @@ from typing import Any, Final
 
 _VARIABLE: Final = "_OTEL_ROLLOUT_TRL_GROUPS"
 """Variable that tells the worker, a child process, the file's path."""
-TrajectoryOfRow = str | None
-"""Id of a training row's trajectory; None if it is not recorded."""
+TrajectoryOfRow = tuple[str, int] | None
+"""Id of a training row's trajectory, and the oldest version that made its tokens; None if not recorded."""
 
 
 def publish(group_id: int, rows: list[TrajectoryOfRow]) -> None:

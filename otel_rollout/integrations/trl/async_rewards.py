@@ -19,13 +19,16 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.open_operation import OpenOperation
-from otel_rollout.integrations.kit.training_outcome import record_training_outcome
+from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 from otel_rollout.integrations.trl import async_groups
 from otel_rollout.integrations.trl.async_rollouts import Rollout, rollouts_of
 from otel_rollout.integrations.trl.patched_modules import seams
 
 _REWARD_PREFIX = "rewards/"
 """Prefix of a reward function's name among the metrics of a sample."""
+_SUM = "reward"
+"""Name of the sum of the rewards among the metrics of a sample, and of its score."""
+_NO_ROW = "none of its tokens can be trained"
 
 
 def install(module: ModuleType) -> None:
@@ -140,21 +143,35 @@ def _record_scores(rollouts: list[Rollout | None] | None, group: Any, samples: S
     if rollouts is None or len(counts) != len(rollouts) or sum(counts) != len(samples):
         warn_once("TRL's worker returned other training rows than its trajectories have: no rewards recorded")
         return
-    ids = [None if rollout is None else rollout.trajectory.id for rollout in rollouts]
+    rows_of = [
+        None if rollout is None else (str(rollout.trajectory.id), rollout.oldest_version(group.model_version))
+        for rollout in rollouts
+    ]
     async_groups.publish(
-        group.group_id, [id_ for id_, count in zip(ids, counts, strict=True) for _ in range(count)]
+        group.group_id, [row for row, count in zip(rows_of, counts, strict=True) for _ in range(count)]
     )
-    rest = iter(samples)
-    for rollout, count in zip(rollouts, counts, strict=True):
-        rows = [next(rest) for _ in range(count)]
-        if rollout is None:
-            continue
-        id_ = rollout.trajectory.id
-        if not rows:
-            record_training_outcome(id_, trained=False, reason="none of its tokens can be trained")
-            continue
-        for name, value in rows[0].metrics.items():
-            short = "reward" if name == "reward" else name.removeprefix(_REWARD_PREFIX)
-            if (short == "reward" or short != name) and not math.isnan(value):
-                otel_rollout.score(short, value, trajectory=id_)
-        record_training_outcome(id_, advantage=rows[0].advantage)
+    firsts = [sum(counts[:index]) for index in range(len(counts))]
+    rows = [samples[first] if count else None for first, count in zip(firsts, counts, strict=True)]
+    ids = [None if rollout is None else rollout.trajectory.id for rollout in rollouts]
+    otel_rollout.score_batch(_rewards(rows), trajectory=ids)
+    record_training_outcomes(
+        TrainingOutcomes(
+            advantage=[None if row is None else row.advantage for row in rows],
+            trained_reward=_column(rows, _SUM),
+            trained=[False if row is None else None for row in rows],
+            reason=[_NO_ROW if row is None else None for row in rows],
+        ),
+        trajectory=ids,
+    )
+
+
+def _rewards(rows: Sequence[Any]) -> dict[str, list[float | None]]:
+    """Return the rewards of training rows by the score's name; None where a function gave none."""
+    names = dict.fromkeys(name for row in rows if row is not None for name in row.metrics)
+    found = {n.removeprefix(_REWARD_PREFIX): _column(rows, n) for n in names if n.startswith(_REWARD_PREFIX)}
+    return found | {_SUM: _column(rows, _SUM)}  # the sum wins over a function that is named so
+
+
+def _column(rows: Sequence[Any], name: str) -> list[float | None]:
+    values = [math.nan if row is None else row.metrics.get(name, math.nan) for row in rows]
+    return [None if math.isnan(value) else value for value in values]

@@ -41,6 +41,10 @@ class Rollout:
         root = self.trajectory.root
         return root is not None and root.is_recording()
 
+    def oldest_version(self, otherwise: int) -> int:
+        """Return the oldest policy version that the model calls saw."""
+        return min(self.policy_versions, default=otherwise)
+
     def take_answer(self, ids: list[int], log_probs: list[float]) -> None:
         """Keep the answer of the model call, whose message is not yet known."""
         self.answer = {"response_ids": ids, "log_probs": log_probs}

@@ -93,6 +93,7 @@ class Batch:
         scored: what the latest reward functions were given.
         rewards: tensor of rewards of all processes, per row and function; None before it is computed.
         evaluations: blocks of the reward functions.
+        log_probs: tensors of log probabilities that the trainer has computed before the rewards, in order.
     """
 
     trainer: Any
@@ -109,6 +110,7 @@ class Batch:
     scored: Scored | None = None
     rewards: Any = None
     evaluations: Sequence[Measured] = ()
+    log_probs: list[Any] = field(default_factory=list)
 
     def block_name(self, name: str) -> str:
         """Return the name that TRL's profiler gives a block of this trainer."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from otel_rollout._state import process
+from otel_rollout.integrations.trl.loss_uses import LossUses
 
 
 @dataclass
@@ -41,15 +42,17 @@ class Counted:
 
 @dataclass
 class Progress:
-    """What a trainer's batches have numbered so far.
+    """How far a trainer has come.
 
     Attributes:
         number: number of the trainer among those that have generated in this process, from 1.
         counted: whether it is validation → how far the prompts are numbered.
+        uses: what the loss made of the batches.
     """
 
     number: int
     counted: dict[bool, Counted] = field(default_factory=dict)
+    uses: LossUses = field(default_factory=LossUses)
 
 
 def progress_of(trainer: Any) -> Progress:

@@ -11,12 +11,13 @@ seams: Final = Seams("trl", "otel_rollout.integrations.trl")
 
 CONFIGURED: Final = {
     "trl.extras.profiling": (".timing",),
-    "trl.trainer.grpo_trainer": (".trajectory", ".generation", ".tool_loop", ".rewards"),
-    "trl.trainer.rloo_trainer": (".trajectory", ".generation", ".rewards"),
+    "trl.trainer.grpo_trainer": (".trajectory", ".generation", ".tool_loop", ".rewards", ".loss"),
+    "trl.trainer.rloo_trainer": (".trajectory", ".generation", ".rewards", ".loss"),
     "trl.trainer.base_trainer": (".run_name",),
     "trl.experimental.async_grpo.async_rollout_worker": (".async_worker",),
     "trl.experimental.async_grpo.async_grpo_trainer": (".async_training",),
     "transformers.integrations.integration_utils": (".tracking",),
+    "transformers.trainer": (".training_end",),
 }
 """Patches of a process whose environment configures tracing."""
 

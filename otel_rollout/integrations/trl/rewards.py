@@ -74,31 +74,30 @@ def _is_short_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_TEXT and records_content()
 
 
-def record(batch: Batch) -> list[bool]:
-    """Record each row's evaluations and rewards; return whether a function gave the row a reward.
+def record(batch: Batch) -> Any:
+    """Record each row's evaluations and rewards; return the tensor of their weighted sums.
 
-    Call this when TRL has read the rewards itself: reading them does not then wait for the device.
+    A row for which no function gave a reward has no number. None if the rewards are not known. Call this when
+    TRL has read the rewards itself: reading them does not then wait for the device.
     """
     if batch.rewards is None:
-        return [True] * len(batch.samples)
+        return None
     names, rows = batch.trainer.reward_func_names, len(batch.samples)
     first = batch.identity.first_row
     if batch.rewards.shape != (rows * batch.trainer.accelerator.num_processes, len(names)):
         warn_once(_UNCERTAIN.format(*batch.rewards.shape, rows), once_for="trl rewards")
-        return [True] * rows
+        return None
     rewards = batch.rewards[first : first + rows]
     weights = batch.trainer.reward_weights.to(rewards.device).unsqueeze(0)
-    sums = (rewards * weights).nansum(dim=1).tolist()
-    are_scored = []
-    for entry, row, total in zip(batch.samples, rewards.tolist(), sums, strict=True):
+    sums = (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), math.nan)
+    for entry, row, total in zip(batch.samples, rewards.tolist(), sums.tolist(), strict=True):
         _record_evaluations(batch, entry, row)
         given = {name: value for name, value in zip(names, row, strict=True) if not math.isnan(value)}
         if given:  # the sum wins over a function that is named so
             given[_SUM] = total
         for name, value in given.items():
             entry.trajectory.score(name, value)
-        are_scored.append(bool(given))
-    return are_scored
+    return sums
 
 
 def _record_evaluations(batch: Batch, entry: Sample, rewards: Sequence[float] | None) -> None:

@@ -95,7 +95,7 @@ def main() -> None:
     server, silent = ScriptedServer(made), ScriptedServer(made)
     stopped = worker(server, made, ["-", "0", "1", "wait"])
     stopped.update_model_version(VERSION)
-    trainer = async_training.trainer()
+    trainer = async_training.trainer(VERSION)
     rows: queue.Queue[Any] = queue.Queue()
     dataset = async_training.dataset(trainer, rows, VERSION)
     killed = worker(silent, made, ["-", "wait"])

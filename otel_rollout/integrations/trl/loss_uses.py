@@ -1,0 +1,157 @@
+"""Keep what the loss made of each row of a trainer's batches, and record it when a batch is used up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
+
+UNUSED: Final = "training ended before it was used"
+PASSED_OVER: Final = "the trainer generated anew without using it"
+_MAX_ROUNDS: Final = 64
+"""Batches of one trainer that wait for their use; of more, the oldest is recorded as passed over."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one call of the loss made of the rows of a micro-batch.
+
+    Attributes:
+        version: number of optimizer steps that made the weights.
+        tokens: number of tokens of each row that the loss counts; None for those that the batch's masks say.
+        reasons: why the loss counts no token of a row; None for a row of which it counts some.
+        mismatch: log-probability mismatch of each row, by the score's name.
+        token_values: values per token of each row, by name.
+    """
+
+    version: int
+    tokens: Sequence[int] | None = None
+    reasons: Sequence[str | None] = ()
+    mismatch: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    token_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Round:
+    """The rows that were generated together, and the use that the loss made of them.
+
+    Attributes:
+        micro_step: number of micro-batches that the trainer had trained on when it generated the rows.
+        first: number of the first row.
+        ids: ids of the rows' trajectories; None for one that is not recorded.
+        version: number of optimizer steps that made the weights which generated the rows.
+        tokens: number of tokens of each row that the loss counts; first as the masks of the batch say.
+        reasons: why a row teaches nothing, as the batch says; None if it teaches.
+        uses_left: uses of rows until all are used as often as the trainer's settings say.
+        versions: version of the weights that learned from each row last; None before.
+        masked: why the loss counted no token of a row, whenever it was used; None for other rows.
+        mismatch: what uses said about log probabilities, by the score's name.
+        token_values: what uses said about tokens, by name.
+        is_recorded: whether the uses so far are recorded.
+    """
+
+    micro_step: int
+    first: int
+    ids: list[str | None]
+    version: int
+    tokens: list[int]
+    reasons: list[str | None]
+    uses_left: int
+    versions: list[int | None] = field(init=False)
+    masked: list[str | None] = field(init=False)
+    mismatch: dict[str, list[Any]] = field(default_factory=dict)
+    token_values: dict[str, list[Any]] = field(default_factory=dict)
+    is_recorded: bool = False
+
+    def __post_init__(self) -> None:
+        self.versions = [None] * len(self.ids)
+        self.masked = [None] * len(self.ids)
+
+    def note(self, row: int, use: Use, position: int) -> None:
+        """Note a use of a row, which is at a position of the micro-batch."""
+        if use.tokens is not None:
+            reason, is_first = use.reasons[position], self.versions[row] is None
+            if is_first or reason is None:
+                self.tokens[row], self.masked[row] = use.tokens[position], reason
+        self.versions[row] = use.version
+        self.uses_left -= 1
+        self.is_recorded = False
+        for kept, found in ((self.mismatch, use.mismatch), (self.token_values, use.token_values)):
+            for name, values in found.items():
+                kept.setdefault(name, [None] * len(self.ids))[row] = values[position]
+
+    def record(self, reason_if_unused: str | None) -> None:
+        """Record what training made of the rows.
+
+        Args:
+            reason_if_unused: why rows that were not used were not; None if uses cannot be seen, so that the
+                batch's masks decide.
+        """
+        if self.is_recorded:
+            return
+        self.is_recorded = True
+        reasons = [reason or masked for reason, masked in zip(self.reasons, self.masked, strict=True)]
+        tokens = self.tokens
+        if reason_if_unused is not None:
+            used = [version is not None for version in self.versions]
+            reasons = [r if u else reason_if_unused for r, u in zip(reasons, used, strict=True)]
+            tokens = [count if u else 0 for count, u in zip(tokens, used, strict=True)]
+        lags = [None if version is None else version - self.version for version in self.versions]
+        record_training_outcomes(
+            TrainingOutcomes(
+                trained=[reason is None for reason in reasons],
+                reason=reasons,
+                trained_tokens=tokens,
+                trained_step=[self.version + 1 + lag if lag else None for lag in lags],
+                policy_lag=[lag if lag is not None and lag >= 0 else None for lag in lags],
+                **self.mismatch,
+            ),
+            trajectory=self.ids,
+            token_values=self.token_values or None,
+        )
+
+
+class LossUses:
+    """The batches of one trainer that the loss may still use."""
+
+    def __init__(self) -> None:
+        self._rounds: list[Round] = []
+        self._next_row = 0
+        self.is_seen = False
+        """Whether a use of this trainer was seen. A trainer may have a loss of its own."""
+
+    def expect(self, round_: Round) -> None:
+        """Add a batch that was just generated; record the batches before it.
+
+        A trainer may generate several times before it trains, and use the rows that it likes.
+        """
+        over = [r for r in self._rounds if r.micro_step != round_.micro_step] or self._rounds[:-_MAX_ROUNDS]
+        for old in over:
+            old.record(PASSED_OVER if self.is_seen else None)
+            self._rounds.remove(old)
+        self._rounds.append(round_)
+        self._next_row = round_.first + len(round_.ids)
+
+    @property
+    def next_row(self) -> int:
+        """Number of the next row that the trainer generates."""
+        return self._next_row
+
+    def note(self, rows: Sequence[int], use: Use) -> None:
+        """Note a use of rows, by their numbers; record the batches that are used up."""
+        self.is_seen = True
+        for position, number in enumerate(rows):
+            for round_ in self._rounds:
+                if 0 <= number - round_.first < len(round_.ids):
+                    round_.note(number - round_.first, use, position)
+        for round_ in self._rounds:
+            if round_.uses_left <= 0:
+                round_.record(PASSED_OVER)
+
+    def close(self, has_failed: bool) -> None:
+        """Record the batches that are left when training ends; a later training may still use them."""
+        for round_ in self._rounds:
+            if self.is_seen or not has_failed:
+                round_.record(UNUSED if self.is_seen else None)
