@@ -108,7 +108,7 @@ _innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-
 
 
 def part_of_span(func: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """Return the form of a call that is part of the innermost operation; None for an operation of its own."""
+    """Return the form of a call that is part of the innermost operation; None if it is its own."""
     if not is_in_own_span(func, args):
         return None
     operation = _innermost.get()
