@@ -88,11 +88,7 @@ NUM_TURNS: Final = "rollout.num_turns"
 """int. Number of turns of the conversation, including those of user and tools."""
 INTERRUPTION: Final = "rollout.generation_interrupted"
 """Event of a model call whose answer was interrupted, for an update of the weights for example; the call may
-<<<<<<< HEAD
-go on with other weights. Its attributes: ``gen_ai.usage.output_tokens``, the answer's tokens so far;
-=======
 go on with other weights. Its attributes: ``gen_ai.usage.output_tokens``, the number of tokens so far, and
->>>>>>> t23-turns
 ``rollout.policy_version_max``, the version of the weights that made the last of them."""
 NUM_PREEMPTED: Final = "rollout.num_preempted"
 """int. Number of times the engine preempted the request. On model calls."""

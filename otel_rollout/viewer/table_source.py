@@ -201,7 +201,7 @@ def _token_values(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, 
         row["trajectory"]: {
             name: value
             for name, value in json.loads(row["attributes"] or "{}").items()
-            if name.startswith(training_scores.TOKENS_PREFIX)
+            if name.startswith(semconv.TOKENS_PREFIX)
         }
         for row in dicts_of(rows)
     }

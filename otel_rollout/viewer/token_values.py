@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.base import semconv
 from otel_rollout.base import training_scores as names
 from otel_rollout.viewer.summary import score_of
 
@@ -17,9 +18,9 @@ def token_values_in(spans: Iterable[ReadableSpan]) -> Mapping[str, Sequence[floa
     newest = max(found, key=lambda span: span.start_time or 0, default=None)
     attributes = (newest.attributes or {}) if newest else {}
     values = {
-        name.removeprefix(names.TOKENS_PREFIX): _numbers_in(text)
+        name.removeprefix(semconv.TOKENS_PREFIX): _numbers_in(text)
         for name, text in attributes.items()
-        if name.startswith(names.TOKENS_PREFIX) and isinstance(text, str)
+        if name.startswith(semconv.TOKENS_PREFIX) and isinstance(text, str)
     }
     return {name: numbers for name, numbers in values.items() if numbers}
 

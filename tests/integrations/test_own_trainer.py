@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from otel_rollout.base import semconv
 from otel_rollout.rollout_table import open_table
 from tests import given_scores
 from tests.spool_reader import Recorded, read_directory
@@ -20,8 +21,6 @@ from tests.spool_reader import Recorded, read_directory
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_trainer"
 STEPS = 3
-OF_THE_STEP = {"score advantage", "score trained"}
-"""Scores that one call gives to all trajectories of a step."""
 
 
 class Node(NamedTuple):
@@ -104,11 +103,7 @@ def score(name: str, value: Any) -> Node:
 
 def recorded(span: Recorded, spans: list[Recorded]) -> Node:
     """Return the tree of a recorded span."""
-    below = [
-        each
-        for each in spans
-        if each.span.parent_span_id == span.span.span_id and each.name not in OF_THE_STEP
-    ]
+    below = [each for each in spans if each.span.parent_span_id == span.span.span_id]
     below.sort(key=lambda each: each.span.start_time_unix_nano)
     return Node(
         span.name,
@@ -127,7 +122,8 @@ def test_every_trajectory_of_the_trainer_is_one_tree(
     assert train("test-file") == train("none")
     by_trace = defaultdict(list)
     for span in read_directory(tmp_path / "spool"):
-        by_trace[span.span.trace_id].append(span)
+        if semconv.SCORE_BATCH not in span.attributes:
+            by_trace[span.span.trace_id].append(span)
     found = {}
     for spans in by_trace.values():
         (root,) = [span for span in spans if not span.span.parent_span_id]
