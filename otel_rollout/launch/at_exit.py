@@ -5,8 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import signal
 import sys
+import threading
 import time
+from types import FrameType
+from typing import Any
 
 from otel_rollout._state import EndedRun, process
 from otel_rollout.account import node_report
@@ -40,7 +44,9 @@ def _import_what_exit_needs() -> None:
 def run() -> None:
     """Shut down the process's run and earlier runs, and log the result. Never raises."""
     process.is_exiting = True
+    before = None
     try:
+        before = _let_ctrl_c_interrupt_once()
         with contextlib.suppress(KeyboardInterrupt):  # ends the wait; the forwarder goes on
             if process.is_root:
                 shutdown(None)
@@ -55,6 +61,25 @@ def run() -> None:
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
     process.off = True  # exit handlers that run later must not begin another run
+    if before is not None:
+        signal.signal(signal.SIGINT, before)
+
+
+def _let_ctrl_c_interrupt_once() -> Any:
+    """Ignore Ctrl-C after the first one; return the handler to restore, None if it is the application's own.
+
+    A second one would interrupt what cleans up after the first. Python prints the traceback of an interrupted
+    finalizer.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return None
+    return signal.signal(signal.SIGINT, _interrupt_once)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def close() -> None:

@@ -228,7 +228,7 @@ def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
     for _ in range(5):
         terminal.press_ctrl_c()
     assert terminal.finish() in (0, -signal.SIGINT)  # Python restores SIGINT's default late at exit
-    assert not re.search(r'File ".*otel_rollout', terminal.screen)
+    assert not re.search(r'File ".*otel_rollout', terminal.screen), terminal.screen
 
 
 def test_unreachable_mlflow_is_named_without_credentials():
