@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from otel_rollout_mlflow.settings import MlflowSettings
 
 _CHANGES_PER_TRANSACTION: Final = 200
-"""Scores and tags in one transaction: fewer commits, but other writers of a SQLite file wait for less than 1 s."""
+"""Scores and tags in one transaction. More would let other writers of a SQLite file wait for seconds."""
 _NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
 

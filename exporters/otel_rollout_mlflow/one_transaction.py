@@ -17,7 +17,8 @@ def one_transaction(store: Any) -> Iterator[Any]:
     from version to version.
 
     Raises:
-        RuntimeError: a method has undone what the methods before it wrote.
+        MlflowException: a method failed, or has rolled back what the methods before it wrote. Nothing is
+            written.
     """
     from sqlalchemy import event
 
