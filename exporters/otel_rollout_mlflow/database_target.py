@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.batching import chunks
 from otel_rollout_mlflow import sqlite_creation
 from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
+from otel_rollout_mlflow.one_transaction import one_transaction
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from otel_rollout_mlflow.feedback import MlflowFeedback
     from otel_rollout_mlflow.settings import MlflowSettings
 
+_CHANGES_PER_TRANSACTION: Final = 200
+"""Scores and tags in one transaction. More would let other writers of a SQLite file wait for seconds."""
 _NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
 
@@ -185,27 +189,13 @@ class StoreTarget:
         return None
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each."""
-        for change, feedback in changes:
-            with _failures(f"writing the score {feedback.name!r} of {feedback.trace_id}", of_batch=True):
-                self._write_one_feedback(change, feedback)
-
-    def _write_one_feedback(self, change: Change, feedback: MlflowFeedback) -> None:
-        store = self._client.store
-        if change is Change.CREATE:
-            store.create_assessment(_assessment(feedback))
-        elif change is Change.TAG:
-            store.set_trace_tag(feedback.trace_id, feedback.name, feedback.tag_text)
-        else:
-            changed: dict[str, Any] = {"metadata": MARK}
-            if change is Change.REPLACE:
-                new = _assessment(feedback)
-                changed = {
-                    "feedback": new.feedback,
-                    "rationale": feedback.rationale or "",
-                    "metadata": new.metadata,
-                }
-            store.update_assessment(feedback.trace_id, feedback.id, **changed)
+        """See :class:`~otel_rollout_mlflow.target.Target`; a transaction for ``_CHANGES_PER_TRANSACTION``."""
+        for chunk in chunks(changes, _CHANGES_PER_TRANSACTION):
+            first = chunk[0][1]
+            action = f"writing {len(chunk)} scores, first {first.name!r} of {first.trace_id}"
+            with _failures(action, of_batch=True), one_transaction(self._client.store) as store:
+                for change, feedback in chunk:
+                    _write_feedback(store, change, feedback)
 
     def name_trace(self, trace_id: str, name: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
@@ -251,6 +241,23 @@ def _failures(action: str, *, none_if: str | None = None, of_batch: bool = False
         else:
             kind = FailureKind.UNAVAILABLE
         raise UndeliveredError(kind, f"MLflow failed when {action}: {str(error)[:500]}") from None
+
+
+def _write_feedback(store: Any, change: Change, feedback: MlflowFeedback) -> None:
+    if change is Change.CREATE:
+        store.create_assessment(_assessment(feedback))
+    elif change is Change.TAG:
+        store.set_trace_tag(feedback.trace_id, feedback.name, feedback.tag_text)
+    else:
+        changed: dict[str, Any] = {"metadata": MARK}
+        if change is Change.REPLACE:
+            new = _assessment(feedback)
+            changed = {
+                "feedback": new.feedback,
+                "rationale": feedback.rationale or "",
+                "metadata": new.metadata,
+            }
+        store.update_assessment(feedback.trace_id, feedback.id, **changed)
 
 
 def _as_json(entity: Any) -> dict[str, Any]:

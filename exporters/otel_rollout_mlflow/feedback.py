@@ -40,7 +40,8 @@ class MlflowFeedback:
         time_ns: when the score was given, Unix time in ns.
         is_dated: False for a root's score that was recorded without its own time.
         rationale: the scorer's reason; None without one.
-        tagged: whether the score is the trajectory's; the newest of its name becomes a trace tag.
+        tagged: whether the score is the trajectory's; the newest of its name becomes a trace tag, unless
+            training made it (``FEEDBACK_ONLY``).
     """
 
     trace_id: str

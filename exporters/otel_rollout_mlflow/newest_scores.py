@@ -8,7 +8,7 @@ from typing import Any
 
 from otel_rollout.otlp import evaluations
 from otel_rollout_mlflow.feedback import MlflowFeedback, is_tagged, rank_of
-from otel_rollout_mlflow.tags import tag_text
+from otel_rollout_mlflow.tags import FEEDBACK_ONLY, tag_text
 from otel_rollout_mlflow.target import Change
 
 
@@ -46,7 +46,8 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
     """
     tags = info.get("tags") or {}
     found = []
-    for name in {score.name: None for score in _newest(scores).values() if score.tagged}:
+    of_trajectory = {score.name: None for score in _newest(scores).values() if score.tagged}
+    for name in (name for name in of_trajectory if name not in FEEDBACK_ONLY):
         ours = [score for score in scores if score.name == name]
         stored = [one for one in _assessments(info) if one.get("assessment_name") == name]
         newest = _newest_tagged(ours, stored)

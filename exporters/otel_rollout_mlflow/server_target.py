@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
@@ -199,8 +199,15 @@ class ServerTarget:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
-        for _ in self._pool.map(self._write_one_feedback, changes):
-            pass
+        requests_under_way = [self._pool.submit(self._write_one_feedback, change) for change in changes]
+        try:
+            for request in requests_under_way:
+                request.result()
+        finally:
+            # After a failure no request may outlast this call: it could overwrite a newer score.
+            for request in requests_under_way:
+                request.cancel()
+            wait(requests_under_way)
 
     def name_trace(self, trace_id: str, name: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one PATCH."""

@@ -13,7 +13,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.util.types import AttributeValue
 
-from otel_rollout.base import semconv
+from otel_rollout.base import semconv, training_scores
 from otel_rollout_mlflow.ids import is_root
 
 MAX_TAG_CHARS: Final = 8000
@@ -34,6 +34,11 @@ _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semco
 _TAG_NAME: Final = re.compile(r"[/\w.\- :]+")
 NOT_FOR_SCORES: Final = frozenset({*RESOURCE_ATTRIBUTES, *map(semconv.short_name, semconv.IDENTITY)})
 """Tags that identify the trajectory; a score with one of these names is feedback only."""
+FEEDBACK_ONLY: Final = frozenset(
+    value for name, value in vars(training_scores).items() if name.isupper() and isinstance(value, str)
+)
+"""Scores that say what training made of a trajectory. They are many, and a search for feedback finds them. Tags
+would only double the requests."""
 _MAX_WARNED: Final = 1000
 """Maximum names to warn of; further names get no warning."""
 _SHOWN_CHARS: Final = 80
@@ -73,7 +78,7 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     for name, value in attributes.items():
         if name.startswith(semconv.SCORE_PREFIX):
             short = name.removeprefix(semconv.SCORE_PREFIX)
-            if short not in NOT_FOR_SCORES:
+            if short not in NOT_FOR_SCORES and short not in FEEDBACK_ONLY:
                 tags.setdefault(short, tag_text(value))
         elif name.startswith(semconv.EXTRA_PREFIX) and not _is_no_tag(name):
             tags[semconv.short_name(name)] = tag_text(value)

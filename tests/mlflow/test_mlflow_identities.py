@@ -139,4 +139,4 @@ def test_scores_of_other_processes_reach_their_trajectory(fresh_process, uri, pr
         "trained_at": 4.0,
     }
     assert found["1"].info.assessments == []
-    assert found["0"].info.tags["advantage"] == "-1.0"
+    assert found["0"].info.tags["trained_at"] == "4.0"

@@ -9,6 +9,8 @@ import otel_rollout
 from tests import training_batch
 from tests.waiting import wait_for
 
+SIZE = 16
+
 
 def found_in(uri, project):
     """Return row and rollout of each trace → name → value of its feedback."""
@@ -25,21 +27,21 @@ def test_each_value_of_each_trajectory_is_feedback(fresh_process, tmp_path, uri,
     otel_rollout.configure(
         {"mlflow": {"tracking_uri": uri}}, project_name=project, experiment_name="e", training_tokens=True
     )
-    early, late = training_batch.columns(1), training_batch.columns(2)
-    tokens = {"logprob": [np.zeros(row, np.float32) for row in range(training_batch.SIZE)]}
+    early, late = training_batch.columns(1, SIZE), training_batch.columns(2, SIZE)
+    tokens = {"logprob": [np.zeros(row, np.float32) for row in range(SIZE)]}
     training_batch.record_batch(early, token_values=tokens)
-    training_batch.record_trajectories()
-    wait_for(
-        lambda: otel_rollout.status().exporters["mlflow"].delivered > 2 * training_batch.SIZE, 300, "delivery"
-    )
+    training_batch.record_trajectories(SIZE)
+    wait_for(lambda: otel_rollout.status().exporters["mlflow"].delivered > 2 * SIZE, 300, "delivery")
     training_batch.record_batch(late)
     report = otel_rollout.shutdown(300)
     values = training_batch.expected(early)
     for key, newer in training_batch.expected(late).items():
         values[key] |= newer
-    for row in range(training_batch.SIZE):
+    for row in range(SIZE):
         values[f"uid-{row // 4}", row % 4]["training_tokens"] = float(row)
-    assert found_in(uri, project) == values
+    found = found_in(uri, project)
+    assert found == values
+    assert all(isinstance(scores["trained"], bool) for scores in found.values())
     assert report.exporters["mlflow"].unresolved_scores == {}
     assert (report.exporters["mlflow"].pending, report.lost) == (0, 0)
     trace = stored(uri, project)[0]
