@@ -298,7 +298,7 @@ def run_v1(config: Any, new_manager: Any, workers: dict[str, Any], server: Any, 
             self.global_steps = first_step("v1")
             self.total_training_steps = self.global_steps + STEPS
             self.actor_rollout_wg = SimpleNamespace(
-                _dispatch_info={"actor": [0, 1, 2, 3, 4]},
+                _dispatch_info={"actor": [0, 1]},
                 update_actor=lambda batch: {"metrics": {"mfu": 0.0}},
             )
 
@@ -367,6 +367,7 @@ OVERRIDES = [
     "algorithm.rollout_correction.rollout_rs=seq_mean_k2",
     "algorithm.rollout_correction.rollout_rs_threshold=0.01",
     f"data.train_batch_size={GROUPS}",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
     "data.dataloader_num_workers=0",
     "data.shuffle=False",
     "trainer.test_freq=-1",
