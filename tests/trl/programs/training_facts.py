@@ -49,7 +49,11 @@ def key_of(batch: Any, row: int) -> str:
     return json.dumps([id_ for id_ in ids if id_ != pad])
 
 
-class Saving:
+Trainer: Any = object
+"""What the trainers below are as well."""
+
+
+class Saving(Trainer):  # type: ignore[misc]
     """Saves what the trainer's methods return, in order."""
 
     def start(self, name: str) -> None:
@@ -98,7 +102,7 @@ class Saving:
         return result
 
 
-class SavingGRPO(Saving, GRPOTrainer):
+class SavingGRPO(Saving, GRPOTrainer):  # type: ignore[misc]
     """Saves the masks of the loss, too."""
 
     def get_off_policy_mask(self, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +116,7 @@ class SavingGRPO(Saving, GRPOTrainer):
         return mask
 
 
-class SavingRLOO(Saving, RLOOTrainer):
+class SavingRLOO(Saving, RLOOTrainer):  # type: ignore[misc]
     """Saves nothing more."""
 
 
