@@ -107,6 +107,17 @@ def _scope_of_json(of_scope: Mapping[str, Any]) -> Any:
     )
 
 
+def json_response(refused: int, sentence: str) -> bytes:
+    """Return an ``ExportTraceServiceResponse`` in OTLP/JSON."""
+    partial = {"rejectedSpans": str(refused), "errorMessage": sentence}
+    return orjson.dumps({"partialSuccess": partial} if refused else {})
+
+
+def json_status(code: int, sentence: str) -> bytes:
+    """Return a ``google.rpc.Status`` in OTLP/JSON."""
+    return orjson.dumps({"code": code, "message": sentence})
+
+
 def message_of(span: Any) -> Any:
     """Return a span of a scope as a protobuf message.
 
@@ -177,9 +188,7 @@ def _add_details(line: dict[str, Any], span: Any) -> None:
         ]
     if span.links:
         line["links"] = [_link(link) for link in span.links]
-    line.update(
-        _dropped(span.dropped_attributes_count, span.dropped_events_count, span.dropped_links_count)
-    )
+    line.update(_dropped(span.dropped_attributes_count, span.dropped_events_count, span.dropped_links_count))
     if span.status.code or span.status.message:
         line["status"] = {"code": span.status.code, "message": span.status.message}
     if span.trace_state:
