@@ -37,7 +37,7 @@ def split_address(receive: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check(configured: Settings) -> None:
+def check_address(configured: Settings) -> None:
     """Check the settings of the receiver.
 
     Raises:
@@ -51,6 +51,15 @@ def check(configured: Settings) -> None:
         )
 
 
+def check_free(configured: Settings) -> None:
+    """Check that a receiver could listen.
+
+    Raises:
+        ListenError: the address is taken.
+    """
+    _bound(*split_address(configured.receive), timeout=0).close()
+
+
 def listen(node_dir: Path, configured: Settings) -> tuple[socket.socket, ReceiverAddress]:
     """Bind the address, the same as that of an earlier receiver of this directory.
 
@@ -61,7 +70,7 @@ def listen(node_dir: Path, configured: Settings) -> tuple[socket.socket, Receive
     Raises:
         ListenError: the address is not allowed, or taken.
     """
-    check(configured)
+    check_address(configured)
     host, port = split_address(configured.receive)
     earlier = read_address(node_dir)
     token = configured.receive_token or (earlier.token if earlier else "")
@@ -89,8 +98,8 @@ def _bound_somewhere(host: str) -> socket.socket:
     return _bound(host, 0)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    deadline = time.monotonic() + _BIND_TIMEOUT
+def _bound(host: str, port: int, timeout: float = _BIND_TIMEOUT) -> socket.socket:
+    deadline = time.monotonic() + timeout
     while True:
         try:
             return _opened(host, port)

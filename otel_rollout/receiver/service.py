@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import logging
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,7 +78,13 @@ class Service:
         self._counts = read_counts(node_dir) or ReceiverCounts()
         self._counts.problem = ""
         redact = redaction_of(configured.redact)
-        self._writer = _writer(node_dir, configured)
+
+        def found() -> None:
+            """Create a removed directory again, with the address that senders know."""
+            create_node_directory(configured)
+            publish(node_dir, configured, address)
+
+        self._writer = _writer(node_dir, configured, found)
         self._trajectories = Trajectories(node_dir)
         policy = Policy(
             configured.run_id,
@@ -180,16 +188,21 @@ def _config(application: Application) -> uvicorn.Config:
     )
 
 
-def _writer(node_dir: Path, configured: Settings) -> SegmentWriter:
+def _writer(node_dir: Path, configured: Settings, found: Callable[[], object]) -> SegmentWriter:
     return SegmentWriter(
         node_dir,
         {semconv.RUN_ID: configured.run_id, semconv.PROJECT_NAME: configured.project_name},
         segment_bytes=configured.segment_bytes,
         spool_limit=configured.spool_limit or layout.default_limit(node_dir),
-        found=functools.partial(create_node_directory, configured),
+        found=found,
         journal_bytes=JOURNAL_BYTES,
         is_resource_open=True,
     )
+
+
+def publish(node_dir: Path, configured: Settings, address: ReceiverAddress) -> None:
+    """Write the address, without a token that the user has set: that one is in the senders' hands."""
+    publish_address(node_dir, dataclasses.replace(address, token="") if configured.receive_token else address)
 
 
 def serve(
@@ -201,7 +214,6 @@ def serve(
 ) -> None:
     """Receive spans for a node directory until its run ends."""
     service = Service(node_dir, configured, lock, listening, address)
-    shown = address if not configured.receive_token else ReceiverAddress(address.host, address.port, "")
-    publish_address(node_dir, shown)
+    publish(node_dir, configured, address)
     _logger.info("receiving at %s for %s", address.endpoint, node_dir)
     service.run()
