@@ -144,9 +144,10 @@ def child_environment() -> dict[str, str]:
         subprocess.run(agent, env={**os.environ, **otel_rollout.child_environment()})
 
     ``TRACEPARENT`` (and ``TRACESTATE``) name the current span. If ``OTEL_ROLLOUT_RECEIVE`` is set,
-    ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables name the run's receiver on this machine; the first
-    call waits until it listens, at most ten seconds. If the environment names an endpoint already, that one
-    stays. Never raises; without tracing the result is empty.
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables name the run's receiver on this machine. The first
+    call waits until it listens: usually a second, at most thirty; a coroutine calls
+    ``await asyncio.to_thread(otel_rollout.child_environment)``. If the environment names an endpoint already,
+    that one stays. Never raises; without tracing the result is empty.
     """
     from otel_rollout.propagation import child_environment as child  # here: most processes start no agents
 

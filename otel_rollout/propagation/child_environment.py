@@ -18,8 +18,9 @@ from otel_rollout.launch import receiving
 from otel_rollout.propagation import carrier
 from otel_rollout.spool.receiver_files import ReceiverAddress
 
-_START_TIMEOUT: Final = 10.0
-"""Seconds to wait, once, for a receiver that is starting."""
+_START_TIMEOUT: Final = 30.0
+"""Seconds to wait for a receiver that is starting, which takes half a second of processor time. Only then the
+port is certainly the run's own, and not another user's."""
 _PROTOCOL: Final = "http/protobuf"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _TRACEPARENT: Final = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
