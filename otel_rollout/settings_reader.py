@@ -36,6 +36,8 @@ _MIN_SIMILARITY: Final = 0.9
 _SIMPLE: Final = (str, int, float)
 _TEXT_OR_NUMBER: Final = ("sampler_arg", "sample_seed")
 """Text settings whose argument may be a number."""
+_MAY_BE_SECRET: Final = ("exporters", "receive_token", "resource_attributes")
+"""Settings whose values no message shows."""
 _EXPECTED: Final = {"int": "a whole number", "float": "a number", "Path": "text or a Path"}
 """Type of a field → expected argument of ``configure()``, for error messages; else text."""
 
@@ -75,7 +77,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         try:
             values[field.name] = field.metadata["parse"](value)
         except ValueError as error:
-            shown = "" if field.name == "resource_attributes" else f"={value!r}"  # may hold a secret
+            shown = "" if field.name in _MAY_BE_SECRET else f"={value!r}"
             problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
     try:
         values |= inherited(environ)
@@ -168,7 +170,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
             checked[name] = _checked(fields[name], value)
         except (TypeError, ValueError) as error:
-            shown = "…" if name in ("exporters", "resource_attributes") else repr(value)  # may hold a secret
+            shown = "…" if name in _MAY_BE_SECRET else repr(value)
             raise SettingsError(f"configure({name}={shown}): the value {error}.") from None
     return checked
 
