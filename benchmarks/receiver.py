@@ -75,7 +75,7 @@ class Bodies:
                     value.double_value = index * 0.37
                 else:
                     value.int_value = index * 1000
-        return request.SerializeToString()
+        return bytes(request.SerializeToString())
 
     def zipped(self, first: int) -> bytes:
         """Return a request in protobuf, compressed."""

@@ -22,7 +22,7 @@ def marked(variables: Mapping[str, str]) -> dict[str, str]:
 def without_receiver(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return an environment without the variables that name the run's receiver."""
     names = environ.get(NAMES_VARIABLE)
-    if not names:
+    if names is None:
         return environ
     hidden = {NAMES_VARIABLE, *names.split(",")}
     return {name: value for name, value in environ.items() if name not in hidden}

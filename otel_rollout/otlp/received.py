@@ -79,13 +79,9 @@ def scopes_of_json(request: Any, redact: RedactResource | None = None) -> Iterat
     """
     try:
         for given in request.get("resourceSpans") or ():
-            run_id, resource = _resource(
-                trace_pb2.ResourceSpans(
-                    resource={"attributes": entries_of((given.get("resource") or {}).get("attributes"))},
-                    schema_url=given.get("schemaUrl"),
-                ),
-                redact,
-            )
+            attributes = entries_of((given.get("resource") or {}).get("attributes"))
+            fields = {"resource": {"attributes": attributes}, "schema_url": given.get("schemaUrl")}
+            run_id, resource = _resource(_message(trace_pb2.ResourceSpans, fields), redact)
             for of_scope in given.get("scopeSpans") or ():
                 spans = of_scope.get("spans") or ()
                 if not isinstance(spans, list) and spans:
@@ -97,14 +93,17 @@ def scopes_of_json(request: Any, redact: RedactResource | None = None) -> Iterat
 
 def _scope_of_json(of_scope: Mapping[str, Any]) -> Any:
     scope = of_scope.get("scope") or {}
-    return trace_pb2.ScopeSpans(
-        scope={
-            "name": scope.get("name"),
-            "version": scope.get("version"),
-            "attributes": entries_of(scope.get("attributes")),
-        },
-        schema_url=of_scope.get("schemaUrl"),
-    )
+    fields = {
+        "name": scope.get("name"),
+        "version": scope.get("version"),
+        "attributes": entries_of(scope.get("attributes")),
+    }
+    return _message(trace_pb2.ScopeSpans, {"scope": fields, "schema_url": of_scope.get("schemaUrl")})
+
+
+def _message(type_: Callable[..., Any], fields: Mapping[str, Any]) -> Any:
+    """Make a message of fields, which protobuf checks; its type hints ask for messages inside."""
+    return type_(**fields)
 
 
 def json_response(refused: int, sentence: str) -> bytes:
@@ -132,7 +131,7 @@ def message_of(span: Any) -> Any:
         raise RefusedSpanError("has a field of a wrong type, or no valid ids") from error
 
 
-def line_of(scope: ReceivedScope, span: Any, identity: Sequence[Mapping[str, Any]]) -> bytes:
+def line_of(scope: ReceivedScope, span: Any, identity: Sequence[dict[str, Any]]) -> bytes:
     """Return the line of a span after the head of its resource; see ``open_resource_head``.
 
     Args:

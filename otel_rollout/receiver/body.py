@@ -50,10 +50,12 @@ class Body(NamedTuple):
 
 
 def _parsed_protobuf(content: bytes) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
     try:
-        return ExportTraceServiceRequest.FromString(content)
+        request.ParseFromString(content)
     except DecodeError:
         raise BodyError("The body is no ExportTraceServiceRequest in protobuf.") from None
+    return request
 
 
 def _scopes_of_json(content: bytes, redact: RedactResource | None) -> list[ReceivedScope]:

@@ -37,8 +37,8 @@ from otel_rollout.spool.receiver_files import (
 )
 
 GRACE: Final = 10.0
-"""Seconds that the receiver stays after the last other process of the run has ended: OpenTelemetry's SDKs send
-every 5 s."""
+"""Seconds that the receiver stays after the last other process of the run has ended. OpenTelemetry's SDKs
+send every 5 s."""
 _WATCH_INTERVAL: Final = 0.5
 _HEAD_TIMEOUT: Final = 10.0
 """Seconds in which a client has to send the head of a request that it has begun, or its first one."""

@@ -30,9 +30,7 @@ values = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(lambda entries: {"array_value": {"values": entries}}),
         st.dictionaries(texts, inner, max_size=3).map(
-            lambda entries: {
-                "kvlist_value": {"values": [{"key": k, "value": v} for k, v in entries.items()]}
-            }
+            lambda entries: {"kvlist_value": {"values": [{"key": k, "value": v} for k, v in entries.items()]}}
         ),
     ),
     max_leaves=6,

@@ -18,7 +18,7 @@ from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool.receiver_files import ReceiverCounts
 from tests.spool_reader import Recorded, read_directory
 
-TOKEN = "the-token"  # noqa: S105
+TOKEN = "the-token"
 HOST = "127.0.0.1:4318"
 HEADERS = {"authorization": f"Bearer {TOKEN}", "content-type": "application/x-protobuf", "host": HOST}
 JSON_HEADERS = {**HEADERS, "content-type": "application/json"}

@@ -169,13 +169,13 @@ def test_second_receiver_on_a_port_says_which_variable_to_change(start_run: Star
 
 def test_address_beyond_the_loopback_needs_a_token_of_the_user(start_run: StartRun) -> None:
     """Without a token nothing is received; with one, the run's files do not have it."""
-    refused = start_run(spool="first", OTEL_ROLLOUT_RECEIVE="0.0.0.0:0")  # noqa: S104
+    refused = start_run(spool="first", OTEL_ROLLOUT_RECEIVE="0.0.0.0:0")
     assert set(refused.children[0]) == {"TRACEPARENT"}
     wait_for(lambda: "set OTEL_ROLLOUT_RECEIVE_TOKEN" in refused.log.read_text(), what="the message")
     run = start_run(
         spool="second",
-        OTEL_ROLLOUT_RECEIVE="0.0.0.0:0",  # noqa: S104
-        OTEL_ROLLOUT_RECEIVE_TOKEN="of-the-user",  # noqa: S106
+        OTEL_ROLLOUT_RECEIVE="0.0.0.0:0",
+        OTEL_ROLLOUT_RECEIVE_TOKEN="of-the-user",
     )
     run.run_agent("1")
     run.finish()

@@ -264,7 +264,7 @@ async def test_head_sampling_decides_once_for_each_foreign_trace(tmp_path: Path)
 
 async def test_received_spans_are_redacted_before_they_are_written(tmp_path: Path) -> None:
     """A key in an attribute never reaches the disk."""
-    secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ"  # noqa: S105
+    secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ"
     attributes = [{"key": "text", "value": {"string_value": f"key {secret}"}}]
     with in_process(tmp_path, Policy("the-run", redact=redact_secrets)) as receiver:
         await receiver.post(request([span(1, attributes=attributes)]))

@@ -5,10 +5,10 @@ import json
 import sys
 
 import otel_rollout
-from otel_rollout import child_environment, rollout_trace_attr
+from otel_rollout import Trajectory, child_environment, rollout_trace_attr
 
 
-def begin(index: int) -> rollout_trace_attr:
+def begin(index: int) -> Trajectory:
     """Begin a trajectory in the current context."""
     trajectory = rollout_trace_attr(step=3, sample_index=index, rollout_n=0)
     trajectory.__enter__()

@@ -1,5 +1,6 @@
 """An agent that knows nothing of otel_rollout: OpenTelemetry's SDK, set up by variables alone."""
 
+import os
 import sys
 
 from opentelemetry import trace
@@ -9,8 +10,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 if __name__ == "__main__":
-    import os
-
     turns = int(sys.argv[1])
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=1 << 20))
@@ -19,8 +18,10 @@ if __name__ == "__main__":
     above = TraceContextTextMapPropagator().extract(carried)
     with tracer.start_as_current_span("agent", context=above, kind=trace.SpanKind.SERVER):
         for turn in range(turns):
-            with tracer.start_as_current_span("turn", attributes={"turn": turn, "done": turn == turns - 1}):
-                with tracer.start_as_current_span("tool", attributes={"arguments": ["a", "b"]}) as span:
-                    span.add_event("called", {"seconds": 0.5})
+            with (
+                tracer.start_as_current_span("turn", attributes={"turn": turn, "done": turn == turns - 1}),
+                tracer.start_as_current_span("tool", attributes={"arguments": ["a", "b"]}) as span,
+            ):
+                span.add_event("called", {"seconds": 0.5})
     provider.shutdown()
     assert "otel_rollout" not in sys.modules
