@@ -206,8 +206,8 @@ class ForwarderSupervisor:
         from otel_rollout.account.ledger_reader import read_ledger
         from otel_rollout.exporting.api import FailureKind
 
-        if self._settings.receive and (problem := receiving.problem(self._node_dir)):
-            self._log_once(f"nothing is received: {problem}", logging.ERROR)
+        if self._settings.receive and (reason := receiving.problem(self._node_dir)):
+            self._log_once(f"nothing is received: {reason}", logging.ERROR)
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():
             level = logging.ERROR if failure.kind is FailureKind.REFUSED else logging.WARNING

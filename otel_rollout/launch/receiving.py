@@ -24,6 +24,7 @@ from otel_rollout.spool.receiver_files import (
     ReceiverAddress,
     has_failed_since,
     is_receiving,
+    may_start,
     read_address,
 )
 
@@ -31,6 +32,8 @@ CHECK_INTERVAL: Final = 1.0
 """Seconds between checks of the receiver: senders repeat a refused request for some seconds."""
 _PAUSE: Final = 10.0
 """Seconds without a new start after a receiver could not listen."""
+_START_PAUSE: Final = 3.0
+"""Seconds between two starts, in which the first receiver may take its lock."""
 _POLL_INTERVAL: Final = 0.02
 
 
@@ -39,7 +42,7 @@ def ensure_receiver(node_dir: Path, configured: Settings) -> None:
 
     Several processes may start receivers at once: one takes the lock, and the others exit.
     """
-    if is_receiving(node_dir) or has_failed_since(node_dir, _PAUSE):
+    if is_receiving(node_dir) or has_failed_since(node_dir, _PAUSE) or not may_start(node_dir, _START_PAUSE):
         return
     arguments = ["-m", "otel_rollout.receiver", str(node_dir)]
     start_detached(arguments, _environment(os.environ, configured), node_dir / LOG_FILE)

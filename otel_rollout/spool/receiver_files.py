@@ -7,6 +7,7 @@ writes both files, and no other process does.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +17,14 @@ from urllib.parse import quote
 import orjson
 
 from otel_rollout.spool.layout import read_private, write_json
+from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.process_lock import ProcessLock
 
 LOG_FILE: Final = "receiver.log"
 _LOCK_FILE: Final = "receiver.lock"
 _ADDRESS_FILE: Final = "receiver.json"
 _COUNTS_FILE: Final = "receiver.counts.json"
+_STARTED_FILE: Final = "receiver.started"
 
 
 def receiver_lock(node_dir: Path) -> ProcessLock:
@@ -39,6 +42,22 @@ def is_receiving(node_dir: Path) -> bool:
         return lock.is_held()
     finally:
         lock.close()
+
+
+def may_start(node_dir: Path, pause: float) -> bool:
+    """Note that this process starts a receiver; return False if one was started in the last ``pause`` s.
+
+    Many processes of a run see at once that the receiver is gone.
+    """
+    descriptor = open_private(node_dir / _STARTED_FILE, os.O_WRONLY | os.O_CREAT)
+    try:
+        state = os.fstat(descriptor)
+        if state.st_size and 0 <= time.time() - state.st_mtime < pause:
+            return False
+        os.pwrite(descriptor, b"\n", 0)
+        return True
+    finally:
+        os.close(descriptor)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from otel_rollout.doctor.receiving import check_receiver
 from otel_rollout.receiver.listening import ListenError, listen, split_address
 from otel_rollout.settings import Settings
 from otel_rollout.settings_reader import from_environment, unknown_variables
-from otel_rollout.spool.receiver_files import ReceiverAddress, publish_address
+from otel_rollout.spool.receiver_files import ReceiverAddress, may_start, publish_address
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,12 @@ def test_port_and_token_outlive_a_receiver(tmp_path: Path) -> None:
     listening.close()
     assert again == address
     assert address.token not in repr(address)
+
+
+def test_one_of_many_processes_starts_a_receiver(tmp_path: Path) -> None:
+    """Whoever sees a moment later that none runs leaves the start to the first."""
+    assert [may_start(tmp_path, pause=60) for _ in range(3)] == [True, False, False]
+    assert may_start(tmp_path, pause=0)
 
 
 def test_taken_port_and_open_address_name_the_variable(tmp_path: Path) -> None:
