@@ -49,6 +49,7 @@ __all__ = [
     "StepKey",
     "Trajectory",
     "__version__",
+    "child_environment",
     "configure",
     "instrument",
     "open_table",
@@ -135,6 +136,24 @@ def uninstrument() -> None:
         from otel_rollout.recording import joining
 
         joining.uninstall()
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variables with which a child process's own OpenTelemetry joins the current trajectory.
+
+    The child may be in any language, and need not know this package::
+
+        subprocess.run(agent, env={**os.environ, **otel_rollout.child_environment()})
+
+    ``TRACEPARENT`` (and ``TRACESTATE``) name the current span. If ``OTEL_ROLLOUT_RECEIVE`` is set,
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables name the run's receiver on this machine. The first
+    call waits until it listens: usually a second, at most thirty; a coroutine calls
+    ``await asyncio.to_thread(otel_rollout.child_environment)``. If the environment names an endpoint already,
+    that one stays. Never raises; without tracing the result is empty.
+    """
+    from otel_rollout.propagation import child_environment as child  # here: most processes start no agents
+
+    return child.child_environment()
 
 
 def tracer_provider() -> TracerProvider:

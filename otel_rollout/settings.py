@@ -35,6 +35,8 @@ ApplicationProvider: TypeAlias = Literal["auto", "share", "apart"]
 """Whether spans of trajectories go through the application's own tracer provider."""
 SpoolFull: TypeAlias = Literal["newest", "trajectories"]
 """What is dropped when the spool fills up."""
+ReceivedTraces: TypeAlias = Literal["all", "trajectories"]
+"""Which traces of other programs are recorded."""
 StepMetrics: TypeAlias = Literal["none", "mlflow"]
 """The tracker whose run gets metrics of each step."""
 Giver: TypeAlias = Literal["founder", "starter"]
@@ -337,6 +339,28 @@ class Settings:
         setting_parsers.seconds,
         300.0,
         forwarder="founder",
+    )
+    receive: str = _setting(
+        "OTEL_ROLLOUT_RECEIVE",
+        "`true`, or an address such as `127.0.0.1:4318`: a process beside training receives OTLP/HTTP from "
+        "engines, sandboxes and agents in other languages on this machine, and records it in this run. With "
+        "`true`, the port is a free one. See docs/receiver.md.",
+        setting_parsers.listening_address,
+        "",
+    )
+    receive_token: str = _setting(
+        "OTEL_ROLLOUT_RECEIVE_TOKEN",
+        "The token that senders present to the receiver. Default: a random one for each run and machine. "
+        "Required for an address other than the loopback.",
+        setting_parsers.bearer_token,
+        "",
+    )
+    receive_traces: ReceivedTraces = _setting(
+        "OTEL_ROLLOUT_RECEIVE_TRACES",
+        "Which traces the receiver takes: `all`, or only those of `trajectories` that this machine's "
+        "processes have recorded. With `all`, a trace of no trajectory is delivered as a trace of its own.",
+        setting_parsers.choice(*get_args(ReceivedTraces)),
+        "all",
     )
     metrics: bool = _setting(
         "OTEL_ROLLOUT_METRICS",

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from otel_rollout.base import setting_parsers
 from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
+from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
 from otel_rollout.base.suggest import closest, did_you_mean
 from otel_rollout.settings import (
     CONFIG_VARIABLE,
@@ -35,12 +36,15 @@ _MIN_SIMILARITY: Final = 0.9
 _SIMPLE: Final = (str, int, float)
 _TEXT_OR_NUMBER: Final = ("sampler_arg", "sample_seed")
 """Text settings whose argument may be a number."""
+_MAY_BE_SECRET: Final = ("exporters", "receive_token", "resource_attributes")
+"""Settings whose values no message shows."""
 _EXPECTED: Final = {"int": "a whole number", "float": "a number", "Path": "text or a Path"}
 """Type of a field → expected argument of ``configure()``, for error messages; else text."""
 
 
 def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return settings that switch tracing off by variables, over all arguments."""
+    environ = without_receiver(environ)
     if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
         return {"exporters": {}}
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -50,6 +54,7 @@ def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def is_enabled(environ: Mapping[str, str]) -> bool:
     """Return whether variables switch tracing on."""
+    environ = without_receiver(environ)
     is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return bool(setting_parsers.names(environ.get("OTEL_TRACES_EXPORTER", ""))) and not is_disabled
 
@@ -62,6 +67,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     Returns:
         The settings, and one sentence for each value that could not be used.
     """
+    environ = without_receiver(environ)
     values: dict[str, Any] = {}
     problems: list[str] = []
     for field in dataclasses.fields(Settings):
@@ -71,7 +77,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         try:
             values[field.name] = field.metadata["parse"](value)
         except ValueError as error:
-            shown = "" if field.name == "resource_attributes" else f"={value!r}"  # may hold a secret
+            shown = "" if field.name in _MAY_BE_SECRET else f"={value!r}"
             problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
     try:
         values |= inherited(environ)
@@ -93,7 +99,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     ]
     without_prefix = {name.removeprefix(PREFIX): name for name in known}
     found = []
-    for name in sorted(set(environ) - {*known, CONFIG_VARIABLE, WARNED_VARIABLE}):
+    for name in sorted(set(environ) - {*known, CONFIG_VARIABLE, WARNED_VARIABLE, NAMES_VARIABLE}):
         if name.startswith(PREFIX):
             meant = closest(name.removeprefix(PREFIX), without_prefix)
             suggestion = f" Did you mean {without_prefix[meant]!r}?" if meant else ""
@@ -164,7 +170,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
             checked[name] = _checked(fields[name], value)
         except (TypeError, ValueError) as error:
-            shown = "…" if name in ("exporters", "resource_attributes") else repr(value)  # may hold a secret
+            shown = "…" if name in _MAY_BE_SECRET else repr(value)
             raise SettingsError(f"configure({name}={shown}): the value {error}.") from None
     return checked
 

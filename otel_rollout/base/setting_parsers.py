@@ -6,6 +6,7 @@ Parsers raise ``ValueError`` with a message that completes a sentence about the 
 from __future__ import annotations
 
 import functools
+import ipaddress
 import math
 import os
 import sys
@@ -112,6 +113,33 @@ def hosts(value: str) -> str:
         if set(entry) & set("/@") or (":" in entry and not is_ipv6):
             raise ValueError(f"has {entry!r}, which is no host: leave out scheme, port and path")
     return ",".join(entry.strip("[]") if ":" in entry else entry for entry in entries if entry)
+
+
+def listening_address(value: str) -> str:
+    """Parse ``true``, ``HOST:PORT`` or ``:PORT``; the result is ``HOST:PORT``, or empty for ``false``.
+
+    Port 0 stands for a free one.
+    """
+    word = value.strip().lower()
+    if word in ("", "false", "none"):
+        return ""
+    host, colon, port = ("", ":", "0") if word == "true" else word.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
+        raise ValueError("is neither true nor an address such as 127.0.0.1:4318")
+    host = host.strip("[]") or "127.0.0.1"
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise ValueError("names a host instead of a numeric address") from None
+    return f"[{address}]:{int(port)}" if address.version == 6 else f"{address}:{int(port)}"
+
+
+def bearer_token(value: str) -> str:
+    """Accept a token of visible ASCII characters, which an HTTP header can hold."""
+    token = value.strip()
+    if not all("!" <= character <= "~" for character in token):
+        raise ValueError("has characters that an HTTP header cannot hold")
+    return token
 
 
 def pairs(value: str) -> dict[str, str]:

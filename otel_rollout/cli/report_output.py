@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_rollout.account.report import ExporterCount, Report, StepCount
+from otel_rollout.spool.receiver_files import ReceiverCounts, is_receiving, read_address, read_counts
 
 _WATCH_INTERVAL = 2.0
 """Seconds between refreshes of a watched report."""
@@ -53,6 +55,7 @@ def as_json(report: Report) -> dict[str, object]:
         "groups_sampled_out": dict(report.groups_sampled_out),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
+        "receiver": _receiver_as_json(report),
         "steps": [
             {**key._asdict(), "started": count.started, **dataclasses.asdict(count), "pending": count.pending}
             for key, count in report.by_step.items()
@@ -71,6 +74,7 @@ def _shown(report: Report, steps: bool) -> RenderableType:
         *_reasons("trajectories sampled out", report.sampled_out),
         *_reasons("groups delivered", report.groups_kept),
         *_reasons("groups sampled out", report.groups_sampled_out),
+        *_received(report),
     ]
     exporters = report.exporters.items()
     below = [
@@ -89,6 +93,32 @@ def _shown(report: Report, steps: bool) -> RenderableType:
         *map(Text, below),
         *([_step_table(report)] if steps else []),
     )
+
+
+def _receivers(report: Report) -> Iterator[tuple[Path, ReceiverCounts]]:
+    """Yield the node directories that have had a receiver, and its counts."""
+    for directory in filter(None, report.directory.split(", ")):
+        counts = read_counts(Path(directory))
+        if counts is not None:
+            yield Path(directory), counts
+
+
+def _receiver_as_json(report: Report) -> list[dict[str, object]]:
+    return [
+        {"is_running": is_receiving(node_dir), **dataclasses.asdict(counts)}
+        for node_dir, counts in _receivers(report)
+    ]
+
+
+def _received(report: Report) -> Iterator[str]:
+    for node_dir, counts in _receivers(report):
+        address = read_address(node_dir) if is_receiving(node_dir) else None
+        where = f"at {address.endpoint}" if address is not None else "ended"
+        yield f"receiver {where}: {counts.problem or f'{counts.recorded} spans received'}"
+        if counts.sampled_out:
+            yield f"received spans sampled out: {counts.sampled_out}"
+        yield from _reasons("received spans refused", counts.refused_spans)
+        yield from _reasons("requests refused", counts.refused_requests)
 
 
 def _reasons(what: str, numbers: Mapping[str, int]) -> list[str]:

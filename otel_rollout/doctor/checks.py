@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
-from otel_rollout.doctor import filesystem, frameworks, libraries, variables
+from otel_rollout.doctor import filesystem, frameworks, libraries, receiving, variables
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
 
@@ -58,6 +58,7 @@ def _check_recording_and_delivery(
     """
     shown = f"${_SPOOL_VARIABLE}" if environ.get(_SPOOL_VARIABLE) else str(configured.spool_dir)
     yield filesystem.check_spool_directory(Path(configured.spool_dir), shown)
+    yield from receiving.check_receiver(environ, configured)
     for name, options in configured.exporters.items():
         yield from _check_exporter(name, options, environ, writes_files)
 

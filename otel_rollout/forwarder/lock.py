@@ -8,7 +8,6 @@ creates a file to request the lock, and gets the lock when the holder has delive
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import time
@@ -18,14 +17,13 @@ from pathlib import Path
 import orjson
 
 from otel_rollout.spool.private_files import open_private
+from otel_rollout.spool.process_lock import ProcessLock
 
 LOCK_FILE = "forwarder.lock"
 SUCCESSOR_FILE = "forwarder.successor"
 SUCCESSOR = "--succeed"
 """Command-line argument of a forwarder that takes over the lock from its holder."""
 _POLL_INTERVAL = 0.05
-_ATTEMPTS, _ATTEMPT_INTERVAL = 100, 0.005
-"""Attempts to get the lock while other processes test it, and seconds between attempts."""
 _MAX_FILE_BYTES = 1 << 20
 """Maximum bytes read from a lock file."""
 
@@ -38,7 +36,7 @@ def fingerprints(access: Mapping[str, str], salt: str) -> dict[str, str]:
     }
 
 
-class ForwarderLock:
+class ForwarderLock(ProcessLock):
     """The forwarder's lock: at most one process forwards a node directory.
 
     Raises:
@@ -47,30 +45,7 @@ class ForwarderLock:
     """
 
     def __init__(self, node_dir: Path) -> None:
-        self._path = node_dir / LOCK_FILE
-        self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
-
-    def acquire(self) -> bool:
-        """Try to get the lock; return False while another process holds it."""
-        for _ in range(_ATTEMPTS):
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if self.is_held():
-                    return False
-                time.sleep(_ATTEMPT_INTERVAL)  # another process was testing the lock
-            else:
-                return True
-        return False
-
-    def is_held(self) -> bool:
-        """Return whether another process holds the lock, rather than testing it."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        return False
+        super().__init__(node_dir / LOCK_FILE)
 
     def take_over(self, timeout: float) -> bool:
         """Request the lock from its holder; return False after ``timeout`` seconds."""
@@ -118,19 +93,3 @@ class ForwarderLock:
     def is_requested(self) -> bool:
         """Return whether a successor requests the lock."""
         return (self._path.parent / SUCCESSOR_FILE).exists()
-
-    def is_current(self) -> bool:
-        """Return whether the directory still holds the lock file that was opened."""
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(found, os.fstat(self._descriptor))
-
-    def release(self) -> None:
-        """Let another process become the forwarder."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Close the lock file, and so release the lock."""
-        os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Start the forwarder beside training, and keep it running.
+"""Start the forwarder beside training, and keep it running, and the receiver of OTLP if one is wanted.
 
 Training processes import this module, so it imports nothing heavy. A shell starts the forwarder in a session
 of its own, and exits at once. So the forwarder is no child of a training process. It survives ``ray.kill``,
@@ -10,8 +10,6 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,12 +18,14 @@ from pathlib import Path
 from otel_rollout._state import process
 from otel_rollout.base.access_variables import access_in, without_credentials
 from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
+from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
+from otel_rollout.launch import receiving
+from otel_rollout.launch.detached import path_with_package, start_detached
 from otel_rollout.runs.target import is_published, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.settings_reader import from_founder, to_variable
 from otel_rollout.spool import layout
-from otel_rollout.spool.private_files import open_private
 
 _CHECK_INTERVAL = 5.0
 """Seconds between checks of the forwarder."""
@@ -75,20 +75,10 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
             process.successor_starts.setdefault(node_dir, []).append(time.monotonic())
     finally:
         lock.close()
-    command = [sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]
+    arguments = ["-m", "otel_rollout.forwarder", str(node_dir)]
     if is_running:
-        command.append(SUCCESSOR)
-    with open(node_dir / layout.FORWARDER_LOG, "ab", opener=open_private) as log:
-        subprocess.run(  # noqa: S603 - our own interpreter and module
-            ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
-            cwd="/",  # `python -m` looks for modules here first, and the job's directory may be deleted
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            check=False,
-        )
+        arguments.append(SUCCESSOR)
+    start_detached(arguments, environ, node_dir / layout.FORWARDER_LOG)
 
 
 _MAX_SUCCESSORS = 3
@@ -136,6 +126,7 @@ def _is_refused(node_dir: Path) -> bool:
 
 def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
     """Return the forwarder's environment, with the run's target and settings."""
+    environ = without_receiver(environ)
     wanted = [pattern.strip() for pattern in configured.forwarder_variables.split(",")]
     passed = {
         name: value
@@ -156,10 +147,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     passed[CONFIG_VARIABLE] = to_variable(
         {name: getattr(configured, name) for name in names} | from_founder(configured.run_id, environ)
     )
-    # Lets the forwarder find this package where it is on sys.path but not installed.
-    package_root = str(Path(__file__).resolve().parents[2])
-    if "site-packages" not in package_root:
-        passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
+    passed |= path_with_package(passed)
     passed["MLFLOW_DISABLE_TELEMETRY"] = "true"
     return passed
 
@@ -193,13 +181,16 @@ class ForwarderSupervisor:
         checks = 0
         while True:
             try:
+                if self._settings.receive:
+                    receiving.ensure_receiver(self._node_dir, self._settings)
                 ensure_forwarder(self._node_dir, self._settings)
                 self._restore_manifest()
                 self._report_problems()
             except Exception as error:  # noqa: BLE001 - the thread goes on, and training is not disturbed
                 self._log_once(f"the forwarder cannot be started or checked: {error}")
             checks += 1
-            if self._stop.wait(_FIRST_CHECK_INTERVAL if checks < _FIRST_CHECKS else _CHECK_INTERVAL):
+            interval = receiving.CHECK_INTERVAL if self._settings.receive else _CHECK_INTERVAL
+            if self._stop.wait(_FIRST_CHECK_INTERVAL if checks < _FIRST_CHECKS else interval):
                 return
 
     def _restore_manifest(self) -> None:
@@ -215,6 +206,8 @@ class ForwarderSupervisor:
         from otel_rollout.account.ledger_reader import read_ledger
         from otel_rollout.exporting.api import FailureKind
 
+        if self._settings.receive and (reason := receiving.problem(self._node_dir)):
+            self._log_once(f"nothing is received: {reason}", logging.ERROR)
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():
             level = logging.ERROR if failure.kind is FailureKind.REFUSED else logging.WARNING

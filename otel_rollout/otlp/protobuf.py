@@ -61,7 +61,7 @@ def fields_of(span: Mapping[str, Any]) -> dict[str, Any]:
         "kind": _integer(get("kind")),
         "start_time_unix_nano": _integer(get("startTimeUnixNano")),
         "end_time_unix_nano": _integer(get("endTimeUnixNano")),
-        "attributes": _entries(get("attributes")),
+        "attributes": entries_of(get("attributes")),
         "dropped_attributes_count": _integer(get("droppedAttributesCount")),
         "events": [_event(event) for event in get("events") or ()],
         "dropped_events_count": _integer(get("droppedEventsCount")),
@@ -75,7 +75,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "time_unix_nano": _integer(event.get("timeUnixNano")),
         "name": event.get("name"),
-        "attributes": _entries(event.get("attributes")),
+        "attributes": entries_of(event.get("attributes")),
         "dropped_attributes_count": _integer(event.get("droppedAttributesCount")),
     }
 
@@ -85,7 +85,7 @@ def _link(link: Mapping[str, Any]) -> dict[str, Any]:
         "trace_id": _id(link.get("traceId"), _TRACE_ID_BYTES, may_be_zero=True),
         "span_id": _id(link.get("spanId"), _SPAN_ID_BYTES, may_be_zero=True),
         "trace_state": link.get("traceState"),
-        "attributes": _entries(link.get("attributes")),
+        "attributes": entries_of(link.get("attributes")),
         "dropped_attributes_count": _integer(link.get("droppedAttributesCount")),
         "flags": _integer(link.get("flags")),
     }
@@ -97,7 +97,7 @@ def _status(status: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {"code": _integer(status.get("code")), "message": status.get("message")}
 
 
-def _entries(entries: Sequence[Mapping[str, Any]] | None, depth: int = 0) -> list[dict[str, Any]]:
+def entries_of(entries: Sequence[Mapping[str, Any]] | None, depth: int = 0) -> list[dict[str, Any]]:
     """Convert attributes or the entries of a map."""
     return [
         {"key": entry.get("key"), "value": _any_value(entry.get("value"), depth)} for entry in entries or ()
@@ -127,7 +127,7 @@ def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | 
                 "array_value": {"values": [_any_value(v, depth + 1) for v in content.get("values") or ()]}
             }
         if type_ == "kvlistValue":
-            return {"kvlist_value": {"values": _entries(content.get("values"), depth + 1)}}
+            return {"kvlist_value": {"values": entries_of(content.get("values"), depth + 1)}}
     return {}
 
 

@@ -233,7 +233,12 @@ def text_of(value: object) -> str:
 
 def resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
     """Encode the beginning of a line, up to the scope: the resource."""
-    return b'{"resourceSpans":[{"resource":{"attributes":%b},%b' % (attribute_list(resource), SCOPES)
+    return b"%b]},%b" % (open_resource_head(resource), SCOPES)
+
+
+def open_resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
+    """Encode the beginning of a line, up to the end of the resource's attributes: others may follow."""
+    return b'{"resourceSpans":[{"resource":{"attributes":%b' % attribute_list(resource)[:-1]
 
 
 def scope_head(

@@ -32,6 +32,7 @@ class SegmentFile:
         writer_id: the writer's id.
         resource: attributes of the entity that records.
         full_bytes: size at which the file is full.
+        is_resource_open: whether each line continues the attributes of its resource.
 
     Attributes:
         head: beginning of each line: the resource, with the segment's id.
@@ -46,6 +47,7 @@ class SegmentFile:
         writer_id: str,
         resource: Mapping[str, writer.AttributeInput],
         full_bytes: int,
+        is_resource_open: bool = False,
     ) -> None:
         self.head = self.short_head = b""
         self.descriptor = -1
@@ -54,6 +56,7 @@ class SegmentFile:
         self._writer_id = writer_id
         self._resource = resource
         self._full_bytes = full_bytes
+        self._encode_head = writer.open_resource_head if is_resource_open else writer.resource_head
         self._sequence = 0
 
     @property
@@ -93,7 +96,7 @@ class SegmentFile:
         """
         before = self.descriptor
         segment_id, service = prepared.name.stem, str(self._resource.get(semconv.SERVICE_NAME, ""))
-        self.head = writer.resource_head({semconv.SEGMENT_ID: segment_id, **self._resource})
+        self.head = self._encode_head({semconv.SEGMENT_ID: segment_id, **self._resource})
         self.short_head = writer.resource_head(
             {semconv.SEGMENT_ID: segment_id, semconv.SERVICE_NAME: service[:_MAX_SERVICE_NAME_CHARS]}
         )

@@ -63,6 +63,7 @@ class SegmentWriter:
         redact: applied to each line before it is written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
         observe: called in the flusher's thread with the bytes of lines that it has written.
+        is_resource_open: whether each line continues the attributes of its resource.
 
     Attributes:
         id: the writer's name in the names of its files.
@@ -84,13 +85,14 @@ class SegmentWriter:
         redact: Redaction | None = None,
         journal_bytes: int = JOURNAL_BYTES,
         observe: Callable[[bytes], object] | None = None,
+        is_resource_open: bool = False,
     ) -> None:
         self.id = layout.new_writer_id()
         self._redact = redact
         self._high_water = journal_bytes // 2
         self._is_abandoned = False
         self._lock = threading.Lock()
-        self._segment = SegmentFile(node_dir, self.id, resource, segment_bytes)
+        self._segment = SegmentFile(node_dir, self.id, resource, segment_bytes, is_resource_open)
         journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
         first = self._segment.prepare_next()  # before the journal: a visible journal has a locked segment
@@ -248,6 +250,11 @@ class SegmentWriter:
                 raise
             return self.counters.drop("disk", identity, spans)
         return True
+
+    @property
+    def room(self) -> int:
+        """Bytes of lines that can be recorded now without a wait."""
+        return self._journal.room
 
     # --- Trajectories ---------------------------------------------------------------------------------------
 

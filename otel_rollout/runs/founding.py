@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from otel_rollout import settings_reader
 from otel_rollout._state import process
+from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.runs import ray_job, target
 from otel_rollout.runs.directory import absolute, node_directory, working_directory
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
@@ -52,7 +53,7 @@ def found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
 def publish(configured: Settings) -> Settings:
     """Publish the run and its target to child processes; return their settings."""
     configured = dataclasses.replace(
-        configured, target_variables=target.published_variables(os.environ, configured)
+        configured, target_variables=target.published_variables(without_receiver(os.environ), configured)
     )
     published = process.arguments | {name: getattr(configured, name) for name in _PUBLISHED}
     if not configured.spool_dir.is_absolute():  # other processes may have other working directories

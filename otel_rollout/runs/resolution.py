@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from otel_rollout import settings_reader
 from otel_rollout._state import process
+from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.runs import ray_job, target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 
@@ -35,7 +36,7 @@ def resolve(arguments: dict[str, Any], joins: bool) -> Resolution:
     inherited, _ = settings_reader.from_environment(os.environ)
     by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
     stated = dataclasses.replace(inherited, **by_variables)
-    configured = target.completed(os.environ, stated, arguments)
+    configured = target.completed(without_receiver(os.environ), stated, arguments)
     configured = dataclasses.replace(configured, **settings_reader.switched_off(os.environ))
     if CONFIG_VARIABLE not in os.environ or not inherited.run_id or process.is_root:
         return Resolution(configured, True)
@@ -52,7 +53,8 @@ def _variables_for_this_process() -> Mapping[str, str]:
     """Return the variables set for this process, rather than for its machine."""
     if not target.is_published(os.environ):  # there is nothing to compare variables with
         return {}
+    environ = without_receiver(os.environ)
     given = ray_job.variables_given_to_worker(os.environ)
     if given is None:
-        return os.environ
-    return {name: value for name, value in os.environ.items() if name in given}
+        return environ
+    return {name: value for name, value in environ.items() if name in given}

@@ -11,6 +11,11 @@
         forwarder.lock                lock of the directory's one forwarder; names the forwarder's access
         forwarder.successor           request of a process that is to take the lock over
         forwarder.log                 log of the forwarder
+        receiver.lock                 lock of the directory's one receiver of OTLP
+        receiver.json                 the receiver's address, and the token that its senders present
+        receiver.counts.json          the receiver's requests and spans, and why it cannot receive
+        receiver.started              touched by a process that starts a receiver
+        receiver.log                  log of the receiver
         draining                      touched by a process that waits until all spans are delivered
         ledger.sqlite                 ledger: cursors and counts per exporter
         unreadable-<time>.ledger.sqlite   an unreadable ledger that was replaced
@@ -243,10 +248,11 @@ def write_manifest(node_dir: Path, manifest: Manifest) -> None:
     """Write the manifest of a run, unless another process has written it."""
     path = node_dir / MANIFEST
     if not path.exists():
-        _write_json(path, {"format": 1, **asdict(manifest)})
+        write_json(path, {"format": 1, **asdict(manifest)})
 
 
-def _write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: object) -> None:
+    """Replace a private file atomically by JSON."""
     try:
         encoded = orjson.dumps(content, option=orjson.OPT_INDENT_2)
     except TypeError:  # a variable whose bytes are not UTF-8
@@ -273,7 +279,7 @@ def read_manifest(node_dir: Path) -> Manifest | None:
 
 def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:
     """Publish the trackers' runs to which the run belongs: exporter → tracker's run."""
-    _write_json(node_dir / TRACKERS, {**read_trackers(node_dir), **runs})
+    write_json(node_dir / TRACKERS, {**read_trackers(node_dir), **runs})
 
 
 def read_trackers(node_dir: Path) -> dict[str, str]:

@@ -1,0 +1,70 @@
+"""Give a child process the variables with which its spans join the current trajectory.
+
+Standard variables, so the child may be in any language: ``TRACEPARENT`` names the span above, and
+``OTEL_EXPORTER_OTLP_…`` the run's receiver on this machine. This process's own environment stays as it is:
+the forwarder and the application's OpenTelemetry SDK read the same variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from otel_rollout._state import process
+from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.receiver_variables import marked, without_receiver
+from otel_rollout.launch import receiving
+from otel_rollout.propagation import carrier
+from otel_rollout.spool.receiver_files import ReceiverAddress
+
+_START_TIMEOUT: Final = 30.0
+"""Seconds to wait for a receiver that is starting, which takes half a second of processor time. Only then the
+port is certainly the run's own, and not another user's."""
+_PROTOCOL: Final = "http/protobuf"
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_TRACEPARENT: Final = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
+
+
+def child_environment() -> dict[str, str]:
+    """Return variables for a child process; see :func:`otel_rollout.child_environment`. Never raises."""
+    found: dict[str, str] = {}
+    with internal_errors("making the environment of a child process"):
+        carried = carrier.inject_span() or {}
+        found |= {_TRACEPARENT[name]: value for name, value in carried.items() if name in _TRACEPARENT}
+        address = _receiver()
+        if address is not None:
+            found |= marked(_variables(address, without_receiver(os.environ)))
+    return found
+
+
+def _receiver() -> ReceiverAddress | None:
+    """Return the address of this machine's receiver; None without one, or if the user names another."""
+    active = process.current_runtime()
+    if active is None or not active.settings.receive:
+        return None
+    environ = without_receiver(os.environ)
+    given = next((name for name in _ENDPOINTS if environ.get(name, "").strip()), None)
+    if given is not None:
+        warn_once(f"{given} is set, so child processes send their spans there, and not to the run's receiver")
+        return None
+    address = receiving.wait_for_receiver(active.node_dir, active.settings, _START_TIMEOUT)
+    if address is None:
+        why = receiving.problem(active.node_dir) or "it does not listen yet"
+        warn_once(f"child processes get no address of the run's receiver: {why}")
+    return address
+
+
+def _variables(address: ReceiverAddress, environ: Mapping[str, str]) -> dict[str, str]:
+    found = {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": address.endpoint,
+        "OTEL_EXPORTER_OTLP_HEADERS": address.headers,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": _PROTOCOL,
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": _PROTOCOL,  # the only one that vLLM reads
+    }
+    for signal in ("METRICS", "LOGS"):  # the receiver takes none, and an SDK would complain
+        names = (f"OTEL_{signal}_EXPORTER", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+        if not any(environ.get(name) for name in names):
+            found[names[0]] = "none"
+    return found

@@ -1,0 +1,171 @@
+"""Record received spans with the run's writer.
+
+A span counts as taken when its line is in the writer's journal, which survives the receiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_rollout.base import semconv
+from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.otlp import received
+from otel_rollout.otlp.received import ReceivedScope, RefusedSpanError
+from otel_rollout.receiver.trajectories import Trajectories
+from otel_rollout.recording.identity import NO_IDENTITY, Identity
+from otel_rollout.recording.redaction import Redaction
+from otel_rollout.recording.sampling import Decision
+from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.spool.receiver_files import ReceiverCounts
+
+JOURNAL_BYTES: Final = 16 << 20
+"""Bytes of the receiver's journal: what it takes while the disk is slow."""
+MAX_WAIT: Final = 2.0
+"""Seconds that a request waits for room in the journal."""
+_CHECK_INTERVAL: Final = 0.005
+_TURN: Final = 200
+"""Spans after which other requests get their turn."""
+_HEAD_BYTES: Final = 8192
+"""Bytes that the head of a line may have besides its body."""
+_MAX_DECISIONS: Final = 1 << 16
+_DOUBLE: Final = "was recorded by otel_rollout already"
+
+
+class FullError(Exception):
+    """Raised when the journal has no room for a request's spans within ``MAX_WAIT``."""
+
+
+@dataclass
+class Outcome:
+    """What became of a request's spans.
+
+    Attributes:
+        refused: number of spans that are not recorded because they are wrong.
+        reason: why the first of them was refused.
+    """
+
+    refused: int = 0
+    reason: str = ""
+
+    def refuse(self, reason: str) -> None:
+        """Note a refused span."""
+        self.refused += 1
+        self.reason = self.reason or reason
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which spans are recorded, and how.
+
+    Attributes:
+        run_id: the run's id.
+        redact: redacts a line before it is written.
+        decision: head sampling of traces that no trajectory of this machine has begun; None: all.
+        only_trajectories: whether such traces are refused.
+    """
+
+    run_id: str
+    redact: Redaction | None = None
+    decision: Decision | None = None
+    only_trajectories: bool = False
+
+
+class Intake:
+    """Takes the spans of requests, one request at a time.
+
+    Args:
+        writer: records the spans; its resource is open.
+        trajectories: the trajectories of this machine.
+        counts: gets the numbers of spans.
+        policy: which spans are recorded, and how.
+    """
+
+    def __init__(
+        self, writer: SegmentWriter, trajectories: Trajectories, counts: ReceiverCounts, policy: Policy
+    ) -> None:
+        self._writer = writer
+        self._trajectories = trajectories
+        self._counts = counts
+        self._policy = policy
+        self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
+
+    async def take(self, scopes: Iterable[ReceivedScope]) -> Outcome:
+        """Record the spans of a request.
+
+        Raises:
+            FullError: the journal has no room. A part of the spans may be recorded; a sender that repeats the
+                request sends them twice, with the same ids.
+        """
+        outcome = Outcome()
+        deadline = time.monotonic() + MAX_WAIT
+        for number, (scope, line, identity) in enumerate(self._lines(scopes, outcome), 1):
+            size = min(len(line) + _HEAD_BYTES, JOURNAL_BYTES)
+            while self._writer.room < size:
+                if time.monotonic() > deadline:
+                    raise FullError
+                await asyncio.sleep(_CHECK_INTERVAL)
+            self._record(scope, line, identity)
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+        return outcome
+
+    def _record(self, scope: ReceivedScope, line: bytes, identity: Identity) -> None:
+        writer = self._writer
+        writer.started()
+        redact = self._policy.redact
+        if redact is not None:
+            try:
+                line = redact(line)
+            except Exception:  # noqa: BLE001 - of the application's function: sending again does not help
+                writer.counters.drop("redaction", identity)
+                return
+        if not writer.write(scope.resource + line, identity):
+            raise FullError
+        writer.counters.recorded_by(scope.name)
+        self._counts.recorded += 1
+
+    def _lines(
+        self, scopes: Iterable[ReceivedScope], outcome: Outcome
+    ) -> Iterator[tuple[ReceivedScope, bytes, Identity]]:
+        """Yield the lines to record, without the heads of their resources."""
+        for scope in scopes:
+            is_double = scope.run_id == self._policy.run_id or (
+                scope.name == semconv.SCOPE and not scope.run_id
+            )
+            for given in scope.spans:
+                try:
+                    if is_double:
+                        raise RefusedSpanError(_DOUBLE)
+                    found = self._line(scope, given)
+                except RefusedSpanError as error:
+                    outcome.refuse(str(error))
+                    self._counts.refuse_span(str(error))
+                else:
+                    if found is None:
+                        self._counts.sampled_out += 1
+                    else:
+                        yield scope, *found
+
+    def _line(self, scope: ReceivedScope, given: object) -> tuple[bytes, Identity] | None:
+        """Return a span's line and identity; None if its trace is sampled out."""
+        span = received.message_of(given)
+        known = self._trajectories.find(span.trace_id)
+        if known is not None:
+            return received.line_of(scope, span, known.entries), known.identity
+        if self._policy.only_trajectories:
+            raise RefusedSpanError("belongs to no trajectory of this machine")
+        line = received.line_of(scope, span, ())
+        return (line, NO_IDENTITY) if self._is_recorded(span.trace_id, span.name) else None
+
+    def _is_recorded(self, trace_id: bytes, name: str) -> bool:
+        decision = self._policy.decision
+        if decision is None:
+            return True
+        decided = self._decisions.get(trace_id)
+        if decided is None:
+            decided = self._decisions[trace_id] = decision(int.from_bytes(trace_id, "big"), name)
+        return decided

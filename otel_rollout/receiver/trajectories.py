@@ -1,0 +1,87 @@
+"""Know the identity of trajectories that run on this machine, by trace id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from otel_rollout.base import semconv
+from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.otlp import received, scan
+from otel_rollout.otlp.json_span import spans_of_json
+from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
+from otel_rollout.recording.identity import Identity
+from otel_rollout.spool import layout, segments
+from otel_rollout.spool.root_table import read_open
+
+_MAX_KNOWN: Final = 1 << 16
+"""Trajectories whose identity is remembered, also after their end: senders export in batches."""
+_MIN_INTERVAL: Final = 0.1
+"""Seconds between two reads of the root tables, at least."""
+_INTERVAL_PER_SECOND: Final = 20.0
+"""Seconds between two reads for each second that a read takes: at most 5 % of the receiver's time."""
+
+
+class Known(NamedTuple):
+    """A trajectory of this machine.
+
+    Attributes:
+        identity: its identity, for the counts.
+        entries: the identity as the entries of a list of attributes.
+        is_root: whether the trajectory is not part of another one.
+    """
+
+    identity: Identity
+    entries: list[dict[str, Any]]
+    is_root: bool
+
+
+class Trajectories:
+    """Finds the identity of trajectories in the root tables of the recording processes.
+
+    Args:
+        node_dir: the node directory.
+    """
+
+    def __init__(self, node_dir: Path) -> None:
+        self._node_dir = node_dir
+        self._known: BoundedDict[bytes, Known] = BoundedDict(_MAX_KNOWN)
+        self._next_read = 0.0
+
+    def find(self, trace_id: bytes) -> Known | None:
+        """Return the trajectory of a trace id; None if this machine does not record it."""
+        found = self._known.get(trace_id)
+        if found is None and time.monotonic() >= self._next_read:
+            self.read()
+            found = self._known.get(trace_id)
+        return found
+
+    def read(self) -> None:
+        """Read the root tables; call this from time to time, for trajectories that end soon."""
+        start = time.monotonic()
+        for writer in segments.living_writers(self._node_dir):
+            for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX)):
+                self._note(line)
+        now = time.monotonic()
+        self._next_read = now + max(_MIN_INTERVAL, _INTERVAL_PER_SECOND * (now - start))
+
+    def _note(self, line: bytes) -> None:
+        trace_id, is_root = scan.trace_id_of(line), scan.may_have_root(line)
+        if trace_id is None:
+            return
+        known = self._known.get(trace_id)
+        if known is not None and (known.is_root or not is_root):
+            return
+        try:
+            (span,) = spans_of_json(parsed_line(line))
+            attributes = span.scalars()
+        except (UnreadableLineError, ValueError, KeyError, TypeError):  # the slot is being written
+            return
+        self._known[trace_id] = _known(attributes, is_root)
+
+
+def _known(attributes: Mapping[str, Any], is_root: bool) -> Known:
+    identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
+    return Known(identity, received.entries(identity.attributes), is_root)
