@@ -264,7 +264,8 @@ def _as_json(entity: Any) -> dict[str, Any]:
     """Describe an entity as the server's API does."""
     from mlflow.utils.proto_json_utils import message_to_json
 
-    shown: dict[str, Any] = json.loads(message_to_json(entity.to_proto(), pretty=False))
+    # MLflow 3.14 does not know the argument for compact text.
+    shown: dict[str, Any] = json.loads(message_to_json(entity.to_proto()))
     return shown
 
 
