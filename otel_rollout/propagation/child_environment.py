@@ -23,6 +23,11 @@ _START_TIMEOUT: Final = 30.0
 port is certainly the run's own, and not another user's."""
 _PROTOCOL: Final = "http/protobuf"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_NOT_RECEIVED: Final = {
+    "OTEL_METRICS_EXPORTER": "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_LOGS_EXPORTER": "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+}
+"""Exporter of a signal that the receiver does not take → its endpoint. An SDK would complain of each refusal."""
 _TRACEPARENT: Final = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 
 
@@ -63,8 +68,7 @@ def _variables(address: ReceiverAddress, environ: Mapping[str, str]) -> dict[str
         "OTEL_EXPORTER_OTLP_PROTOCOL": _PROTOCOL,
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": _PROTOCOL,  # the only one that vLLM reads
     }
-    for signal in ("METRICS", "LOGS"):  # the receiver takes none, and an SDK would complain
-        names = (f"OTEL_{signal}_EXPORTER", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
-        if not any(environ.get(name) for name in names):
-            found[names[0]] = "none"
+    for exporter, endpoint in _NOT_RECEIVED.items():
+        if not (environ.get(exporter) or environ.get(endpoint)):
+            found[exporter] = "none"
     return found

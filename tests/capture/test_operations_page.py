@@ -28,6 +28,7 @@ def test_examples_record_what_the_page_says(recorded):
         {"rollout_trace": ["search", "score reward", "score solved", "score advantage", "score trained_at"]},
         {"score advantage": []},
         {"score reward": []},
+        {"score batch": []},
         {"rollout_trace": ["divide"]},
     ]
     by_name = {span.name: span for span in spans}
