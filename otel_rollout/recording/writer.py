@@ -21,6 +21,7 @@ from otel_rollout.otlp.score_batch import around_data
 from otel_rollout.recording.counters import Counters, Counts
 from otel_rollout.recording.flusher import Flusher, Line
 from otel_rollout.recording.identity import NO_IDENTITY, Identity
+from otel_rollout.recording.patience import CHECK_INTERVAL, Patience
 from otel_rollout.recording.redaction import Redaction
 from otel_rollout.recording.sampling import Group
 from otel_rollout.recording.segment_file import SegmentFile
@@ -31,18 +32,6 @@ from otel_rollout.spool.root_table import MAX_LINE, RootTable
 
 JOURNAL_BYTES: Final = 4 << 20
 """Bytes of the journal's ring, which holds lines until they are on the disk."""
-MAX_WAIT: Final = 0.2
-"""Seconds without progress after which a caller that waits for room in the journal drops and counts its span.
-On a disk that works, even if busy, one write(2) takes less."""
-MIN_CHECKS: Final = 64
-"""Fewest checks of the journal before a caller drops a span, however long they take. A clock cannot tell
-whether the flusher waits for the disk or for the GIL. But the caller needs the GIL for each check, and
-between two checks the flusher can get it."""
-MAX_CHECKS: Final = 2000
-"""Maximum checks of one wait, even if others make progress: 1 s without waits for the GIL."""
-
-_CHECK_INTERVAL: Final = 0.0005
-"""Seconds between two checks of a thread that waits."""
 _ROOT_TEXT_CHARS: Final = (None, 4096, 256, 32)
 """Characters to which the texts of a running trajectory's line are cut; the first length with which the line
 fits is used. None: the full line."""
@@ -206,7 +195,7 @@ class SegmentWriter:
 
     def _is_free_soon(self) -> bool:
         """Wait until the lock is free; return False if that takes too long."""
-        patience = _Patience(self._journal)
+        patience = Patience(self._journal)
         while self._lock.locked():
             if not patience.sleep():
                 return False
@@ -223,7 +212,7 @@ class SegmentWriter:
 
     def _wait_for_room(self, size: int) -> None:
         """Wait a bounded time for the flusher to free bytes; never for a stalled flusher."""
-        flusher, patience = self._flusher, _Patience(self._journal)
+        flusher, patience = self._flusher, Patience(self._journal)
         while not flusher.is_stalled and self._journal.room < size:
             flusher.hurry()
             flusher.is_stalled = not patience.sleep() and self._journal.room < size
@@ -297,7 +286,7 @@ class SegmentWriter:
 
     def _enter_when_possible(self, line: bytes) -> int | None:
         """Store a line after the flusher has made room in the table."""
-        table, patience = self._table, _Patience(self._journal)
+        table, patience = self._table, Patience(self._journal)
         while table.is_short and not self._flusher.is_stalled and not self._flusher.is_closing:
             self._flusher.hurry()
             if not patience.sleep():
@@ -330,7 +319,7 @@ class SegmentWriter:
             if time.monotonic() > deadline:
                 return False
             self._flusher.hurry()
-            time.sleep(_CHECK_INTERVAL)
+            time.sleep(CHECK_INTERVAL)
         return True
 
     def close(self, timeout: float) -> None:
@@ -359,29 +348,6 @@ class SegmentWriter:
         if self._segment.descriptor >= 0:
             self._segment.close()
             self._journal.release()
-
-
-class _Patience:
-    """Bounds a wait: MAX_WAIT and MIN_CHECKS without progress, or MAX_CHECKS in all."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._progress = -1
-        self._checks = 0
-        self._all_checks = 0
-        self._deadline = 0.0
-
-    def sleep(self) -> bool:
-        """Sleep for _CHECK_INTERVAL; return False if the caller has waited long enough."""
-        progress = self._journal.written + self._journal.flushed
-        if progress != self._progress:
-            self._progress, self._checks, self._deadline = progress, 0, time.monotonic() + MAX_WAIT
-        time.sleep(_CHECK_INTERVAL)
-        self._checks += 1
-        self._all_checks += 1
-        if self._all_checks >= MAX_CHECKS:
-            return False
-        return self._checks < MIN_CHECKS or time.monotonic() < self._deadline
 
 
 _LOCK_HOLDERS: Final = frozenset(

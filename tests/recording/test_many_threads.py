@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.recording import flusher
-from otel_rollout.recording import writer as caller
-from otel_rollout.recording.writer import MAX_WAIT, SegmentWriter
+from otel_rollout.recording import flusher, patience
+from otel_rollout.recording.patience import MAX_WAIT
+from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
 
@@ -66,7 +66,9 @@ def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
         publish(self, written, lines)
 
     monkeypatch.setattr(journal.Journal, "publish", slowly)
-    monkeypatch.setattr(caller, "MIN_CHECKS", 1 << 30)  # how many checks a caller makes here depends on luck
+    monkeypatch.setattr(
+        patience, "MIN_CHECKS", 1 << 30
+    )  # how many checks a caller makes here depends on luck
     holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder", daemon=True)
     holder.start()
     assert entered.wait(10)

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rollout.recording import flusher
+from otel_rollout.recording import flusher, patience
 from otel_rollout.recording import writer as caller
-from otel_rollout.recording.writer import MAX_WAIT, SegmentWriter
+from otel_rollout.recording.patience import MAX_WAIT
+from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool import journal, layout, segments
 from tests.waiting import wait_for
 
@@ -41,7 +42,7 @@ def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
     """The segment holds whole lines in order, however they wrap in the ring."""
     directory = tmp_path_factory.mktemp("ring")
     writer = writer_in(directory, journal_bytes=4096)
-    with patch.object(caller, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
+    with patch.object(patience, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
         for line in lines:
             assert writer.write(line + b"\n" if isinstance(line, bytes) else (*line, b"\n"))
     writer.close(10)
@@ -52,7 +53,7 @@ def test_line_larger_than_the_ring_is_written(tmp_path):
     """The line goes straight to the segment, between its neighbors."""
     writer = writer_in(tmp_path, journal_bytes=4096)
     lines = [b"before", b"x" * 100_000, b"between", b"y" * 100_000, b"after"]
-    with patch.object(caller, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
+    with patch.object(patience, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
         for line in lines:
             assert writer.write(line + b"\n")
         assert writer.write((b"in ", b"pieces" * 10_000, b"\n"))
