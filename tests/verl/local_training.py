@@ -22,6 +22,10 @@ class LocalServer(Server):
         self.reward_manager.loop.close()
         asyncio.set_event_loop(None)
 
+    def number(self, prompt_ids: list[int], rest: dict[str, Any]) -> int:
+        """Return the row in the batch: threads of tools change the order of requests."""
+        return int(rest.get("priority", 0))
+
     async def compute_score(self, data: Any) -> dict[str, Any]:
         self.reward_manager.loop = asyncio.get_running_loop()
         found: dict[str, Any] = await super().compute_score(data)

@@ -129,7 +129,7 @@ def _is_wanted(trajectory: Any, kwargs: dict[str, Any]) -> bool:
     return not refused and getattr(trajectory, "is_chosen", True)
 
 
-def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any], *, is_baseline: bool) -> Any:
+def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any], *, is_baseline: bool = False) -> Any:
     """Return the trajectory's index in its group, from 0."""
     siblings = identities.group_size(worker.config, bool(trajectory["validate"]))
     if is_baseline:

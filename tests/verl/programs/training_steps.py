@@ -57,14 +57,18 @@ class Server(RewardLoopWorker):
     async def set_version(self, version: int) -> None:
         self._version = version
 
+    def number(self, prompt_ids: list[int], rest: dict[str, Any]) -> int:
+        """Return the number that the reply ends with: how often the prompt came before."""
+        self._asked[tuple(prompt_ids)] += 1
+        return self._asked[tuple(prompt_ids)] - 1
+
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **rest: Any
     ) -> TokenOutput:
         reply = self._script.reply(prompt_ids)
         assert reply is not None
         tokens, reason = reply
-        number = self._asked[tuple(prompt_ids)]
-        self._asked[tuple(prompt_ids)] += 1
+        number = self.number(prompt_ids, rest)
         said = self._tokenizer.encode(f" number {number}", add_special_tokens=False)
         tokens = [*tokens[:-1], *said, tokens[-1]]
         is_stale = "note:" in self._tokenizer.decode(prompt_ids)
