@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow_support import stored
@@ -13,6 +18,7 @@ from otel_rollout_mlflow.feedback import MlflowFeedback
 from otel_rollout_mlflow.one_transaction import one_transaction
 from otel_rollout_mlflow.target import Change
 from tests.identity_scores import given, resolve
+from tests.mlflow.programs import killed_while_scoring
 from tests.sdk_spans import ROLLOUT_RUN, Rollouts, deliver
 
 SECOND = 10**9
@@ -104,6 +110,22 @@ def test_failed_transaction_writes_no_score(uri, project, exporter):
     assert all("format" not in values for values in feedback_in(uri, project).values())
     exporter._target.write_feedback([(Change.CREATE, score) for score in scores])
     assert all("format" in values for values in feedback_in(uri, project).values())
+
+
+@pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
+def test_killed_while_it_writes_scores_each_is_there_once(uri, project, exporter, rollouts):
+    """The scores of the last transaction are missing until all are sent again."""
+    program = Path(killed_while_scoring.__file__)
+    command = [sys.executable, str(program), uri, project, str(TRAJECTORIES)]
+    assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
+    names = killed_while_scoring.NAMES
+    stored_first = sum(name in names for values in feedback_in(uri, project).values() for name in values)
+    assert stored_first == 200
+    assert resolve(exporter, *killed_while_scoring.scores(rollouts, TRAJECTORIES)) == []
+    expected = {name: number / 10 for number, name in enumerate(names)}
+    assert feedback_in(uri, project) == {
+        sample: {"advantage": -1.0, **expected} for sample in range(TRAJECTORIES)
+    }
 
 
 @pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
