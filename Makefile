@@ -46,7 +46,7 @@ BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(F
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
-RAY := tests/demo tests/doctor tests/endings tests/propagation
+RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/test_ray.py
 ELSEWHERE := tests/agents tests/trl tests/verifiers tests/collector tests/foreign tests/delta/test_object_store.py
 
 .PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \

@@ -27,7 +27,7 @@ _NOT_RECEIVED: Final = {
     "OTEL_METRICS_EXPORTER": "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_LOGS_EXPORTER": "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
 }
-"""Exporter of a signal that the receiver does not take → its endpoint. An SDK would complain of each refusal."""
+"""Exporter of a signal that the receiver does not take → its endpoint."""
 _TRACEPARENT: Final = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 
 

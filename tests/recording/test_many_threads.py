@@ -66,9 +66,7 @@ def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
         publish(self, written, lines)
 
     monkeypatch.setattr(journal.Journal, "publish", slowly)
-    monkeypatch.setattr(
-        patience, "MIN_CHECKS", 1 << 30
-    )  # how many checks a caller makes here depends on luck
+    monkeypatch.setattr(patience, "MIN_CHECKS", 1 << 30)  # how often a caller checks here depends on luck
     holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder", daemon=True)
     holder.start()
     assert entered.wait(10)

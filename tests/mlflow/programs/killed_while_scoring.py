@@ -36,7 +36,8 @@ def main(uri: str, project: str, trajectories: int) -> None:
         if statement.startswith("INSERT INTO assessments") and next(rows) == LAST:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    event.listen(exporter._target._client.store.engine, "before_cursor_execute", die)  # type: ignore[union-attr]
+    target: Any = exporter._target
+    event.listen(target._client.store.engine, "before_cursor_execute", die)
     resolve(exporter, *scores(Rollouts(project, {"rollout.run.id": ROLLOUT_RUN}), trajectories))
 
 
