@@ -17,14 +17,14 @@ from tests.verl.programs.training_steps import OVERRIDES, Saved, Server, config_
 class LocalServer(Server):
     """A server whose rewards are computed in the event loop that asks for them; each step has another."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, *, is_numbered: bool) -> None:
         super().__init__(config)
+        self.is_numbered = is_numbered
         self.reward_manager.loop.close()
         asyncio.set_event_loop(None)
 
-    def number(self, prompt_ids: list[int], rest: dict[str, Any]) -> int:
-        """Return the row in the batch: threads of tools change the order of requests."""
-        return int(rest.get("priority", 0))
+    def number(self, prompt_ids: list[int]) -> int:
+        return super().number(prompt_ids) if self.is_numbered else len(prompt_ids)
 
     async def compute_score(self, data: Any) -> dict[str, Any]:
         self.reward_manager.loop = asyncio.get_running_loop()
@@ -32,10 +32,18 @@ class LocalServer(Server):
         return found
 
 
-def train(directory: Path, name: str, *overrides: str) -> Saved:
-    """Run the legacy trainer's steps; return what it had before each update."""
+def train(directory: Path, name: str, *overrides: str, is_numbered: bool = True) -> Saved:
+    """Run the legacy trainer's steps; return what it had before each update.
+
+    Args:
+        directory: gets the configuration.
+        name: the trainer's name in :func:`run_legacy`.
+        overrides: of the configuration.
+        is_numbered: whether siblings get different replies. Threads of tools change the order of requests, so
+            two runs have equal batches only without.
+    """
     own = config_of(name, configuration(directory, [*OVERRIDES, "trainer.logger=[]", *overrides]))
-    server: Any = Remote(LocalServer(own))
+    server: Any = Remote(LocalServer(own, is_numbered=is_numbered))
     client = LLMServerClient(own, Remote(Balancer(server)))
     manager = AgentLoopManager.__new__(AgentLoopManager)
     manager.config = own

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import otel_rollout
+from otel_rollout._state import process
 from tests.verl.versions import VERL
 
 if VERL < (0, 9):
@@ -93,13 +94,17 @@ def test_greedy_baseline_is_told_apart_from_the_sibling(tmp_path: Path) -> None:
 
 
 def test_batches_are_equal_with_and_without_tracing(
-    tmp_path: Path, tracing: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fresh_process: None, request: pytest.FixtureRequest
 ) -> None:
     """Bit by bit, and the same columns."""
-    traced = train(tmp_path / "traced", "legacy")
-    otel_rollout.shutdown(120)
-    monkeypatch.setenv("OTEL_ROLLOUT_DISABLED", "true")
-    plain = train(tmp_path / "plain", "legacy")
+    overrides = ("legacy", "algorithm.adv_estimator=reinforce_plus_plus")
+    plain = train(tmp_path / "plain", *overrides, is_numbered=False)
+    assert process.runtime is None
+    assert all(batch["advantages"].any() for batch in plain)
+    request.getfixturevalue("tracing")
+    traced = train(tmp_path / "traced", *overrides, is_numbered=False)
+    recorded = _delivered(tmp_path)
+    assert len(recorded.scores) == len(recorded.roots) > 0
     for one, other in zip(traced, plain, strict=True):
         assert list(one) == list(other)
         for name, value in one.items():

@@ -57,7 +57,7 @@ class Server(RewardLoopWorker):
     async def set_version(self, version: int) -> None:
         self._version = version
 
-    def number(self, prompt_ids: list[int], rest: dict[str, Any]) -> int:
+    def number(self, prompt_ids: list[int]) -> int:
         """Return the number that the reply ends with: how often the prompt came before."""
         self._asked[tuple(prompt_ids)] += 1
         return self._asked[tuple(prompt_ids)] - 1
@@ -68,7 +68,7 @@ class Server(RewardLoopWorker):
         reply = self._script.reply(prompt_ids)
         assert reply is not None
         tokens, reason = reply
-        number = self.number(prompt_ids, rest)
+        number = self.number(prompt_ids)
         said = self._tokenizer.encode(f" number {number}", add_special_tokens=False)
         tokens = [*tokens[:-1], *said, tokens[-1]]
         is_stale = "note:" in self._tokenizer.decode(prompt_ids)
