@@ -37,8 +37,8 @@ NOT_FOR_SCORES: Final = frozenset({*RESOURCE_ATTRIBUTES, *map(semconv.short_name
 FEEDBACK_ONLY: Final = frozenset(
     value for name, value in vars(training_scores).items() if name.isupper() and isinstance(value, str)
 )
-"""Scores that say what training made of a trajectory. They are many, and a search for feedback finds them.
-Their tags would only double the requests."""
+"""Scores that say what training made of a trajectory. They are many, and a search for feedback finds them, so
+tags would only double the requests."""
 _MAX_WARNED: Final = 1000
 """Maximum names to warn of; further names get no warning."""
 _SHOWN_CHARS: Final = 80

@@ -45,6 +45,8 @@ MAX_HELD: Final = 20_000
 """Scores that wait at most; before further ones the cursor of their segment waits."""
 SCORES_PER_EXPORT: Final = 1000
 """Maximum scores that are exported at once."""
+TURN: Final = 5.0
+"""Seconds after which a resolution with results ends, so that spans do not wait for a step's scores."""
 _STEPS_PER_SEARCH: Final = 10
 """Maximum steps whose trajectories are in memory at once."""
 _logger = logging.getLogger("otel_rollout.forwarder")
@@ -99,6 +101,7 @@ class IdentityScores:
         self._held: dict[tuple[str, int], _Wanted] | None = None
         self._next_search = 0.0
         self._searches = 0
+        self._turn_end = 0.0
         self._over_since: float | None = None
         self._own: dict[TrajectoryIdentity, bool] = {}
         self._look_at_running = running
@@ -138,6 +141,8 @@ class IdentityScores:
     def resolve(self, ledger: Ledger, is_over: bool) -> dict[StepKey, Tally]:
         """Search for trajectories, and deliver or reject the scores whose search has ended.
 
+        If that takes longer than ``TURN``, the other scores are due at once.
+
         Args:
             ledger: counts the scores.
             is_over: whether everything else is delivered, and no process records any more.
@@ -152,6 +157,7 @@ class IdentityScores:
         self._own.clear()
         running = [_identity_of(root) for root in self._look_at_running()]
         self._running = {*running, *(one._replace(rollout_n="") for one in running)}
+        self._turn_end = time.monotonic() + TURN
         added: dict[StepKey, Tally] = {}
         failure = None
         by_step: dict[TrajectoryIdentity, list[_Wanted]] = {}
@@ -162,10 +168,17 @@ class IdentityScores:
             if failure is not None:
                 _logger.warning("%s: scores wait for their trajectories: %s", self._name, failure.message)
                 break
+            if self._is_turn_over(added):
+                self._next_search = 0.0
+                return added
         pause = self._policy.pause_after(failure, self._searches) if failure else self._pause(is_over)
         self._searches += 1
         self._next_search = time.monotonic() + pause
         return added
+
+    def _is_turn_over(self, added: Mapping[StepKey, Tally]) -> bool:
+        """Return whether others are next; a turn without results lasts until all scores were searched."""
+        return bool(added) and time.monotonic() >= self._turn_end
 
     def _pause(self, is_over: bool) -> float:
         pause = self._policy.pause(self._searches)
@@ -184,7 +197,7 @@ class IdentityScores:
             by_identity.setdefault(key, []).append(candidate)
         for wanted in chunks((one for of_step in steps for one in of_step), SCORES_PER_EXPORT):
             failure = self._settle(ledger, wanted, by_identity, added)
-            if failure is not None:
+            if failure is not None or self._is_turn_over(added):
                 return failure
         return None
 

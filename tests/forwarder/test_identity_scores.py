@@ -240,4 +240,23 @@ def test_target_that_rejects_a_score_gets_the_others(lines, target, tmp_path):
     assert read_ledger(tmp_path).unresolved == {}
 
 
+def test_spans_have_their_turn_between_the_scores_of_a_large_step(lines, target, tmp_path, monkeypatch):
+    """A resolution ends after its time once it has delivered scores; the others are due at once."""
+    monkeypatch.setattr(identity_scores, "SCORES_PER_EXPORT", 1)
+    monkeypatch.setattr(identity_scores, "TURN", 0.0)
+    stored_at(target, *ROWS)
+    waiting = IdentityScores("x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"))
+    with Ledger(tmp_path) as ledger:
+        held = [HeldScore("segment", number, lines[number % 2], 0.0) for number in range(4)]
+        ledger.advance("x", {"segment": 4}, {}, held)
+        waiting.load(ledger)
+        for left in (3, 2, 1, 0):
+            assert waiting.is_due()
+            (tally,) = waiting.resolve(ledger, is_over=True).values()
+            assert tally == Tally(delivered=1)
+            assert len(waiting.held) == left
+        assert waiting.resolve(ledger, is_over=True) == {}
+    assert sorted(value for _, value in scores(target)) == [0.1, 0.1, 0.2, 0.2]
+
+
 ROWS = [{"rollout.step": step, "rollout.sample_index": 1, "rollout.validate": False} for step in (1, 2)]

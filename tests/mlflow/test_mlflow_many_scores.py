@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -115,8 +114,7 @@ def test_failed_transaction_writes_no_score(uri, project, exporter):
 @pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
 def test_killed_while_it_writes_scores_each_is_there_once(uri, project, exporter, rollouts):
     """The scores of the last transaction are missing until all are sent again."""
-    program = Path(killed_while_scoring.__file__)
-    command = [sys.executable, str(program), uri, project, str(TRAJECTORIES)]
+    command = [sys.executable, "-m", killed_while_scoring.__name__, uri, project, str(TRAJECTORIES)]
     assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
     names = killed_while_scoring.NAMES
     stored_first = sum(name in names for values in feedback_in(uri, project).values() for name in values)

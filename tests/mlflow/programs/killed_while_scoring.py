@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from otel_rollout_mlflow import MlflowSpanExporter
 from tests.identity_scores import given, resolve
@@ -29,15 +30,13 @@ def scores(rollouts: Rollouts, trajectories: int) -> list[Any]:
 def main(uri: str, project: str, trajectories: int) -> None:
     """Write the scores, and die before the last one."""
     exporter = MlflowSpanExporter(tracking_uri=uri)
-    exporter.prepare()
     rows = count(1)
 
     def die(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("INSERT INTO assessments") and next(rows) == LAST:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    target: Any = exporter._target
-    event.listen(target._client.store.engine, "before_cursor_execute", die)
+    event.listen(Engine, "before_cursor_execute", die)
     resolve(exporter, *scores(Rollouts(project, {"rollout.run.id": ROLLOUT_RUN}), trajectories))
 
 
