@@ -123,6 +123,11 @@ def read_directory(directory: Path) -> list[Recorded]:
     return [span for path in segments_below(directory) for span in read_segment(path)]
 
 
+def read_trajectories(directory: Path) -> list[Recorded]:
+    """Return the spans below a directory without the lines that hold a batch of scores."""
+    return [span for span in read_directory(directory) if "rollout.score_batch" not in span.attributes]
+
+
 def tree(spans: list[Recorded]) -> dict[str, Any]:
     """Spans of one trace as nested dicts of names, siblings in order of their start.
 

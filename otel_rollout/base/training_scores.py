@@ -25,7 +25,7 @@ TRAINED_STEP: Final = "trained_step"
 POLICY_LAG: Final = "policy_lag"
 """Versions from the oldest weights that made tokens of the trajectory to the weights that trained on it."""
 LOGPROB_DIFF_MEAN: Final = "logprob_diff_mean"
-"""Mean absolute difference of the sampler's and the trainer's log probabilities, over the trained tokens."""
+"""Mean absolute difference of the sampler's and the trainer's log probabilities, over the model's tokens."""
 LOGPROB_DIFF_MAX: Final = "logprob_diff_max"
 """Largest such difference."""
 LOGPROB_DIFF_TOKEN: Final = "logprob_diff_token"  # noqa: S105 - no password
@@ -33,7 +33,7 @@ LOGPROB_DIFF_TOKEN: Final = "logprob_diff_token"  # noqa: S105 - no password
 LOGPROB_DIFF_TURN: Final = "logprob_diff_turn"
 """The model turn of that token; from 1."""
 LOGPROB_DIFF_SHARE: Final = "logprob_diff_share"
-"""Share of the trained tokens whose difference exceeds ``LOGPROB_DIFF_LIMIT``."""
+"""Share of the model's tokens whose difference exceeds ``LOGPROB_DIFF_LIMIT``."""
 LOGPROB_DIFF_LIMIT: Final = 0.1
 """Difference above which a token counts for ``LOGPROB_DIFF_SHARE``, in nats."""
 IMPORTANCE_RATIO: Final = "importance_ratio"

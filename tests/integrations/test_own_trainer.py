@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from otel_rollout.base import semconv
 from otel_rollout.rollout_table import open_table
 from tests import given_scores
-from tests.spool_reader import Recorded, read_directory
+from tests.spool_reader import Recorded, read_trajectories
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_trainer"
@@ -121,9 +120,8 @@ def test_every_trajectory_of_the_trainer_is_one_tree(
     """Messages, tools with their errors, rewards and advantages equal the account of an untraced training."""
     assert train("test-file") == train("none")
     by_trace = defaultdict(list)
-    for span in read_directory(tmp_path / "spool"):
-        if semconv.SCORE_BATCH not in span.attributes:
-            by_trace[span.span.trace_id].append(span)
+    for span in read_trajectories(tmp_path / "spool"):
+        by_trace[span.span.trace_id].append(span)
     found = {}
     for spans in by_trace.values():
         (root,) = [span for span in spans if not span.span.parent_span_id]
@@ -161,7 +159,7 @@ def test_batched_model_call_is_named_on_the_span_of_each_conversation(
 ) -> None:
     """Spans of one batch have its times, its name and its size."""
     train("test-file")
-    calls = [span for span in read_directory(tmp_path / "spool") if span.name == "generate"]
+    calls = [span for span in read_trajectories(tmp_path / "spool") if span.name == "generate"]
     batches = defaultdict(list)
     for call in calls:
         batches[call.attributes["rollout.batch_id"]].append(call)
@@ -194,7 +192,7 @@ def test_error_that_ends_a_step_ends_its_trajectories_as_failed(
     program = tmp_path / "failing.py"
     program.write_text(FAILING)
     assert train("test-file", program) == train("none", program) == "no reward today\n"
-    spans = read_directory(tmp_path / "spool")
+    spans = read_trajectories(tmp_path / "spool")
     roots = [span for span in spans if not span.span.parent_span_id]
     assert [root.span.status.message for root in roots] == ["ValueError: no reward today"] * 12
     (failed,) = [span for span in spans if span.name == "fails"]

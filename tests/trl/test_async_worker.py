@@ -17,7 +17,7 @@ from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.integrations.trl.async_training import OVERSIZE, STALE, UNUSED
 from tests import given_scores
 from tests.given_scores import Given
-from tests.spool_reader import Recorded, read_directory
+from tests.spool_reader import Recorded, read_trajectories
 from tests.trl.programs.async_training import FIRST_STEP
 from tests.trl.programs.completions_server import FIRST_TURNS
 
@@ -40,7 +40,7 @@ class Run:
         self.trained: list[list[int]] = [row["input_ids"] for row in account["trained"]]
         self.output = (place / "output.txt").read_text()
         traces: dict[bytes, list[Recorded]] = defaultdict(list)
-        for span in read_directory(place / "spool"):
+        for span in read_trajectories(place / "spool"):
             traces[span.span.trace_id].append(span)
         for spans in traces.values():
             spans.sort(key=lambda span: span.span.start_time_unix_nano)

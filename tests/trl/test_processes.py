@@ -15,7 +15,7 @@ import pytest
 from otel_rollout.base.known_exporters import PREFIXES
 from tests import given_scores
 from tests.exporters import install
-from tests.spool_reader import Recorded, read_directory
+from tests.spool_reader import Recorded, read_trajectories
 
 ROOT = Path(__file__).parents[2]
 SIBLINGS, ROWS, STEPS = 4, 12, 2
@@ -57,7 +57,7 @@ class Launched:
     @property
     def roots(self) -> list[Recorded]:
         """The root spans, by identity."""
-        spans = [span for span in read_directory(self.place / "spool") if not span.span.parent_span_id]
+        spans = [span for span in read_trajectories(self.place / "spool") if not span.span.parent_span_id]
         return sorted(spans, key=identity)
 
     @property

@@ -17,7 +17,7 @@ from otel_rollout.base import training_scores
 from otel_rollout.base.known_exporters import PREFIXES
 from tests import given_scores
 from tests.given_scores import Given
-from tests.spool_reader import Recorded, read_directory, tree
+from tests.spool_reader import Recorded, read_trajectories, tree
 from tests.trl.script import FIRST, SIBLINGS
 
 SCORED = ["done", "length", "score done", "score length", "score reward"]
@@ -39,7 +39,7 @@ class Traces:
         self.results = json.loads((place / "results.json").read_text())
         self._scores = given_scores.of_run(place / "rollouts")
         self._spans: dict[bytes, list[Recorded]] = defaultdict(list)
-        for span in read_directory(place / "spool"):
+        for span in read_trajectories(place / "spool"):
             self._spans[span.span.trace_id].append(span)
         self.by_identity = {identity(root_of(spans)): spans for spans in self._spans.values()}
         assert len(self.by_identity) == len(self._spans), "an identity twice"

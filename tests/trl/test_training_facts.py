@@ -19,7 +19,7 @@ from otel_rollout.integrations.trl.loss_mask import CUT_OFF, OUT_OF_BOUNDS
 from otel_rollout.integrations.trl.loss_uses import PASSED_OVER, UNUSED
 from tests import given_scores
 from tests.given_scores import Given
-from tests.spool_reader import read_directory
+from tests.spool_reader import read_trajectories
 
 SHIFT, SHIFTED_ROW, SHIFTED_TURN, SIBLINGS = 0.75, 2, 2, 4
 UNREWARDED: Final = "no reward function gave a reward"
@@ -81,7 +81,7 @@ class Facts:
             ]
         by_key = {row.generated["key"]: row for rows in self._rows.values() for row in rows}
         assert len(by_key) == sum(map(len, self._rows.values())), "two rows have equal completions"
-        spans = read_directory(place / "spool")
+        spans = read_trajectories(place / "spool")
         roots = {span.span.trace_id: span.attributes for span in spans if not span.span.parent_span_id}
         for span in spans:
             if span.name in ("generate", "rollout_func"):
