@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -32,8 +32,10 @@ _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured."""
 _Curve = tuple[str, Callable[[Any], str], list[float | None]]
 """A figure over steps: its name, its form and its values."""
-_NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0 s"}
-"""Cells of a column that is not shown."""
+_UNKNOWN: Final = {report_text.UNKNOWN}
+"""Cells of a column that is not known."""
+_NOTHING: Final = _UNKNOWN | {"0", "0 %", "0 s"}
+"""Cells of a column that has nothing to say."""
 
 
 def show_report(report: RunReport, location: str) -> None:
@@ -53,7 +55,7 @@ def show_report(report: RunReport, location: str) -> None:
         if any(step.trainer for step in shown):
             console.print(Text("what training made of them", style="bold"))
             rows = [report_text.trainer(step) for step in shown]
-            _print(console, _step_table(report_text.TRAINER, rows))
+            _print(console, _step_table(report_text.TRAINER, rows, _UNKNOWN))
             for line in _trainer_notes(shown):
                 console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
@@ -172,13 +174,15 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _step_table(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
-    """Return a row per step, without the columns that have nothing."""
+def _step_table(
+    headings: Sequence[str], rows: Sequence[tuple[str, ...]], hidden: Container[str] = _NOTHING
+) -> Table:
+    """Return a row per step, without the columns that have only hidden cells."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     kept = [
         index
         for index, values in enumerate(zip(*rows, strict=True))
-        if index == 0 or not set(values) <= _NOTHING
+        if index == 0 or not all(value in hidden for value in values)
     ]
     for index in kept:
         table.add_column(headings[index], justify="right", no_wrap=True)

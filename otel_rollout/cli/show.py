@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -160,12 +161,15 @@ def _is_list(wanted: Reference, found: list[Summary]) -> bool:
 def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Conversation:
     from otel_rollout.viewer import conversation, reference
     from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.viewer.source import TrainingSource
 
     chosen = reference.choose(wanted, found, source.location)
     spans = source.spans(chosen.trace_id)
     if not spans:
         raise ViewerError(f"{wanted.text} has started, but none of its spans is in {source.location} yet.")
-    return conversation.conversation_of(spans, wanted.span, source.decoder)
+    shown = conversation.conversation_of(spans, wanted.span, source.decoder)
+    is_passed_over = isinstance(source, TrainingSource) and source.is_passed_over(chosen.trace_id)
+    return replace(shown, is_passed_over=is_passed_over)
 
 
 @contextmanager

@@ -27,8 +27,12 @@ COLUMNS: Final = (
     "not_finite",
 )
 """Columns of the view besides the identity."""
-FILTERED: Final = "NOT trained"
-"""Condition that the loss did not use a trajectory, by the trainer's own word."""
+NO_REASON: Final = "no reason given"
+"""The view's reason of a trajectory that the trainer left out without one."""
+PASSED_OVER: Final = "the trainer did not name it"
+"""The view's reason of a trajectory of which the trainer said nothing, though it named others of the step."""
+FILTERED: Final = "reason IS NOT NULL"
+"""Condition that the loss did not use a trajectory, by the trainer's word or by its silence."""
 DIFFERS: Final = (
     "NOT isnan(reward_difference) "
     "AND abs(reward_difference) > 0.001 * greatest(1, abs(reward), abs(trained_reward))"

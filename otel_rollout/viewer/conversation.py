@@ -42,6 +42,7 @@ class Conversation:
             ones the last; empty without any. A failed call counts only if all have, an evaluator's never.
         is_longest_known: whether these are what was said, as a whole.
         token_values: name → values per token of the response, as the trainer stored them.
+        is_passed_over: whether the trainer named others of the step, and not this trajectory.
     """
 
     summary: Summary
@@ -49,6 +50,7 @@ class Conversation:
     longest: Sequence[Message] = ()
     is_longest_known: bool = False
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    is_passed_over: bool = False
 
     @property
     def model_calls(self) -> int:

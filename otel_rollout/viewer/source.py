@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -37,3 +37,11 @@ class Source(Protocol):
 
     def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
+
+
+@runtime_checkable
+class TrainingSource(Protocol):
+    """A source that knows what training made of all trajectories of a step."""
+
+    def is_passed_over(self, trace_id: str) -> bool:
+        """Return whether the trainer named others of the step, and not this trajectory."""

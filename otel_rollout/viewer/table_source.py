@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanContext
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import evaluations
-from otel_rollout.table import views
+from otel_rollout.table import training, views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import all_of, equals
 from otel_rollout.table.query import Engine
@@ -90,6 +90,13 @@ class TableSource:
         except TableError as error:
             raise ViewerError(str(error)) from error
 
+    def is_passed_over(self, trace_id: str) -> bool:
+        """Return whether the trainer named others of the step; see :func:`is_passed_over`."""
+        try:
+            return is_passed_over(self._engine, trace_id)
+        except TableError as error:
+            raise ViewerError(str(error)) from error
+
     def decoder(self, name: str) -> Detokenizer | None:
         """Return None: spans in the table have the text of their token ids."""
         return None
@@ -141,6 +148,19 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int) -> list[
     """
     rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER} LIMIT {limit}")  # noqa: S608
     return [_summary(row) for row in dicts_of(rows)]
+
+
+def is_passed_over(engine: Engine, trace_id: str) -> bool:
+    """Return whether the trainer named others of a trajectory's step, and not the trajectory.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    named = equals("score_name", training_scores.TRAINED)
+    if not engine.run(f"SELECT span_id FROM {views.RECORDED} WHERE {named} LIMIT 1").num_rows:  # noqa: S608
+        return False
+    conditions = [equals("trace_id", trace_id), equals("reason", training.PASSED_OVER)]
+    return bool(engine.run(f"SELECT trace_id FROM training{all_of(conditions)}").num_rows)  # noqa: S608
 
 
 def traces_of(engine: Engine, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:

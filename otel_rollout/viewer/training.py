@@ -71,9 +71,9 @@ class Training:
 
 
 def training_of(conversation: Conversation) -> Training | None:
-    """Return what training made of a trajectory; None if no score says so."""
+    """Return what training made of a trajectory; None if nothing says so."""
     scores = {score.name: score for score in conversation.summary.scores}
-    if SCORES.isdisjoint(scores):
+    if SCORES.isdisjoint(scores) and not conversation.is_passed_over:
         return None
     numbers = {
         name: float(score.value)
@@ -82,7 +82,10 @@ def training_of(conversation: Conversation) -> Training | None:
     }
     turn = _shown_turn(conversation, numbers.get(names.LOGPROB_DIFF_TURN))
     window = _window(conversation.token_values, numbers.get(names.LOGPROB_DIFF_TOKEN))
-    return Training(tuple(_facts(scores, numbers)), _place(numbers), turn, window)
+    facts = tuple(_facts(scores, numbers))
+    if conversation.is_passed_over:
+        facts = (("trained", "not named by the trainer"), *facts)
+    return Training(facts, _place(numbers), turn, window)
 
 
 def others(conversation: Conversation) -> list[Score]:
@@ -111,9 +114,11 @@ def _facts(scores: Mapping[str, Score], numbers: Mapping[str, float]) -> Iterato
 
 
 def _trained(trained: Score) -> str:
-    if trained.value:
+    if trained.value == 1:
         return "yes"
-    return f"no: {trained.comment}" if trained.comment else "no, and no reason is given"
+    if trained.value == 0:
+        return f"no: {trained.comment}" if trained.comment else "no, and no reason is given"
+    return score_value(trained.value)
 
 
 def _reward(scores: Mapping[str, Score], numbers: Mapping[str, float]) -> str:
@@ -126,10 +131,11 @@ def _reward(scores: Mapping[str, Score], numbers: Mapping[str, float]) -> str:
 
 
 def _mismatch(scores: Mapping[str, Score], numbers: Mapping[str, float]) -> str:
-    words = f"mean {score_value(scores[names.LOGPROB_DIFF_MEAN].value)} nats"
-    if names.LOGPROB_DIFF_SHARE in numbers:
-        share, limit = 100 * numbers[names.LOGPROB_DIFF_SHARE], names.LOGPROB_DIFF_LIMIT
-        words += f"; {share:.3g} % of the tokens above {limit:g}"
+    mean = scores[names.LOGPROB_DIFF_MEAN].value
+    words = f"mean {score_value(abs(mean) if isinstance(mean, float) else mean)} nats"
+    share = numbers.get(names.LOGPROB_DIFF_SHARE)
+    if share is not None and 0 <= share <= 1:
+        words += f"; {100 * share:.3g} % of the tokens above {names.LOGPROB_DIFF_LIMIT:g}"
     return words
 
 
@@ -137,7 +143,7 @@ def _place(numbers: Mapping[str, float]) -> str:
     """Return the largest difference with its place."""
     if names.LOGPROB_DIFF_MAX not in numbers:
         return ""
-    words = f"{numbers[names.LOGPROB_DIFF_MAX]:.4g} nats"
+    words = f"{abs(numbers[names.LOGPROB_DIFF_MAX]):.4g} nats"
     if names.LOGPROB_DIFF_TOKEN in numbers:
         words += f" at token {numbers[names.LOGPROB_DIFF_TOKEN]:.0f} of the response"
     if names.LOGPROB_DIFF_TURN in numbers:

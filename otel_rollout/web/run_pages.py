@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -20,7 +21,7 @@ from otel_rollout.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.table.select import QueryError
 from otel_rollout.viewer import conversation, page
 from otel_rollout.viewer.comparison import compare
-from otel_rollout.viewer.table_source import traces_of
+from otel_rollout.viewer.table_source import is_passed_over, traces_of
 from otel_rollout.web.request import Asked
 from otel_rollout.web.trajectory_choice import Row, row_of, siblings_of
 from otel_rollout.web.trajectory_list import Filters, page_of_trajectories
@@ -82,7 +83,10 @@ def trajectory(asked: Asked) -> str:
     row, root_id = row_of(asked.snapshot, asked.run, asked.name("name"))
     asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
     spans = _spans(asked, row)[0]
-    found = conversation.conversation_of(spans, root_id)
+    engine = asked.snapshot.engine
+    found = replace(
+        conversation.conversation_of(spans, root_id), is_passed_over=is_passed_over(engine, row["trace_id"])
+    )
     siblings = siblings_of(asked.snapshot, asked.run, row)
     return page.of_conversation(found, asked.links, siblings, time_bar_of(spans))
 

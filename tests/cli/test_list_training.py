@@ -11,7 +11,7 @@ import pytest
 
 import otel_rollout
 from tests.cli.test_table import rows, run
-from tests.table.tables import root, written
+from tests.table.tables import root, row, written
 from tests.table.training_rows import trained
 
 
@@ -39,17 +39,31 @@ def listed(table: Path, *arguments: str) -> list[str]:
 
 
 def test_filtered_lists_those_that_the_loss_left_out_with_the_reason(table: Path) -> None:
-    """A trajectory of which the trainer said nothing is not among them."""
-    (found,) = rows(run("list", "--from", table, "--filtered").output)
+    """A trajectory that the trainer passed over, as it named others of the step, is among them."""
+    printed = run("list", "--from", table, "--filtered").output
+    found, passed_over = rows(printed)
     assert found[0] == "5/0/3"
     assert found[4:] == ["false", "overlong", "-0.125", "3.0", "0.375", "2"]
+    assert passed_over[0] == "5/1/2"
+    assert "the trainer did not name it" in printed
+
+
+def test_trajectories_without_the_trainers_word_may_wait_for_it(tmp_path: Path) -> None:
+    """Scores of the newest step may follow while the run runs; a failed or validated one is not expected."""
+    named = {"trained": True}
+    spans = [*trained(0, 1, named), *trained(1, 1), *trained(2, 2, named), *trained(3, 2)]
+    spans += [*trained(4, 3), *trained(5, 1, status="error"), *trained(6, 1, validate=True)]
+    written(tmp_path / "ended", spans)
+    assert listed(tmp_path / "ended", "--filtered") == ["1/0/1", "2/0/3"]
+    written(tmp_path / "running", [*spans, row("99", "b1", "a99", step=3, kind="LLM", validate=False)])
+    assert listed(tmp_path / "running", "--filtered") == ["1/0/1"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "paths"),
     [
         (["--lag", ">3"], ["5/1/0", "5/1/1"]),
-        (["--lag", "3"], ["5/0/3", "5/1/2"]),
+        (["--lag", "3"], ["5/0/3"]),
         (["--mismatch", ">0.5", "--lag", "0-9"], ["5/1/1"]),
         (["--filtered", "--mismatch", ">0.5"], []),
         (["--sort", "-mismatch", "--limit", "2"], ["5/1/1", "5/1/0"]),
@@ -57,7 +71,7 @@ def test_filtered_lists_those_that_the_loss_left_out_with_the_reason(table: Path
     ],
 )
 def test_numbers_choose_trajectories(table: Path, arguments: list[str], paths: list[str]) -> None:
-    """Conditions hold together; without the trainer's lag, step and version of the weights make it."""
+    """Conditions hold together; the lag is the trainer's alone, where it gave any."""
     assert listed(table, *arguments) == paths
 
 
@@ -69,7 +83,7 @@ def test_list_that_asks_nothing_of_training_has_its_usual_columns(table: Path) -
 
 def test_file_has_every_column_of_training(table: Path) -> None:
     """JSON has what the printed table leaves out."""
-    (found,) = json.loads(run("list", "--from", table, "--filtered", "--format", "json").output)
+    found, _ = json.loads(run("list", "--from", table, "--filtered", "--format", "json").output)
     assert (found["trained"], found["reason"], found["lag_source"]) == (False, "overlong", "trainer")
     assert found["tool_calls"] == 0
 
@@ -111,3 +125,21 @@ def test_number_that_is_not_finite_is_named(tmp_path: Path) -> None:
     (found,) = otel_rollout.open_table(tmp_path / "table").training.dicts()
     assert (found["advantage"], found["mismatch"]) == (None, None)
     assert found["not_finite"] == "logprob_diff_max"
+
+
+def test_lag_is_of_one_numbering_in_a_run(tmp_path: Path) -> None:
+    """Without the trainer's word for any trajectory, step and version of the weights make it."""
+    old = {"policy_version_min": 2}
+    rows_ = [*trained(0, 5, {"policy_lag": 1}, run_id="a", **old), *trained(1, 6, run_id="a", **old)]
+    written(tmp_path / "table", [*rows_, *trained(2, 5, run_id="b", **old)])
+    found = otel_rollout.open_table(tmp_path / "table").training.dicts()
+    lags = {each["rollout_n"]: (each["lag"], each["lag_source"]) for each in found}
+    assert lags == {0: (1.0, "trainer"), 1: (None, None), 2: (3.0, "step")}
+
+
+def test_signed_differences_are_magnitudes_and_a_share_above_one_is_none(tmp_path: Path) -> None:
+    """A trainer may give differences with their sign, or percent instead of a share."""
+    scores = {"logprob_diff_mean": -0.15, "logprob_diff_max": -0.6, "logprob_diff_share": 50.0}
+    written(tmp_path / "table", trained(0, 1, scores))
+    (found,) = otel_rollout.open_table(tmp_path / "table").training.dicts()
+    assert (found["mismatch_mean"], found["mismatch"], found["mismatch_share"]) == (0.15, 0.6, None)

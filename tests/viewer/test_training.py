@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,31 @@ def test_reason_cannot_act_in_terminal_or_page(tmp_path: Path) -> None:
     assert "\x1b" not in printed + page
     assert "<script>" in printed
     assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(1.0, "yes"), (0.0, "no"), (math.nan, "nan"), (0.5, "0.5"), (2.0, "2.0")]
+)
+def test_trained_is_yes_or_no_for_one_and_zero_alone(tmp_path: Path, value: float, said: str) -> None:
+    """Anything else is shown as it is."""
+    printed, _ = shown(tmp_path, *conversation(), *outcome({"trained": value}))
+    line = next(line for line in printed.splitlines() if line.strip().startswith("trained "))
+    assert line.split()[1].strip(",").lower() == said
+
+
+def test_signed_difference_is_shown_as_its_magnitude(tmp_path: Path) -> None:
+    """A share above one is no share, and is not shown."""
+    odd = {"logprob_diff_mean": -0.15, "logprob_diff_max": -0.6, "logprob_diff_share": 50.0}
+    printed, _ = shown(tmp_path, *conversation(), *outcome(odd))
+    assert "mean 0.15 nats" in printed
+    assert "0.6 nats" in printed
+    assert "% of the tokens" not in printed
+
+
+def test_trajectory_that_the_trainer_passed_over_says_so(tmp_path: Path) -> None:
+    """The trainer named a sibling, so that its silence is an answer."""
+    sibling = {"step": 1, "sample_index": "7", "rollout_n": 1}
+    named = [root("2", **sibling), *outcome({"trained": True}, **sibling)]
+    printed, page = shown(tmp_path, *conversation(), *named)
+    assert re.search(r"trained +not named by the trainer", printed)
+    assert "not named by the trainer" in page

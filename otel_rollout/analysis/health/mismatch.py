@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.analysis.health.findings import UNHEALTHY, Finding, unobserved
-from otel_rollout.analysis.health.judging import Fault, judged
+from otel_rollout.analysis.health.judging import Fault, judged, steps_of_message
 from otel_rollout.analysis.health.rates import Limits, percent
 from otel_rollout.base.training_scores import LOGPROB_DIFF_LIMIT
 
@@ -58,7 +58,8 @@ def _where(scope: Scope, found: Finding, bad: str) -> str:
         f"count(*) FILTER (WHERE {bad}) AS bad FROM {scope.training} WHERE mismatch_mean IS NOT NULL "
         "GROUP BY step, mismatch_turn"
     )
-    rows = [row for row in found_rows if row["step"] in scope.steps]
+    steps = steps_of_message(found, scope.steps)
+    rows = [row for row in found_rows if row["step"] in steps]
     if not rows:
         return ""
     mean = sum(row["total"] for row in rows) / sum(row["number"] for row in rows)
@@ -67,7 +68,7 @@ def _where(scope: Scope, found: Finding, bad: str) -> str:
     said = f" The mean difference is {mean:.2g} nats{greatest}."
     turns: dict[int, int] = {}
     for row in rows:
-        if row["mismatch_turn"] is not None and (not found.steps or row["step"] in found.steps):
+        if row["mismatch_turn"] is not None:
             turns[row["mismatch_turn"]] = turns.get(row["mismatch_turn"], 0) + row["bad"]
     if found.status != UNHEALTHY or not any(turns.values()):
         return said

@@ -36,7 +36,7 @@ def reward_differs(scope: Scope) -> Finding:
     penalty = f" after a KL penalty of {example['kl_penalty']:.4g}" if example["kl_penalty"] else ""
     most = max(row["most"] for row in rows if row["bad"])
     message = (
-        f"In {_parts(bad, compared, counts)}, the reward that was trained on is not the recorded one, by up "
+        f"In {_parts(counts)}, the reward that was trained on is not the recorded one, by up "
         f"to {most:.4g}. The first was trained on {example['trained_reward']:.4g}{penalty}, and "
         f"{example['reward']:.4g} was recorded."
     )
@@ -59,7 +59,7 @@ def not_finite(scope: Scope) -> Finding:
         return Finding("healthy", f"All numbers of the trainer are finite, in {known:,} trajectories.")
     counts = _bad(rows)
     names = ", ".join(sorted({f"`{row['name']}`" for row in rows if row["bad"]}))
-    message = f"In {_parts(bad, known, counts)}, a number of the trainer is NaN or infinite: {names}."
+    message = f"In {_parts(counts)}, a number of the trainer is NaN or infinite: {names}."
     return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
 
 
@@ -69,8 +69,9 @@ def _chosen(scope: Scope, sql: str) -> list[dict[str, Any]]:
     return [row for row in scope.rows(filled) if row["step"] in scope.steps]
 
 
-def _parts(bad: int, whole: int, counts: list[Count]) -> str:
-    """Return how many of the trajectories have something, and in which steps."""
+def _parts(counts: list[Count]) -> str:
+    """Return how many of these steps' trajectories have something."""
+    bad, whole = sum(count.bad for count in counts), sum(count.of for count in counts)
     return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {in_words(steps_of(counts))}"
 
 

@@ -185,7 +185,7 @@ _STEP_MEASURES: Final = (
     Measure(
         "not_trained", "trajectories not trained on", "share",
         lambda step: share(of.known - of.trained, of.known) if (of := step.trainer) else None, "up",
-        "CASE WHEN NOT trained THEN 1 ELSE 0 END",
+        "CASE WHEN reason IS NOT NULL THEN 1 ELSE 0 END",
         lambda step: dict(step.trainer.filtered) if step.trainer else {},
     ),
     Measure(

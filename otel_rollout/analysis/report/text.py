@@ -134,7 +134,7 @@ def trainer(step: StepReport) -> tuple[str, ...]:
         share(known.trained, known.known),
         number(known.advantage_magnitude),
         number(known.reward_mean),
-        str(known.rewards_differing),
+        str(known.rewards_differing) if known.rewards_compared else UNKNOWN,
         _with_most(known.lag_mean, known.lag_max, by_step),
         _with_most(known.mismatch_mean, known.mismatch_max),
         number(known.mismatch_turn),

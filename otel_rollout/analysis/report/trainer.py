@@ -22,7 +22,7 @@ class Trainer:
     """What training made of a step's trajectories; a figure without scores is null.
 
     Attributes:
-        known: trajectories of which the trainer says whether the loss uses them.
+        known: trajectories of which the trainer says whether the loss uses them, or that it passed over.
         trained: those that the loss uses.
         filtered: trajectories that the loss does not use, by reason.
         tokens: tokens that the loss counts.
@@ -97,19 +97,15 @@ def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, int | None], Trai
     return trainers
 
 
-_LAG: Final = "{of}(trainer_lag) FILTER (WHERE lag_source = 'trainer')"
-_LAGS: Final = ", ".join(
-    f"coalesce({_LAG.format(of=of)}, {of}(trainer_lag)) AS lag_{name}"
-    for of, name in (("avg", "mean"), ("max", "max"))
-)
 _FIGURES: Final = f"""
 SELECT
-  validate, step, count(trained) AS known, count(*) FILTER (WHERE trained) AS trained,
+  validate, step, count(coalesce(reason, CASE WHEN trained THEN '' END)) AS known,
+  count(*) FILTER (WHERE trained) AS trained,
   CAST(sum(trained_tokens) AS BIGINT) AS tokens, count(advantage) AS advantages,
   avg(abs(advantage)) AS advantage_magnitude, count(reward_difference) AS rewards_compared,
   count(*) FILTER (WHERE {DIFFERS}) AS rewards_differing, avg(trained_reward) AS reward_mean,
   max(abs(reward_difference)) AS reward_difference,
-  coalesce(nullif({_LAG.format(of="count")}, 0), count(trainer_lag)) AS lags, {_LAGS},
+  count(trainer_lag) AS lags, avg(trainer_lag) AS lag_mean, max(trainer_lag) AS lag_max,
   max(lag_source) AS lag_source, count(mismatch_mean) AS mismatches, avg(mismatch_mean) AS mismatch_mean,
   max(mismatch) AS mismatch_max,
   first_value(CASE WHEN mismatch IS NOT NULL THEN path END ORDER BY mismatch DESC NULLS LAST, path)
@@ -123,7 +119,7 @@ HAVING bool_or(has_outcome)
 _FILTERED: Final = """
 SELECT validate, step, reason, count(*) AS number
 FROM {rows}
-WHERE NOT trained
+WHERE reason IS NOT NULL
 GROUP BY validate, step, reason
 ORDER BY number DESC, reason
 """

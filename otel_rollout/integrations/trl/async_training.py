@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from otel_rollout import runtime
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.training_reasons import UNUSED
 from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 from otel_rollout.integrations.trl import async_mismatch
@@ -29,7 +30,6 @@ _MISMATCH: Final = "the asynchronous trainer's log probabilities are not compare
 
 STALE: Final = "stale: more versions behind the policy than max_staleness"
 OVERSIZE: Final = "longer than token_budget"
-UNUSED: Final = "training ended before it was used"
 
 
 def install(module: ModuleType) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from otel_rollout.base.training_reasons import UNUSED
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 
-UNUSED: Final = "training ended before it was used"
 PASSED_OVER: Final = "the trainer generated anew without using it"
 _MAX_ROUNDS: Final = 64
 """Batches of one trainer that wait for their use; of more, the oldest is recorded as passed over."""

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from otel_rollout.analysis.health.findings import Finding
+from otel_rollout.base.training_reasons import UNUSED
 from tests.analysis.health.answers import answer
-from tests.table.tables import root
+from tests.table.tables import root, row
 from tests.table.training_rows import outcome, trained
 
 CHECKS = (
@@ -59,7 +60,7 @@ def test_mismatch_names_the_turn(tmp_path: Path) -> None:
     bad = {"logprob_diff_mean": 0.15, "logprob_diff_max": 0.6, "logprob_diff_turn": 2}
     finding = found(tmp_path, "sampler_mismatch", steps(6, good, bad))
     assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
-    assert "the largest of a token 0.6" in finding.message
+    assert "The mean difference is 0.08 nats, the largest of a token 0.6." in finding.message
     assert finding.message.endswith("is in turn 2 in 100% of them.")
     assert {path.split("/")[0] for path in finding.evidence} == {"4", "5", "6"}
 
@@ -81,7 +82,7 @@ def test_stale_policy_is_found_by_the_trainers_lag(tmp_path: Path) -> None:
     """The versions of the rollout are not needed."""
     finding = found(tmp_path, "training_lag", steps(6, {"policy_lag": 1}, {"policy_lag": 9}))
     assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
-    assert "the greatest 9" in finding.message
+    assert "The mean is 5, the greatest 9; in the run, a quarter has 1 or less." in finding.message
 
 
 def test_filter_without_a_reason_is_found(tmp_path: Path) -> None:
@@ -93,10 +94,32 @@ def test_filter_without_a_reason_is_found(tmp_path: Path) -> None:
 
 
 def test_trajectories_that_the_trainer_passes_over_are_found(tmp_path: Path) -> None:
-    """Of the newest step, the trainer may not have spoken yet."""
-    finding = found(tmp_path, "training_left_out", steps(6, {"trained": True}, {}))
+    """Of the newest step, the trainer may not have spoken yet while the run runs."""
+    rows = steps(6, {"trained": True}, {})
+    finding = found(tmp_path / "ended", "training_left_out", rows)
+    assert (finding.status, finding.steps) == ("unhealthy", (4, 5, 6))
+    assert "the trainer did not name it 24" in finding.message
+    rows.append(row("99", "b1", "a99", step=7, kind="LLM", validate=False))
+    finding = found(tmp_path / "running", "training_left_out", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (4, 5))
-    assert "no word of the trainer 16" in finding.message
+    assert "the trainer did not name it 16" in finding.message
+
+
+@pytest.mark.parametrize(("reason", "reward"), [(UNUSED, None), ("masked", 0.0)])
+def test_end_of_training_and_groups_with_one_reward_are_no_fault(
+    tmp_path: Path, reason: str, reward: float | None
+) -> None:
+    """A buffer is left over at the end; a mask takes nothing from a group without a spread."""
+    rows = [
+        row
+        for n in range(16)
+        for row in trained(
+            n, 1, {"trained": n >= 10}, reason=reason, reward=n / 16 if reward is None else reward
+        )
+    ]
+    finding = found(tmp_path, "training_left_out", rows)
+    assert finding.status == "healthy"
+    assert f"Left out, by reason: {reason} 10." in finding.message
 
 
 def test_filter_with_a_reason_is_found_with_it(tmp_path: Path) -> None:
@@ -136,7 +159,7 @@ def test_reward_that_was_trained_on_and_not_recorded_is_found(tmp_path: Path) ->
     rows += trained(8, 2, same, reward=1.0)
     finding = found(tmp_path / "other", "trained_reward_differs", rows)
     assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (2,), ("2/2/0",))
-    assert "In 1 of 9 trajectories (11%) in step 2" in finding.message
+    assert "In 1 of 1 trajectories (100%) in step 2" in finding.message
     assert "trained on 0.25 after a KL penalty of 0.25, and 1 was recorded." in finding.message
 
 
@@ -161,7 +184,7 @@ def test_scores_that_belong_to_no_trajectory_are_named_by_reason(tmp_path: Path)
     finding = found(tmp_path, "scores_unresolved", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (2, 3))
     assert finding.message == (
-        "3 of 4 scores by identity, in steps 2–3, belong to no trajectory. 1 identity is unknown, because no "
+        "3 of 3 scores by identity, in steps 2–3, belong to no trajectory. 1 identity is unknown, because no "
         "trajectory has it: `advantage` of 2/9/7. 1 identity is ambiguous, because several trajectories have "
         "it: `advantage` of 3/4/1."
     )
@@ -172,3 +195,16 @@ def test_all_scores_that_are_attached_are_healthy(tmp_path: Path) -> None:
     """They are counted."""
     finding = found(tmp_path, "scores_unresolved", list(trained(0, 1, {"advantage": 0.5, "trained": True})))
     assert finding.message == "All 2 scores by identity belong to a trajectory."
+
+
+def test_scores_of_a_program_with_another_run_are_found(tmp_path: Path) -> None:
+    """A judge that shares neither run nor experiment is named, with what it should share."""
+    judge = {"run_id": "judge", "experiment": "other"}
+    rows = [*trained(0, 1), *outcome({"reward": 0.5}, step=1, sample_index="0", rollout_n=0, **judge)]
+    finding = found(tmp_path, "scores_unresolved", rows)
+    assert (finding.status, finding.steps) == ("unhealthy", (1,))
+    assert finding.message == (
+        "1 of 1 scores by identity, in step 1, belong to no trajectory. 1 identity is unknown, because no "
+        "trajectory has it: `reward` of 1/0/0. 1 of the scores are of `judge`, which has no trajectory: "
+        "share OTEL_ROLLOUT_RUN_ID or the experiment's name between the programs."
+    )

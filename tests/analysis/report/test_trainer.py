@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from otel_rollout.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.analysis.report.report import RunReport, report_of
 from otel_rollout.analysis.report.step import step_of
+from otel_rollout.analysis.report.text import TRAINER
 from otel_rollout.analysis.report.trainer import Trainer
 from otel_rollout.analysis.run_choice import run_of
 from otel_rollout.cli import app
@@ -142,3 +143,23 @@ def test_page_has_a_chart_of_each_figure(table: Path, tmp_path: Path) -> None:
     for title in ("Not trained on", "Magnitude of the advantage", "Mismatch of sampler and trainer, in nats"):
         assert title in html
     assert "What training made of them" in html
+
+
+def test_column_of_zeros_is_shown(tmp_path: Path) -> None:
+    """Zero is a value of the trainer; a column without any is not shown."""
+    zeros = {"trained": False, "advantage": 0.0, "trained_reward": 0.0, "policy_lag": 0}
+    written(tmp_path / "table", trained(0, 1, zeros, reward=0.0))
+    printed = (
+        CliRunner().invoke(app, ["report", "--from", str(tmp_path / "table")], env={"COLUMNS": "120"}).output
+    )
+    headings = next(line for line in printed.splitlines() if "trained" in line and "step" in line)
+    assert headings.split() == [*" ".join(TRAINER[:6]).split()]
+
+
+def test_trajectories_that_the_trainer_passes_over_are_not_trained(tmp_path: Path) -> None:
+    """They are counted with their reason."""
+    rows = [*trained(0, 1, {"trained": True}), *trained(1, 1)]
+    (step,) = report(tmp_path, *rows).steps
+    assert step.trainer
+    assert (step.trainer.known, step.trainer.trained) == (2, 1)
+    assert step.trainer.filtered == {"the trainer did not name it": 1}
