@@ -138,8 +138,8 @@ def span(trace: Any, name: str) -> Any:
     return next(span for span in trace.data.spans if span.name == name)
 
 
-def feedback(trace: Any) -> Any:
-    return next(one for one in trace.info.assessments if one.name == "reward")
+def feedback(trace: Any, name: str = "reward") -> Any:
+    return next(one for one in trace.info.assessments if one.name == name)
 
 
 IDENTITY = {
@@ -158,6 +158,10 @@ ROWS: dict[str, Callable[[Any], bool]] = {
     '`score("reward", 0.5)`': lambda trace: (
         (feedback(trace).value, trace.info.tags["reward"], span(trace, "score reward").span_type)
         == (0.5, "0.5", "EVALUATOR")
+    ),
+    "a score of training: `advantage`, `return`, `trained`, `trained_reward`, `trained_step`, `trained_tokens`, "
+    "`training_tokens`, `kl_penalty`, `policy_lag`, `importance_ratio`, `logprob_diff_…`": lambda trace: (
+        feedback(trace, "advantage").value == -0.5 and "advantage" not in trace.info.tags
     ),
     "comment of a score": lambda trace: feedback(trace).rationale == "half right",
     "name of the trajectory": tag("mlflow.traceName", "Agent.run"),
@@ -230,6 +234,13 @@ def mapped(uri: str, project: str, exporter_for: Callable[..., Any]) -> Mapped:
             gen_ai__evaluation__name="reward",
             gen_ai__evaluation__score__value=0.5,
             gen_ai__evaluation__explanation="half right",
+        ):
+            pass
+        with rollouts.span(
+            "score advantage",
+            "EVALUATOR",
+            gen_ai__evaluation__name="advantage",
+            gen_ai__evaluation__score__value=-0.5,
         ):
             pass
     client = MlflowClient(tracking_uri=uri)
