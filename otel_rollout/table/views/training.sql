@@ -1,5 +1,6 @@
 -- What training made of each trajectory, by the scores that base/training_scores.py names. Without a score of the
--- trainer, the lag is the step less the version of the weights that made the first tokens.
+-- trainer, the lag is the step less the version of the weights that made the first tokens. A step, turn or number of
+-- tokens that is no integer of 64 bits is null.
 WITH outcomes AS (
   SELECT
     trace_id,
@@ -33,7 +34,10 @@ SELECT
   root.trace_id, root.run_id, root.project, root.experiment, root.step, root.sample_index, root.rollout_n,
   root.validate, coalesce(outcomes.has_outcome, false) AS has_outcome, outcomes.trained <> 0 AS trained,
   CASE WHEN outcomes.trained = 0 THEN coalesce(nullif(outcomes.reason, ''), 'no reason given') END AS reason,
-  CAST(outcomes.trained_step AS BIGINT) AS trained_step, CAST(outcomes.trained_tokens AS BIGINT) AS trained_tokens,
+  CASE WHEN outcomes.trained_step = trunc(outcomes.trained_step) THEN TRY_CAST(outcomes.trained_step AS BIGINT) END
+    AS trained_step,
+  CASE WHEN outcomes.trained_tokens = trunc(outcomes.trained_tokens) THEN TRY_CAST(outcomes.trained_tokens AS BIGINT) END
+    AS trained_tokens,
   outcomes.advantage, outcomes.return_value, outcomes.trained_reward, outcomes.kl_penalty,
   outcomes.trained_reward + coalesce(outcomes.kl_penalty, 0) - outcomes.reward AS reward_difference,
   CASE
@@ -44,6 +48,10 @@ SELECT
     WHEN outcomes.policy_lag IS NOT NULL THEN 'trainer'
     WHEN NOT root.validate AND root.step IS NOT NULL AND root.policy_version_min IS NOT NULL THEN 'step'
   END AS lag_source,
-  outcomes.mismatch, outcomes.mismatch_mean, outcomes.mismatch_share, CAST(outcomes.mismatch_token AS BIGINT) AS mismatch_token,
-  CAST(outcomes.mismatch_turn AS BIGINT) AS mismatch_turn, outcomes.importance_ratio, outcomes.not_finite
+  outcomes.mismatch, outcomes.mismatch_mean, outcomes.mismatch_share,
+  CASE WHEN outcomes.mismatch_token = trunc(outcomes.mismatch_token) THEN TRY_CAST(outcomes.mismatch_token AS BIGINT) END
+    AS mismatch_token,
+  CASE WHEN outcomes.mismatch_turn = trunc(outcomes.mismatch_turn) THEN TRY_CAST(outcomes.mismatch_turn AS BIGINT) END
+    AS mismatch_turn,
+  outcomes.importance_ratio, outcomes.not_finite
 FROM roots AS root LEFT JOIN outcomes ON root.trace_id = outcomes.trace_id
