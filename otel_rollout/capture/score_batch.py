@@ -190,11 +190,11 @@ def _record(active: runtime.Runtime, rows: Rows, values: Sequence[Column]) -> No
             )
     if not all(kept):
         columns, number = [column.chosen(bytes(kept)) for column in columns], sum(kept)
-    identity = Identity(rows.shared)
+    identity, now = Identity(rows.shared), time.time_ns()
     for start, end in _parts(columns, number):
         part = columns if end - start == number else [column.part(start, end) for column in columns]
         if scores := _number_of(part):
-            _write(active, identity, part, end - start, scores)
+            _write(active, identity, part, end - start, scores, now + start * batches.ROW_NS)
 
 
 def _number_of(columns: Sequence[Column]) -> int:
@@ -226,10 +226,15 @@ def _parts(columns: Sequence[Column], rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _write(
-    active: runtime.Runtime, identity: Identity, columns: Sequence[Column], rows: int, scores: int
+    active: runtime.Runtime,
+    identity: Identity,
+    columns: Sequence[Column],
+    rows: int,
+    scores: int,
+    time_ns: int,
 ) -> None:
     # Not through the application's own provider: its sampler decides about traces, and this is none of its.
-    tracer, now = active.tracer, time.time_ns()
+    tracer = active.tracer
     attributes, data = batches.attributes_of(columns, rows)
     pieces = writer.line(
         tracer.scope,
@@ -237,8 +242,8 @@ def _write(
         b"%016x" % (tracer.random_bits(64) or 1),
         _NAME,
         _INTERNAL,
-        now,
-        now,
+        time_ns,
+        time_ns,
         (b"[", b",".join((identity.encode(), _KIND, attributes)), b"]"),
     )
     active.writer.write_batch(b"".join(pieces), data, identity, scores)

@@ -84,6 +84,22 @@ def test_a_batch_is_one_line_and_reads_as_the_scores_of_a_loop(lines):
     assert sorted(found_in(batch_lines), key=repr) == sorted(expected, key=repr)
 
 
+def test_the_last_row_of_a_trajectory_is_its_newest_in_a_batch_of_any_size(lines, monkeypatch):
+    """A row per turn: each name has the last turn's score, also where the batch takes several lines."""
+    monkeypatch.setattr("otel_rollout.capture.score_batch._LINE_BYTES", 100)
+    id_ = f"00-{'a' * 32}-{'b' * 16}-01"
+    score_batch({"a": np.arange(50), "b": [str(row) for row in range(50)]}, trajectory=[id_] * 50)
+    recorded = lines()
+    assert len(recorded) > 1
+    times: dict[str, list[tuple[int, float]]] = {"score a": [], "score b": []}
+    for line in reversed(recorded):
+        for span in (span for each in expanded(line) for span in spans_of(each)):
+            times[span.name].append((span.start_time, float(span.attributes[semconv.OUTPUT_VALUE].strip('"'))))
+    for known in times.values():
+        assert [value for _, value in sorted(known)] == list(range(50))
+        assert len({time // 1000 for time, _ in known}) == 50
+
+
 def attributes_without_ids(line: bytes) -> list[tuple[str, dict[str, Any], Any, Any]]:
     return [
         (span.name, dict(span.attributes or {}), span.resource, span.parent and span.parent.span_id)

@@ -148,6 +148,22 @@ def test_values_per_token_are_attributes_of_one_score():
     ]
 
 
+@given(st.lists(ROW, min_size=1, max_size=12))
+def test_of_several_rows_of_a_trajectory_the_last_is_the_newest(rows):
+    """By a microsecond at least, which all readers tell apart; the first row has the time of the batch."""
+    newest: dict[tuple, int] = {}
+    for line in score_batch.expanded(batch_of(rows)):
+        for span in spans_of(line):
+            known = span.attributes or {}
+            if evaluations.recorded_in(known, 0) is None:
+                continue
+            key = known[semconv.STEP], known[semconv.SAMPLE_INDEX], span.name
+            assert span.start_time == span.end_time
+            assert span.start_time - newest.get(key, 0) >= 1000
+            assert 1000 <= span.start_time < 1000 + 1000 * len(rows)
+            newest[key] = span.start_time
+
+
 def test_steps_of_a_batch_are_counted():
     """Each score counts for its trajectory's step; those that a cursor has passed do not."""
     line = batch_of([(1.0, 2.0, 3, 0, None), (1.0, None, 4, 0, None)])
