@@ -130,7 +130,7 @@ def test_scores_by_id_are_below_their_trajectories():
 
 def test_values_per_token_are_attributes_of_one_score():
     """A number that JSON lacks is null; a trajectory without values has none."""
-    tokens = captured.tokens("logprob", [[0.5, math.nan, -math.inf], None, []])
+    tokens, _ = captured.tokens("logprob", [[0.5, math.nan, -math.inf], None, []])
     count = Column("score", "training_tokens", "q", struct.pack("<3q", 3, 0, 0), b"\1\0\1")
     other = Column("score", "reward", "d", struct.pack("<3d", 1, 2, 3))
     lines = list(score_batch.expanded(line_of([tokens, count, other], 3)))
