@@ -10,6 +10,7 @@ from typing import Any, Final
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, warn_once
+from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.capture import score_columns as captured
 from otel_rollout.capture.score_rows import Rows, rows_of
@@ -91,7 +92,31 @@ def _mapping(name: str, given: Any) -> Mapping[str, Any]:
 
 def _size_of(scores: Mapping[str, Any]) -> int:
     """Return the length of the first score that has one; 1 without."""
-    return next((len(values) for values in scores.values() if captured.is_column(values)), 1)
+    for name, values in scores.items():
+        with _left_out(f"score {name!r}"):
+            if captured.is_column(values):
+                return len(values)
+    return 1
+
+
+class _left_out:
+    """Leave out a column whose class raises, with a warning, and continue after the block."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        pass_on(error)
+        warn_once(
+            f"score_batch() recorded no {self._what}: reading it raised a {type(error).__name__}",
+            f"score batch {self._what}",
+        )
+        return True
 
 
 def _is_of_batch(what: str, values: Any, rows: int) -> bool:
@@ -109,13 +134,14 @@ def _is_of_batch(what: str, values: Any, rows: int) -> bool:
 def _score_columns(active: runtime.Runtime, scores: Mapping[str, Any], rows: int) -> list[Column]:
     columns: list[Column] = []
     for name, values in scores.items():
-        if not is_score_name(name, "score_batch"):
+        if not is_score_name(name, "score_batch", "left out a score"):
             continue
-        if not captured.is_column(values):
-            values = [values] * rows
-        if _is_of_batch(f"score {name!r}", values, rows):
-            column = captured.numbers(score_columns.SCORE, name, values)
-            columns += _listed_scores(active, name, values) if column is None else [column]
+        with _left_out(f"score {name!r}"):
+            if not captured.is_column(values):
+                values = [values] * rows
+            if _is_of_batch(f"score {name!r}", values, rows):
+                column = captured.numbers(score_columns.SCORE, name, values)
+                columns += _listed_scores(active, name, values) if column is None else [column]
     return columns
 
 
@@ -140,11 +166,29 @@ def _comment_columns(comments: Mapping[str, Any], names: set[str], rows: int) ->
     for name, texts in comments.items():
         if name not in names:
             continue
-        texts = captured.listed(texts) if captured.is_column(texts) else [texts] * rows
-        if _is_of_batch(f"comments of {name!r}", texts, rows):
-            found, _ = captured.converted(texts, str)
-            columns += captured.by_type(score_columns.COMMENT, name, found)
+        with _left_out(f"comments of {name!r}"):
+            texts = captured.listed(texts) if captured.is_column(texts) else [texts] * rows
+            if _is_of_batch(f"comments of {name!r}", texts, rows):
+                found, _ = captured.converted(texts, str)
+                columns += captured.by_type(score_columns.COMMENT, name, found)
     return columns
+
+
+def _token_column(name: str, arrays: Any, rows: int) -> Column | None:
+    what = f"values per token {name!r}"
+    if not is_score_name(name, "score_batch", "left out values per token"):
+        return None
+    with _left_out(what):
+        if _is_of_batch(what, arrays, rows):
+            column, bad = captured.tokens(name, arrays)
+            if bad is not None:
+                warn_once(
+                    f"score_batch() recorded not all {what}: those of a trajectory are a "
+                    f"{type(bad).__name__} that holds no numbers",
+                    f"score batch {what}",
+                )
+            return column
+    return None
 
 
 def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[Column]:
@@ -152,17 +196,8 @@ def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[Column]:
     columns: list[Column] = []
     lengths = [-1] * rows
     for name, arrays in token_values.items():
-        if not is_score_name(name, "score_batch") or not _is_of_batch(
-            f"values per token {name!r}", arrays, rows
-        ):
-            continue
-        try:
-            column = captured.tokens(name, arrays)
-        except Exception as error:  # noqa: BLE001 - of a value of the caller
-            warn_once(
-                f"score_batch() recorded no values per token {name!r}: {error}",
-                f"score batch tokens {name!r}",
-            )
+        column = _token_column(name, arrays, rows)
+        if column is None:
             continue
         columns.append(column)
         for row, (start, end) in enumerate(zip((0, *column.ends), column.ends, strict=False)):
@@ -190,11 +225,11 @@ def _record(active: runtime.Runtime, rows: Rows, values: Sequence[Column]) -> No
             )
     if not all(kept):
         columns, number = [column.chosen(bytes(kept)) for column in columns], sum(kept)
-    identity = Identity(rows.shared)
+    identity, now = Identity(rows.shared), time.time_ns()
     for start, end in _parts(columns, number):
         part = columns if end - start == number else [column.part(start, end) for column in columns]
         if scores := _number_of(part):
-            _write(active, identity, part, end - start, scores)
+            _write(active, identity, part, end - start, scores, now + start * batches.ROW_NS)
 
 
 def _number_of(columns: Sequence[Column]) -> int:
@@ -226,10 +261,15 @@ def _parts(columns: Sequence[Column], rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _write(
-    active: runtime.Runtime, identity: Identity, columns: Sequence[Column], rows: int, scores: int
+    active: runtime.Runtime,
+    identity: Identity,
+    columns: Sequence[Column],
+    rows: int,
+    scores: int,
+    time_ns: int,
 ) -> None:
     # Not through the application's own provider: its sampler decides about traces, and this is none of its.
-    tracer, now = active.tracer, time.time_ns()
+    tracer = active.tracer
     attributes, data = batches.attributes_of(columns, rows)
     pieces = writer.line(
         tracer.scope,
@@ -237,8 +277,8 @@ def _write(
         b"%016x" % (tracer.random_bits(64) or 1),
         _NAME,
         _INTERNAL,
-        now,
-        now,
+        time_ns,
+        time_ns,
         (b"[", b",".join((identity.encode(), _KIND, attributes)), b"]"),
     )
     active.writer.write_batch(b"".join(pieces), data, identity, scores)

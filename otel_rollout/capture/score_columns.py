@@ -5,10 +5,11 @@ Arrays are taken as the bytes that they hold. So they cost the trainer's process
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from otel_rollout.otlp.score_columns import Column
 _CODES: Final = {**{code: code for code in "?bBhHiIqQefd"}, "l": "q", "L": "Q"}
 """Format of a buffer → code of its column, on a machine whose ``long`` has 8 bytes."""
 _LONG_BYTES: Final = 8
+_MISSING: Final = frozenset({"NAType", "NaTType", "MaskedConstant"})
+"""Types of the values by which pandas and numpy say that one is missing."""
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f])([0-9a-f])")
 _SAMPLED: Final = 1
 _traceparent = TraceContextTextMapPropagator()
@@ -37,6 +40,17 @@ def is_column(values: Any) -> bool:
     )
 
 
+def is_unordered(values: Any) -> bool:
+    """Return whether an argument has several values that cannot be told by their rows, as an iterator has."""
+    if isinstance(values, (Mapping, Set)):
+        return True
+    return (
+        isinstance(values, Iterable)
+        and not isinstance(values, (str, bytes))
+        and not hasattr(values, "__len__")
+    )
+
+
 def _dimensions(values: Any) -> int | None:
     found = getattr(values, "ndim", None)
     return found if type(found) is int else None
@@ -45,6 +59,8 @@ def _dimensions(values: Any) -> int | None:
 def buffer_of(values: Any) -> tuple[str, bytes] | None:
     """Return code and bytes of a one-dimensional array or tensor of numbers; None for anything else."""
     try:
+        if _has_missing(values):
+            return None
         if hasattr(values, "detach"):  # a tensor; none of these calls changes it
             values = values.detach().cpu()
             if str(values.dtype) in ("torch.bfloat16", "torch.float16"):
@@ -63,6 +79,17 @@ def buffer_of(values: Any) -> tuple[str, bytes] | None:
     return code, view.tobytes()
 
 
+def _has_missing(values: Any) -> bool:
+    """Return whether an array may lack values: one of numpy with a mask, or one of pandas' own types."""
+    if hasattr(values, "mask") and hasattr(values, "filled"):
+        return True
+    return hasattr(values, "isna") and hasattr(values.dtype, "na_value")
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in _MISSING
+
+
 def numbers(field: str, name: str, values: Any) -> Column | None:
     """Return the column of an array of numbers; None for anything else."""
     found = buffer_of(values)
@@ -70,13 +97,16 @@ def numbers(field: str, name: str, values: Any) -> Column | None:
 
 
 def listed(values: Any) -> list[Any]:
-    """Return the values of a column as a list.
+    """Return the values of a column as a list, with None where an array lacks the value.
 
     Raises:
         Exception: of the caller's class.
     """
     if isinstance(values, list):
         return values
+    if hasattr(values, "isna") and _has_missing(values):
+        pairs = zip(values.tolist(), values.isna(), strict=True)
+        return [None if is_missing else value for value, is_missing in pairs]
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
@@ -141,18 +171,19 @@ def _ids_in(id_: Any) -> tuple[bytes, bool]:
     ), context.trace_flags.sampled
 
 
-def tokens(name: str, arrays: Sequence[Any]) -> Column:
-    """Return the column of values per token, an array or None for each row.
+def tokens(name: str, arrays: Sequence[Any]) -> tuple[Column, Any]:
+    """Return the column of values per token, and the first array that is left out, as it holds no numbers.
 
-    Raises:
-        Exception: an array holds no numbers.
+    Args:
+        name: what the values are.
+        arrays: an array or None for each row.
     """
-    buffers = [(None if array is None else _token_buffer(array)) for array in arrays]
+    buffers, bad = converted(arrays, _token_buffer)
     codes = {found[0] for found in buffers if found is not None}
     code = codes.pop() if len(codes) == 1 else "d"
     width = struct.calcsize("<" + code)
     parts = [b"" if found is None else _as_code(code, *found) for found in buffers]
-    return Column(
+    column = Column(
         score_columns.TOKENS,
         name,
         code,
@@ -160,12 +191,13 @@ def tokens(name: str, arrays: Sequence[Any]) -> Column:
         present=bytes(found is not None for found in buffers),
         ends=list(accumulate(len(part) // width for part in parts)),
     )
+    return column, bad
 
 
 def _token_buffer(array: Any) -> tuple[str, bytes]:
     found = buffer_of(array)
     if found is None:
-        values = listed(array)
+        values = [math.nan if _is_missing(value) else value for value in listed(array)]
         found = "d", struct.pack(f"<{len(values)}d", *values)
     return found
 
@@ -188,7 +220,7 @@ def converted(values: Sequence[Any], convert: Convert) -> tuple[list[Any], Any]:
     bad = None
     for value in values:
         try:
-            found.append(None if value is None else convert(value))
+            found.append(None if _is_missing(value) else convert(value))
         except Exception as error:  # noqa: BLE001 - raised by a method of the value
             pass_on(error)
             bad = value if bad is None else bad

@@ -71,6 +71,12 @@ def rows_of(
     if any(value is not None and value is not False for value in named.values()):
         warn_once(_NAMED_TWICE)
         return None
+    if captured.is_unordered(trajectory):
+        shown = type(trajectory).__name__
+        warn_once(
+            f"score_batch() recorded nothing: trajectory= is a {shown}; give a list of ids", f"ids {shown}"
+        )
+        return None
     ids = trajectory if captured.is_column(trajectory) else [trajectory] * size
     column, known, recorded = captured.trace_ids(ids)
     excluded = {

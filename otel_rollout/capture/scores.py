@@ -214,13 +214,18 @@ def _score_value(name: object, value: Any) -> Score | None:
         return None
 
 
-def is_score_name(name: object, function: str) -> TypeGuard[str]:
-    """Return whether a score may have a name; warn if not."""
+def is_score_name(name: object, function: str, result: str = "recorded nothing") -> TypeGuard[str]:
+    """Return whether a score may have a name; warn with what the function did if not."""
     if isinstance(name, str) and 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
         return True
-    shown = f"a text of {len(name)} characters" if isinstance(name, str) else f"a {type(name).__name__}"
+    shown = (
+        f"a text of {len(name)} characters, {name[:_SHOWN_CHARS]!r}"
+        if isinstance(name, str)
+        else f"a {type(name).__name__}"
+    )
+    subject = "name=" if function == "score" else "its name"
     warn_once(
-        f"{function}() recorded nothing: name= is {shown}; give a text of 1 to "
+        f"{function}() {result}: {subject} is {shown}; give a text of 1 to "
         f'{semconv.MAX_SCORE_NAME_CHARS} characters, as in score("reward", 1.0)',
         once_for=f"{function} name {type(name)} {not name}",
     )

@@ -22,9 +22,11 @@ from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.otlp import evaluations, score_columns, writer
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.scan import StepKey, step_of
-from otel_rollout.otlp.score_columns import Column
+from otel_rollout.otlp.score_columns import Column, Unpacked
 
 SPAN_NAME: Final = "score batch"
+ROW_NS: Final = 1000
+"""Nanoseconds between the rows of one trajectory; backends keep times in microseconds."""
 _HEAD: Final = writer.head_of(semconv.SCORE_BATCH_DATA) + b'{"bytesValue":"'
 _TAIL: Final = b'"}}'
 _SPANS: Final = b'"spans":['
@@ -40,6 +42,7 @@ _IDENTITY: Final = {
     score_columns.ROLLOUT_N: semconv.ROLLOUT_N,
     score_columns.VALIDATE: semconv.VALIDATE,
 }
+_NAMING: Final = {score_columns.TRACE, *_IDENTITY}
 _KIND: Final = writer.attribute(semconv.SPAN_KIND, semconv.KIND_EVALUATOR)
 _OUTPUT_TYPE: Final = writer.attribute(semconv.OUTPUT_MIME_TYPE, semconv.JSON_MIME_TYPE)
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error)
@@ -138,13 +141,13 @@ class ScoreBatch:
     def __init__(self, line: bytes) -> None:
         (span,) = spans_of_json(orjson.loads(line))
         self._begin = line[: line.index(_SPANS) + len(_SPANS)]
-        self._time = span.start_ns
         self._seed = bytes.fromhex(span.trace_id + span.span_id)
         attributes = _attributes_of(span)
         data = base64.b64decode(attributes.pop(semconv.SCORE_BATCH_DATA), validate=True)
         self._rows, columns = score_columns.unpack(attributes, data)
         self._scores = [column for column in columns if column.field == score_columns.SCORE]
         self._others = [column for column in columns if column.field != score_columns.SCORE]
+        self._times = list(_times(self._others, self._rows, span.start_ns))
         self._names = [(writer.json_string(f"score {column.name}"), column.name) for column in self._scores]
         self._known = [
             writer.attribute(key, attributes[key])
@@ -218,11 +221,20 @@ class ScoreBatch:
                 blake2b(key, digest_size=8).hexdigest().encode(),
                 span_name,
                 _INTERNAL,
-                self._time,
-                self._time,
+                self._times[number],
+                self._times[number],
                 (b"[", b",".join(attributes), tokens, b"]"),
             )
         )
+
+
+def _times(columns: Sequence[Unpacked], rows: int, time_ns: int) -> Iterator[int]:
+    """Yield the time of each row; of several rows of a trajectory, the last one's scores are the newest."""
+    named = [column.values for column in columns if column.field in _NAMING]
+    before: Counter[tuple[Any, ...]] = Counter()
+    for row in zip(*named, strict=True) if named else [()] * rows:
+        yield time_ns + before[row] * ROW_NS
+        before[row] += 1
 
 
 def _score(value: Any) -> evaluations.Value:

@@ -84,6 +84,24 @@ def test_a_batch_is_one_line_and_reads_as_the_scores_of_a_loop(lines):
     assert sorted(found_in(batch_lines), key=repr) == sorted(expected, key=repr)
 
 
+def test_the_last_row_of_a_trajectory_is_its_newest_in_a_batch_of_any_size(lines, monkeypatch):
+    """A row per turn: each name has the last turn's score, also where the batch takes several lines."""
+    monkeypatch.setattr("otel_rollout.capture.score_batch._LINE_BYTES", 100)
+    id_ = f"00-{'a' * 32}-{'b' * 16}-01"
+    score_batch({"a": np.arange(50), "b": [str(row) for row in range(50)]}, trajectory=[id_] * 50)
+    recorded = lines()
+    assert len(recorded) > 1
+    times: dict[str, list[tuple[int, float]]] = {"score a": [], "score b": []}
+    for line in reversed(recorded):
+        for span in (span for each in expanded(line) for span in spans_of(each)):
+            times[span.name].append(
+                (span.start_time, float(span.attributes[semconv.OUTPUT_VALUE].strip('"')))
+            )
+    for known in times.values():
+        assert [value for _, value in sorted(known)] == list(range(50))
+        assert len({time // 1000 for time, _ in known}) == 50
+
+
 def attributes_without_ids(line: bytes) -> list[tuple[str, dict[str, Any], Any, Any]]:
     return [
         (span.name, dict(span.attributes or {}), span.resource, span.parent and span.parent.span_id)
@@ -166,6 +184,108 @@ def test_what_is_wrong_is_left_out_and_the_rest_is_recorded(lines, caplog):
         ("odd", 2.0, 2, "7"),
     ]
     assert len(caplog.records) == 6
+
+
+class Raising:
+    """A column of three rows of which one method raises."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def _of(self, method: str, result: Any) -> Any:
+        if method == self._method:
+            raise RuntimeError("no")
+        return result
+
+    def __len__(self) -> int:
+        return int(self._of("len", 3))
+
+    def tolist(self) -> list[float]:
+        return list(self._of("tolist", [1.0] * 3))
+
+    @property
+    def ndim(self) -> int:
+        return int(self._of("ndim", 1))
+
+
+def bad_columns() -> list[Any]:
+    torch = pytest.importorskip("torch")
+    return [
+        torch.ones(3, device="meta"),
+        torch.ones(3).to_sparse(),
+        *map(Raising, ("len", "tolist", "ndim")),
+        [10**400, 1, 2],
+    ]
+
+
+@pytest.mark.parametrize("column", range(6))
+def test_a_column_that_cannot_be_read_is_left_out_alone(lines, caplog, column):
+    """One warning names it, be it scores or comments; the other columns are recorded."""
+    bad = bad_columns()[column]
+    score_batch({"bad": bad, "good": [1, 2, 3]}, step=1, sample_index=[1, 2, 3])
+    if column < 5:
+        score_batch({"c": [4, 5, 6]}, step=1, sample_index=[1, 2, 3], comments={"c": bad})
+    found = [each[:2] for each in found_in(lines())]
+    assert found == [("good", 1.0), ("good", 2.0), ("good", 3.0)] + [("c", 4.0), ("c", 5.0), ("c", 6.0)] * (
+        column < 5
+    )
+    named = ["'bad'", "'c'"][: 1 + (column < 5)]
+    assert [name in record.message for name, record in zip(named, caplog.records, strict=True)] == [
+        True
+    ] * len(named)
+
+
+def missing_columns() -> list[Any]:
+    pandas = pytest.importorskip("pandas")
+    masked = np.ma.MaskedArray([1.0, 999.0, 3.0], mask=[False, True, False])
+    whole = pandas.Series([1, None, 3], dtype="Int64")
+    return [masked, list(masked), whole, whole.array, [1, pandas.NA, 3], whole.astype("Float64")]
+
+
+@pytest.mark.parametrize("column", range(6))
+def test_values_that_an_array_lacks_are_missing(lines, caplog, column):
+    """Of numpy's masked arrays and of pandas' own types; NaN of a float column is a value."""
+    scores = {"a": missing_columns()[column], "b": np.array([math.nan, 1.0, 2.0])}
+    score_batch(scores, step=1, sample_index=[1, 2, 3])
+    found = [(name, value, row) for name, value, _, row, *_ in found_in(lines()) if name == "a"]
+    assert found == [("a", 1.0, 1), ("a", 3.0, 3)]
+    assert caplog.records == []
+
+
+def test_a_token_without_value_is_null_and_a_bad_row_is_left_out(fresh_process, tmp_path, caplog):
+    """The other trajectories keep their values per token; one warning names them."""
+    otel_rollout.configure(
+        training_tokens=True, exporters=["spool"], keep=True, spool_dir=str(tmp_path / "s")
+    )
+    masked = np.ma.MaskedArray([0.5, 999.0], mask=[False, True])
+    arrays = [[0.25, None, 1.0], ["bad"], masked, np.array([2.0], np.float32), None]
+    score_batch({}, step=1, sample_index=np.arange(5), token_values={"logprob": arrays})
+    otel_rollout.shutdown(60)
+    written = [line for path in segments_below(tmp_path / "s") for line in lines_of(path) if is_batch(line)]
+    spans = [span for line in written for each in expanded(line) for span in spans_of(each)]
+    found = {
+        span.attributes[semconv.SAMPLE_INDEX]: orjson.loads(span.attributes["rollout.tokens.logprob"])
+        for span in spans
+    }
+    assert found == {0: [0.25, None, 1.0], 2: [0.5, None], 3: [2.0]}
+    assert ["'logprob'" in record.message for record in caplog.records] == [True]
+
+
+def test_a_name_that_is_left_out_is_named(lines, caplog):
+    """The warning does not say that nothing is recorded."""
+    score_batch({"x" * 251: [1.0], "good": [2.0]}, step=1, sample_index=[1])
+    assert [each[0] for each in found_in(lines())] == ["good"]
+    (record,) = caplog.records
+    assert "left out a score" in record.message
+    assert "xxx" in record.message
+
+
+@pytest.mark.parametrize("ids", [iter(["a"]), {"a": 1}, {"a"}])
+def test_trajectories_that_are_no_list_are_refused_with_one_warning(lines, caplog, ids):
+    """Their order would not be that of the scores."""
+    score_batch({"a": [1.0]}, trajectory=ids)
+    assert lines() == []
+    assert ["give a list of ids" in record.message for record in caplog.records] == [True]
 
 
 def test_trajectories_that_are_unknown_or_unrecorded_are_counted(lines):

@@ -130,7 +130,7 @@ def test_scores_by_id_are_below_their_trajectories():
 
 def test_values_per_token_are_attributes_of_one_score():
     """A number that JSON lacks is null; a trajectory without values has none."""
-    tokens = captured.tokens("logprob", [[0.5, math.nan, -math.inf], None, []])
+    tokens, _ = captured.tokens("logprob", [[0.5, math.nan, -math.inf], None, []])
     count = Column("score", "training_tokens", "q", struct.pack("<3q", 3, 0, 0), b"\1\0\1")
     other = Column("score", "reward", "d", struct.pack("<3d", 1, 2, 3))
     lines = list(score_batch.expanded(line_of([tokens, count, other], 3)))
@@ -146,6 +146,22 @@ def test_values_per_token_are_attributes_of_one_score():
         ("score training_tokens", "[]"),
         ("score reward", None),
     ]
+
+
+@given(st.lists(ROW, min_size=1, max_size=12))
+def test_of_several_rows_of_a_trajectory_the_last_is_the_newest(rows):
+    """By a microsecond at least, which all readers tell apart; the first row has the time of the batch."""
+    newest: dict[tuple, int] = {}
+    for line in score_batch.expanded(batch_of(rows)):
+        for span in spans_of(line):
+            known = span.attributes or {}
+            if evaluations.recorded_in(known, 0) is None:
+                continue
+            key = known[semconv.STEP], known[semconv.SAMPLE_INDEX], span.name
+            assert span.start_time == span.end_time
+            assert span.start_time - newest.get(key, 0) >= 1000
+            assert 1000 <= span.start_time < 1000 + 1000 * len(rows)
+            newest[key] = span.start_time
 
 
 def test_steps_of_a_batch_are_counted():

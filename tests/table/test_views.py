@@ -310,6 +310,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any
     again += [by_identity("f1", 0.7), by_identity("f2", 0.8, rollout_n=9), root("3", rollout_n=3)]
     again += [by_identity("f3", 0.9, rollout_n=3), by_identity("f4", 1.0, rollout_n=None)]
     again += outcome({"trained": False, "trained_reward": 0.5, "advantage": math.nan}, rollout_n=3)
+    again += outcome({"trained_tokens": 2.0**63, "logprob_diff_turn": 1.5}, rollout_n=3)
     for number in (7, 8):
         store.append([batch_of(again)], "again", number)
     table = open_table(str(path))
@@ -324,6 +325,20 @@ def test_duckdb_gives_the_same_rows(engines: tuple[RolloutTable, Any], view: str
     ours = pa.table(table.sql(sql).arrow()).to_pylist()
     assert ours
     assert _rounded(duckdb.sql(sql).to_arrow_table().to_pylist()) == _rounded(ours)
+
+
+def test_counts_that_are_no_integers_of_64_bits_are_null(tmp_path: Path) -> None:
+    """One such score breaks no other row; the largest integer that a float holds is kept."""
+    counts = {"trained_tokens": 2.0**63, "trained_step": -(2.0**64), "logprob_diff_token": 0.5}
+    last = {"trained_tokens": 2.0**63 - 1024, "trained_step": -(2.0**63), "logprob_diff_turn": 3.0}
+    rows = [root("1"), root("2", rollout_n=1), *outcome(counts), *outcome(last, rollout_n=1)]
+    columns = "trained_tokens, trained_step, mismatch_token, mismatch_turn"
+    store = written(tmp_path / "table", rows)
+    found = asked(store, f"SELECT {columns} FROM training ORDER BY rollout_n")
+    assert [tuple(each.values()) for each in found] == [
+        (None, None, None, None),
+        (2**63 - 1024, -(2**63), None, 3),
+    ]
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -101,7 +101,7 @@ _FIGURES: Final = f"""
 SELECT
   validate, step, count(coalesce(reason, CASE WHEN trained THEN '' END)) AS known,
   count(*) FILTER (WHERE trained) AS trained,
-  CAST(sum(trained_tokens) AS BIGINT) AS tokens, count(advantage) AS advantages,
+  TRY_CAST(sum(CAST(trained_tokens AS DOUBLE)) AS BIGINT) AS tokens, count(advantage) AS advantages,
   avg(abs(advantage)) AS advantage_magnitude, count(reward_difference) AS rewards_compared,
   count(*) FILTER (WHERE {DIFFERS}) AS rewards_differing, avg(trained_reward) AS reward_mean,
   max(abs(reward_difference)) AS reward_difference,

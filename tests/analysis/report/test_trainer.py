@@ -60,6 +60,14 @@ def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
     assert step.policy_lag.mean == 3.0
 
 
+def test_tokens_that_do_not_fit_are_no_figure(tmp_path: Path) -> None:
+    """Neither a number of tokens beyond 64 bits nor a sum of such numbers ends the report."""
+    rows = [row for n in range(4) for row in trained(n, 3, {"trained_tokens": 2.0**62})]
+    rows += [row for n in range(2) for row in trained(n + 4, 4, {"trained_tokens": 2.0**63 * n + 7})]
+    figures = [step.trainer for step in report(tmp_path, *rows).steps]
+    assert [each and each.tokens for each in figures] == [None, 7]
+
+
 def test_step_that_no_trainer_has_scored_has_no_figures_of_it(tmp_path: Path) -> None:
     """A reward and a version of the weights are of the rollout."""
     (step,) = report(tmp_path, *trained(0, 1, policy_version_min=0)).steps
