@@ -160,7 +160,8 @@ ROWS: dict[str, Callable[[Any], bool]] = {
         == (0.5, "0.5", "EVALUATOR")
     ),
     "a score of training: `advantage`, `return`, `trained`, `trained_reward`, `trained_step`, "
-    "`trained_tokens`, `training_tokens`, `kl_penalty`, `policy_lag`, `importance_ratio`, `logprob_diff_…`": lambda trace: (
+    "`trained_tokens`, `training_tokens`, `kl_penalty`, `policy_lag`, `importance_ratio`, "
+    "`logprob_diff_…`": lambda trace: (
         feedback(trace, "advantage").value == -0.5 and "advantage" not in trace.info.tags
     ),
     "comment of a score": lambda trace: feedback(trace).rationale == "half right",

@@ -1,8 +1,8 @@
 -- What training made of each trajectory, by the scores that base/training_scores.py names. In a run without the
 -- trainer's lag, the lag is the step less the version of the weights that made the first tokens. A trajectory that
 -- ended well is passed over if the trainer named others of its step: in the newest step that it named, scores may
--- follow while any trajectory of the run is running. A step, turn or
--- number of tokens that is no integer of 64 bits is null.
+-- follow while any trajectory of the run is running. A step, turn or number of tokens that is no integer of 64 bits
+-- is null.
 WITH outcomes AS (
   SELECT
     trace_id,

@@ -46,7 +46,7 @@ def test_planted_fault_is_found_where_it_begins(tmp_path: Path, fault: str) -> N
     begin = planted((fault,), _SHAPE.steps).begins[fault]
     assert finding.steps
     assert min(finding.steps) >= begin
-    assert finding.evidence
+    assert finding.evidence or fault == "scores_unresolved"  # such scores belong to no trajectory
     assert {int(path.split("/")[0]) for path in finding.evidence} <= set(finding.steps)
 
 
