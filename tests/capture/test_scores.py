@@ -131,8 +131,8 @@ def test_value_that_is_no_score_is_refused_with_a_warning(recorded, caplog, monk
     [
         (5, "a int"),
         (None, "a NoneType"),
-        ("", "a text of 0 characters"),
-        ("n" * 251, "a text of 251 characters"),
+        ("", "a text of 0 characters, ''"),
+        ("n" * 251, f"a text of 251 characters, '{'n' * 60}'"),
     ],
 )
 def test_invalid_score_name_is_refused_with_a_warning(recorded, caplog, monkeypatch, name, shown):
