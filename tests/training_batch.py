@@ -57,3 +57,11 @@ def expected(scores: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
                 given = plain if isinstance(plain, bool) else float(plain)
                 found.setdefault((f"uid-{row // 4}", row % 4), {})[name] = given
     return found
+
+
+def newest(early: dict[str, Any], late: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return what a target shall have after both batches: of each name the later value."""
+    values = expected(early)
+    for trajectory, newer in expected(late).items():
+        values[trajectory] |= newer
+    return values

@@ -65,9 +65,7 @@ def test_each_value_of_each_trajectory_is_in_the_table(
                 check=True,
                 timeout=200,
             )
-    values = training_batch.expected(early)
-    for key, newer in training_batch.expected(late).items():
-        values[key] |= newer
+    values = training_batch.newest(early, late)
     for row, array in enumerate(ARRAYS):
         values[f"uid-{row // 4}", row % 4]["training_tokens"] = float(len(array))
     assert newest_in(table) == values

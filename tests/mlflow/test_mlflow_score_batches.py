@@ -34,9 +34,7 @@ def test_each_value_of_each_trajectory_is_feedback(fresh_process, tmp_path, uri,
     wait_for(lambda: otel_rollout.status().exporters["mlflow"].delivered > 2 * SIZE, 300, "delivery")
     training_batch.record_batch(late)
     report = otel_rollout.shutdown(300)
-    values = training_batch.expected(early)
-    for key, newer in training_batch.expected(late).items():
-        values[key] |= newer
+    values = training_batch.newest(early, late)
     for row in range(SIZE):
         values[f"uid-{row // 4}", row % 4]["training_tokens"] = float(row)
     found = found_in(uri, project)

@@ -39,9 +39,7 @@ def test_each_value_of_each_trajectory_is_feedback(fresh_process, tmp_path, weav
     wait_for(lambda: otel_rollout.status().exporters["weave"].delivered > 2 * SIZE, 300, "delivery")
     training_batch.record_batch(late)
     report = otel_rollout.shutdown(300)
-    values = training_batch.expected(early)
-    for key, newer in training_batch.expected(late).items():
-        values[key] |= newer
+    values = training_batch.newest(early, late)
     found = found_in(weave, project)
     assert found == values
     assert all(isinstance(scores["trained"], bool) for scores in found.values())
