@@ -25,19 +25,28 @@ class Identity(NamedTuple):
     validate: bool = False
 
 
-def group_size(config: Any, validate: bool) -> int:
-    """Return the configured number of trajectories per prompt; 0 if unknown."""
+def group_size(configured: Any, validate: bool) -> int:
+    """Return the configured number of trajectories per prompt; 0 if unknown.
+
+    Args:
+        configured: verl's worker or manager of agent loops.
+        validate: whether the prompts are validated.
+    """
     try:
-        rollout = config.actor_rollout_ref.rollout
+        rollout = configured.config.actor_rollout_ref.rollout
         return int(rollout.val_kwargs.n if validate else rollout.n)
     except Exception:  # noqa: BLE001 - another version's configuration
         return 0
 
 
-def samples_greedily(config: Any) -> bool:
-    """Return whether all training rollouts are greedy, so that a baseline cannot be told from them."""
+def samples_greedily(configured: Any) -> bool:
+    """Return whether all training rollouts are greedy, so that a baseline cannot be told from them.
+
+    Args:
+        configured: verl's worker or manager of agent loops.
+    """
     try:
-        return bool(config.actor_rollout_ref.rollout.temperature == 0)
+        return bool(configured.config.actor_rollout_ref.rollout.temperature == 0)
     except Exception:  # noqa: BLE001 - another version's configuration
         return True
 

@@ -73,7 +73,7 @@ def _telling_column(columns: Any) -> str | None:
 def _identities(manager: Any, prompts: Any, validate: bool, greedy: list[bool]) -> list[Identity]:
     """Return the identities that the workers give to the rows."""
     columns, step = prompts.non_tensor_batch, plain(prompts.meta_info.get("global_steps", -1))
-    siblings = identities.group_size(manager.config, validate)
+    siblings = identities.group_size(manager, validate)
     size = len(prompts)
     part = -(-size // max(1, len(manager.agent_loop_workers)))
     indices = list(map(plain, columns.get("index", [row % part for row in range(size)])))
@@ -91,7 +91,7 @@ def _identities(manager: Any, prompts: Any, validate: bool, greedy: list[bool]) 
 def _greedy(manager: Any, prompts: Any) -> list[bool]:
     """Return which rows are greedy baselines."""
     sampled = prompts.non_tensor_batch.get("__do_sample__")
-    if sampled is None or identities.samples_greedily(manager.config):
+    if sampled is None or identities.samples_greedily(manager):
         return [False] * len(prompts)
     return [not bool(value) for value in sampled]
 

@@ -101,7 +101,7 @@ def _start(
         extra: dict[str, Any] = {
             semconv.AGENT_NAME: kwargs.get("agent_name"),
             semconv.GROUP_ID: kwargs.get("uid"),
-            semconv.GROUP_SIZE: identities.group_size(worker.config, bool(trajectory["validate"])) or None,
+            semconv.GROUP_SIZE: identities.group_size(worker, bool(trajectory["validate"])) or None,
             identities.BASELINE: is_baseline or None,
         }
         return otel_rollout.rollout_trace_attr(
@@ -131,7 +131,7 @@ def _is_wanted(trajectory: Any, kwargs: dict[str, Any]) -> bool:
 
 def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any], *, is_baseline: bool = False) -> Any:
     """Return the trajectory's index in its group, from 0."""
-    siblings = identities.group_size(worker.config, bool(trajectory["validate"]))
+    siblings = identities.group_size(worker, bool(trajectory["validate"]))
     if is_baseline:
         return siblings + int(kwargs.get("session_id", 0))
     if "session_id" in kwargs:
@@ -149,7 +149,7 @@ def _is_baseline(worker: Any, sampling_params: Any, trajectory: Any) -> bool:
         not trajectory["validate"]
         and isinstance(sampling_params, dict)
         and sampling_params.get("temperature") == 0
-        and not identities.samples_greedily(worker.config)
+        and not identities.samples_greedily(worker)
     )
 
 

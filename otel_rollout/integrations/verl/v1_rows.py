@@ -23,9 +23,9 @@ def note_prompts(manager: Any, prompts: Any, chosen: frozenset[Any] | None) -> N
         chosen: indices of the samples that are recorded; None for all.
     """
     validate = bool(prompts["validate"]) if "validate" in prompts else False
-    step, siblings = plain(prompts["global_steps"]), identities.group_size(manager.config, validate)
+    step, siblings = plain(prompts["global_steps"]), identities.group_size(manager, validate)
     sampled: Iterable[Any] = [True] * len(prompts)
-    if "__do_sample__" in prompts and not validate and not identities.samples_greedily(manager.config):
+    if "__do_sample__" in prompts and not validate and not identities.samples_greedily(manager):
         sampled = prompts["__do_sample__"]
     for uid, index, is_sampled in zip(prompts["uid"], prompts["index"], sampled, strict=True):
         sample = plain(index)
