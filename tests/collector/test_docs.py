@@ -33,6 +33,7 @@ def test_the_first_five_minutes_end_with_traces_in_a_stack(collector, tmp_path):
         "COLLECTOR_METRICS_PORT": str(free_port()),
         "COLLECTOR_STORAGE": str(tmp_path / "storage"),
         "SPANS_FILE": str(tmp_path / "spans.jsonl"),
+        "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "rollouts"),  # else it is made in the checkout
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{http}",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
