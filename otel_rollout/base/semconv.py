@@ -100,8 +100,8 @@ ENGINE_PHASE: Final = "rollout.engine.phase"
 """str. On a span below the engine's: ``queue``, ``prefill`` or ``decode``, which is the span's name too
 (:mod:`otel_rollout.otlp.engine_phases`)."""
 LATENCY_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105 - no password
-"""float. Seconds from the request's arrival in the engine to its first token. On the engine's span, as the next
-ones; not in the convention, but vLLM's names."""
+"""float. Seconds from the request's arrival in the engine to its first token. On the engine's span, as the
+next ones; vLLM's names, not the convention's."""
 LATENCY_TOTAL: Final = "gen_ai.latency.e2e"
 """float. Seconds from the request's arrival to its last token."""
 LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"

@@ -1,8 +1,8 @@
-"""Make the phases of a request in an inference engine: queue, prefill and decode, as spans below the engine's.
+"""Make spans of the phases of a request in an inference engine: queue, prefill and decode.
 
 vLLM says how long each phase took, as attributes of the request's span, and not when it began. The first token
-is the only event with a known distance from the span's start, so the phases are placed around it: decode begins
-there, prefill ends there, and the queue ends where prefill begins.
+is the only event with a known distance from the span's start, so the phases are placed around it: decode
+begins there, prefill ends there, and the queue ends where prefill begins.
 """
 
 from __future__ import annotations
