@@ -14,8 +14,9 @@ def make_tiny_model(folder: Path) -> Path:
     The weights are equal in each call. The global random state is as it was.
     """
     import torch
-    from otel_rollout_demo.tokenizer import load_tokenizer
     from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from otel_rollout_demo.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer()
     config = Qwen2Config(
