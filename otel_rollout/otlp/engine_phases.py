@@ -1,16 +1,16 @@
 """Make spans of the phases of a request in an inference engine: queue, prefill and decode.
 
 vLLM says how long each phase took, as attributes of the request's span, and not when the phase began. The
-first token has a known distance from the request's arrival, which is the span's start. So the phases are placed
-around the first token: prefill ends there, and decode begins there.
+first token has a known distance from the request's arrival, which is the span's start. So the phases are
+placed around the first token: prefill ends there, and decode begins there.
 
-Two clocks are involved. The engine's core measures the phases. Its front end measures arrival, first token and
-end, and learns of a token later than the core. So phases may reach past the end; they may begin before the
-arrival if the front end's clock was set. Such phases are moved together until they lie inside, or begin at the
-arrival. Their lengths stay the engine's.
+Two clocks are involved. The engine's core measures the phases. Its front end measures arrival, first token
+and end, and learns of a token later than the core. So phases may reach past the end; they may begin before
+the arrival if the front end's clock was set. Such phases are moved together until they lie inside, or begin
+at the arrival. Their lengths stay the engine's.
 
-Versions of vLLM differ in the times that they say. A phase is made if its time is known, and the times of all
-phases before it.
+Versions of vLLM differ in the times that they say. A phase is made if its time is known, and the times of
+all phases before it.
 """
 
 from __future__ import annotations
