@@ -50,7 +50,7 @@ def sums(server: Server) -> dict[str, float]:
 def test_each_of_200_concurrent_requests_joins_its_call_with_the_engines_times(
     run: Run, engine: Engine
 ) -> None:
-    """Each span is below the call whose response has its request's id; its times are those of the response."""
+    """Each span is below the call whose response has its request's id, and has the response's times."""
     before = sums(engine.server)
     asyncio.run(roll_out(f"{engine.server.url}/v1/chat/completions"))
     after = sums(engine.server)
@@ -71,7 +71,7 @@ def test_each_of_200_concurrent_requests_joins_its_call_with_the_engines_times(
 
 
 def _differences(request: Joined) -> list[float]:
-    """Check that a request's span is that of its call; return how much its phases differ from the response."""
+    """Check that a request's span is that of its call; return by how much its times differ."""
     assert request.call is not None
     response, attributes = request.call.output, request.engine.attributes
     assert attributes["gen_ai.request.id"] == response["id"]
