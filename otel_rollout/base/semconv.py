@@ -93,6 +93,26 @@ go on with other weights. Its attributes: ``gen_ai.usage.output_tokens``, the nu
 NUM_PREEMPTED: Final = "rollout.num_preempted"
 """int. Number of times the engine preempted the request. On model calls."""
 
+# --- Inference engines: names of vLLM's span, and our names of its phases ----------------------------------
+ENGINE_REQUEST: Final = "llm_request"
+"""Name of the span of one request in the engine, as vLLM names it. Its parent is the model call."""
+ENGINE_PHASE: Final = "rollout.engine.phase"
+"""str. On a span below the engine's: ``queue``, ``prefill`` or ``decode``, which is the span's name too
+(:mod:`otel_rollout.otlp.engine_phases`)."""
+LATENCY_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105 - no password
+"""float. Seconds from the request's arrival in the engine to its first token. On the engine's span, as the
+next ones; vLLM's names, not the convention's."""
+LATENCY_TOTAL: Final = "gen_ai.latency.e2e"
+"""float. Seconds from the request's arrival to its last token."""
+LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"
+"""float. Seconds from the request's arrival in the scheduler's queue until it was first scheduled."""
+LATENCY_PREFILL: Final = "gen_ai.latency.time_in_model_prefill"
+"""float. Seconds from the first scheduling to the first token."""
+LATENCY_DECODE: Final = "gen_ai.latency.time_in_model_decode"
+"""float. Seconds from the first token to the last one."""
+LATENCY_INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
+"""float. Seconds of prefill and decode."""
+
 # --- Token ids (ours) --------------------------------------------------------------------------------------
 TOKENIZER: Final = "rollout.tokenizer"
 """str. Name, in the node directory, of the tokenizer with which the forwarder detokenizes the span's token
