@@ -1,5 +1,4 @@
-"""Different spans of a trace that have one id: both are recorded, under ids that stay when they are sent
-again."""
+"""Two spans of a trace with one id: both are recorded, under ids that stay when they are sent again."""
 
 from __future__ import annotations
 
