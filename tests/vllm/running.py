@@ -40,7 +40,7 @@ def run(program: str, *arguments: str, place: Path, traced: bool = True, **varia
         **kept,
         **ENGINE,
         # The autoload of this checkout, not that of the environment.
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "autoload"), str(ROOT), site]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "autoload"), str(ROOT), str(ROOT / "examples"), site]),
         "OTEL_ROLLOUT_SPOOL_DIR": str(place / "spool"),
         "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_ROLLOUT_PROJECT": "vllm",

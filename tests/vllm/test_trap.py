@@ -9,9 +9,7 @@ import pytest
 from tests.vllm import running
 from tests.vllm.tiny_model import make_tiny_model
 
-WARNING = (
-    "vLLM's engine will die at its first request: otlp_traces_endpoint is set, and disable_log_stats is True"
-)
+WARNING = "vLLM's engine will die at its first request: otlp_traces_endpoint is set"
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +41,9 @@ def test_request_that_kills_the_engine_is_an_error(place: Path) -> None:
     assert request.span.status.code == 2
     assert request.attributes["error.type"] == "AssertionError"
     assert request.scope == "otel_rollout"
+
+
+def test_ids_that_repeat_are_said(place: Path) -> None:
+    """vLLM has seeded this process, and its own tracer provider draws ids from what it seeded."""
+    said = (place / "output.txt").read_text()
+    assert said.count("vLLM has set the seed 0 for Python's random numbers in this process") == 1
