@@ -99,7 +99,7 @@ def _aborting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _abort(processor: Any, aborted: Iterable[str]) -> None:
-    requests = process.engine_requests.get(processor)
+    requests = process.engine_requests.get(processor) or {}
     for request_id in aborted if requests else ():
         request = requests.pop(request_id, None)
         if request is not None:
