@@ -99,6 +99,15 @@ def test_aborted_request_is_an_error_with_what_is_known(run: Run, name: str) -> 
     assert request.scope == "otel_rollout"
 
 
+def test_request_that_a_pause_ends_is_no_error(run: Run) -> None:
+    """verl pauses the engine to update weights, and goes on with the answer later; so vLLM's own spans say."""
+    (request,) = run.requests("pause")
+    assert request.span.status.code == 0
+    assert request.attributes["gen_ai.usage.completion_tokens"] == run.account["pause"]
+    assert 0 < run.account["pause"] < 300
+    assert tree(run.trees["pause"]) == {"pause": [REQUEST]}
+
+
 def test_request_of_an_engine_that_dies_is_an_error(run: Run) -> None:
     """The caller gets vLLM's exception unchanged."""
     assert run.account["die"] == "EngineDeadError"
