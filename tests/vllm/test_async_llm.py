@@ -10,7 +10,6 @@ import pytest
 
 from tests.spool_reader import Recorded, read_trajectories, tree
 from tests.vllm import running
-from tests.vllm.tiny_model import make_tiny_model
 
 PHASES = ["queue", "prefill", "decode"]
 REQUEST = {"llm_request": PHASES}
@@ -39,10 +38,10 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run the program, which starts two engines: some two minutes."""
     place = tmp_path_factory.mktemp("ray")
-    return Run(place, make_tiny_model(place / "model"))
+    return Run(place, tiny_model)
 
 
 def test_example_has_the_engines_request_below_each_model_call(run: Run) -> None:
