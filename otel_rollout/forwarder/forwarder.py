@@ -22,6 +22,7 @@ from otel_rollout.forwarder import compaction
 from otel_rollout.forwarder.crash_recovery import CrashRecovery
 from otel_rollout.forwarder.dead_letters import rejected_file
 from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
+from otel_rollout.forwarder.engine_joins import EngineJoins
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.lock import ForwarderLock
@@ -77,6 +78,7 @@ class Forwarder:
         self._recovery = CrashRecovery(node_dir)
         self._deliveries: list[Delivery] = []
         self._tail_sampling: TailSampling | None = None
+        self._joins: EngineJoins | None = None
         self._curves: StepCurves | None = None
 
     def run(self) -> None:
@@ -95,7 +97,9 @@ class Forwarder:
         """Run deliveries to their end; return False if a target stayed unavailable."""
         self._deliveries = self._started_deliveries()
         if self._settings.outcome_keep and self._deliveries:
-            self._tail_sampling = TailSampling(self._node_dir, self._settings, self._lock.is_current)
+            self._tail_sampling = TailSampling(
+                self._node_dir, self._settings, self._lock.is_current, self._joins
+            )
             self._tail_sampling.start()
         try:
             is_finished = self._follow()
@@ -107,6 +111,8 @@ class Forwarder:
             if self._tail_sampling is not None:
                 self._tail_sampling.stop(_STOP_TIMEOUT)
                 self._tail_sampling = None
+            if self._joins is not None:
+                self._joins.stop(_STOP_TIMEOUT)
         if is_finished and self._lock.is_current() and not self._lock.is_requested():
             self._clean_up(at_end=True)
         return is_finished
@@ -116,9 +122,11 @@ class Forwarder:
         ledger = Ledger(self._node_dir)
         ledger.forget_failures()
         self._lock.publish_access(access_in(os.environ))
+        self._joins = EngineJoins(self._node_dir, self._lock.is_current, ledger.has_engine_lines())
+        self._joins.start()
         lines = _line_cache(self._node_dir, self._settings)
         is_tail_sampled = bool(self._settings.outcome_keep)
-        options = DeliveryOptions(self._settings.project_name, is_tail_sampled)
+        options = DeliveryOptions(self._settings.project_name, is_tail_sampled, self._joins)
         deliveries = []
         exporters = {}
         for name, exporter_options in self._settings.exporters.items():
@@ -173,9 +181,10 @@ class Forwarder:
                 replace_unreadable(self._node_dir)
                 last_cleanup = time.monotonic()
             writers = self._recovery.run()
-            if self._tail_sampling is not None:
-                self._tail_sampling.is_over = writers.dead_are_complete and not writers.any_alive
-            is_delivered = writers.dead_are_complete and not writers.any_alive and self._is_settled()
+            is_over = writers.dead_are_complete and not writers.any_alive
+            for reader in filter(None, (self._tail_sampling, self._joins)):
+                reader.is_over = is_over
+            is_delivered = is_over and self._is_settled()
             is_complete = is_delivered if self._curves is None else self._curves.note_over(is_delivered)
             if writers.any_alive:
                 last_alive = time.monotonic()
