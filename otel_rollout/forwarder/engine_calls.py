@@ -77,6 +77,7 @@ class RecordedCalls:
         )
         requests = [request for request in found_in if request is not None]
         self._placements: dict[Request, Placement] = {}
+        self._above: dict[tuple[str, str], Placement | None] = {}
         if not requests:
             return
         calls = Calls({id_ for request in requests for id_ in engine_requests.call_ids_of(request.id)})
@@ -90,18 +91,17 @@ class RecordedCalls:
     def joined(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Yield lines, with engines' spans and their phases in the places of their requests.
 
-        A phase must come after the span above it, as a recorder writes them.
+        A phase must come after the span above it, as a recorder writes them. It may come in a later call.
         """
         if not self._placements:
             yield from lines
             return
-        above: dict[tuple[str, str], Placement | None] = {}
         for line in lines:
             placement = None
             if engine_requests.is_without_call(line):
                 request = engine_requests.request_in(line)
                 if request is not None:
-                    placement = above[request[:2]] = self._placements.get(request)
+                    placement = self._above[request[:2]] = self._placements.get(request)
             elif engine_requests.is_phase(line):
-                placement = above.get(engine_requests.engine_span_of(line))
+                placement = self._above.get(engine_requests.engine_span_of(line))
             yield line if placement is None else engine_requests.placed(line, placement)
