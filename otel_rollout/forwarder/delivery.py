@@ -313,10 +313,15 @@ class Delivery:
         """Set where a line belongs, and whether it is sampled out; return False while that is undecided."""
         joins = self._options.joins
         if line.placed is None and joins is not None:
-            line.placed = joins.resolve(line.segment, line.end, line.recorded, self._ledger)
-            if line.placed is None:
+            resolved = joins.resolve(line.segment, line.end, line.recorded, self._ledger)
+            if resolved is None:
                 return False
-        trace_id = trace_id_of(line.placed or line.recorded) if self._options.is_tail_sampled else None
+            if resolved.is_left_out:  # set first: another exporter may share the line
+                line.is_sampled_out = True
+            line.placed = resolved.line
+        if line.is_sampled_out or not self._options.is_tail_sampled:
+            return True
+        trace_id = trace_id_of(line.placed or line.recorded)
         if trace_id is None:
             return True
         is_kept = self._ledger.is_kept(trace_id)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rollout.account.ledger import EngineLine, Ledger
 from otel_rollout.base.bounded import BoundedDict
@@ -73,6 +73,18 @@ class _Span:
     placement: Placement | None = None
 
 
+class Resolved(NamedTuple):
+    """What is exported of a line.
+
+    Attributes:
+        line: the line in the place where it belongs.
+        is_left_out: whether it is sampled out.
+    """
+
+    line: bytes
+    is_left_out: bool = False
+
+
 class EngineJoins:
     """Decides where engines' spans without a trace header belong, in a thread of its own.
 
@@ -80,17 +92,24 @@ class EngineJoins:
         node_dir: holds the segments and the ledger.
         is_ours: returns whether this process still forwards the directory.
         is_wanted: whether an earlier forwarder has met such spans.
+        leaves_out: whether spans that join no model call are sampled out: not everything is recorded, so they
+            may belong to what is not.
 
     Attributes:
         is_over: set by the forwarder when no writer lives and segments are complete: no more lines come.
     """
 
     def __init__(
-        self, node_dir: Path, is_ours: Callable[[], bool] = lambda: True, is_wanted: bool = False
+        self,
+        node_dir: Path,
+        is_ours: Callable[[], bool] = lambda: True,
+        is_wanted: bool = False,
+        leaves_out: bool = False,
     ) -> None:
         self.is_over = False
         self._node_dir = node_dir
         self._is_ours = is_ours
+        self._leaves_out = leaves_out
         self._stop = threading.Event()
         self._wanted = threading.Event()
         if is_wanted:
@@ -117,8 +136,8 @@ class EngineJoins:
         self._wanted.set()
         self._thread.join(timeout)
 
-    def resolve(self, segment: str, end: int, line: bytes, ledger: Ledger) -> bytes | None:
-        """Return a line as it is exported; None while that is undecided. Called by other threads.
+    def resolve(self, segment: str, end: int, line: bytes, ledger: Ledger) -> Resolved | None:
+        """Return what is exported of a line; None while that is undecided. Called by other threads.
 
         Args:
             segment: stem of the segment that holds the line.
@@ -130,13 +149,15 @@ class EngineJoins:
         if is_request:
             self._wanted.set()
         elif not engine_requests.is_phase(line) or not self._wanted.is_set():
-            return line
+            return Resolved(line)
         elif self._positions.get(segment, 0) < end or (segment, end) in self._undecided:
             return None
         decided = ledger.engine_line(segment, end)
         if decided is None:
-            return None if is_request else line  # a phase of a span that came with a header
-        return line if decided.placement is None else engine_requests.placed(line, decided.placement)
+            return None if is_request else Resolved(line)  # a phase of a span that came with a header
+        if decided.placement is None:
+            return Resolved(line, self._leaves_out)
+        return Resolved(engine_requests.placed(line, decided.placement))
 
     def _run(self) -> None:
         self._wanted.wait()

@@ -28,6 +28,7 @@ from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.recording.redaction import redaction_of
+from otel_rollout.recording.sampling import GroupSampling
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
@@ -122,7 +123,12 @@ class Forwarder:
         ledger = Ledger(self._node_dir)
         ledger.forget_failures()
         self._lock.publish_access(access_in(os.environ))
-        self._joins = EngineJoins(self._node_dir, self._lock.is_current, ledger.has_engine_lines())
+        self._joins = EngineJoins(
+            self._node_dir,
+            self._lock.is_current,
+            ledger.has_engine_lines(),
+            _is_partly_recorded(self._settings),
+        )
         self._joins.start()
         lines = _line_cache(self._node_dir, self._settings)
         is_tail_sampled = bool(self._settings.outcome_keep)
@@ -222,6 +228,15 @@ class Forwarder:
         if not self._node_dir.is_dir():
             return False
         return bool(segments.living_writers(self._node_dir)) or not self._is_settled()
+
+
+def _is_partly_recorded(configured: Settings) -> bool:
+    """Return whether there may be model calls that are not recorded on purpose."""
+    return (
+        configured.receive_traces == "trajectories"
+        or "always_on" not in configured.sampler
+        or GroupSampling.of(configured) is not None
+    )
 
 
 def _line_cache(node_dir: Path, configured: Settings) -> LineCache:

@@ -189,7 +189,10 @@ class TailSampling:
 
     def _placed(self, segment: str, end: int, line: bytes) -> bytes | None:
         """Return a line in the place where it belongs; None while that is undecided."""
-        return line if self._joins is None else self._joins.resolve(segment, end, line, self._ledger)
+        if self._joins is None:
+            return line
+        resolved = self._joins.resolve(segment, end, line, self._ledger)
+        return None if resolved is None else resolved.line
 
     def _first_positions(self) -> dict[str, int]:
         """Return segment → the position of the exporter that is furthest behind."""

@@ -74,7 +74,7 @@ class Joined:
         for name in layout.segments(self.node_dir):
             for line, end in recorded_lines(self.node_dir / name.file, 0, 1 << 30):
                 resolved = self.joins.resolve(name.stem, end, line, self.ledger)
-                found.append(None if resolved is None else fields_of(resolved))
+                found.append(None if resolved is None else fields_of(resolved.line))
         return found
 
     def of_engines(self) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ def test_spans_with_a_header_wait_for_nothing(hasty: None) -> None:
     with joined() as found:
         recorded = engine_lines(9, "chatcmpl-1", trace=3, parent=4)
         write_segment(found.node_dir, 1, recorded)
-        assert found.joins.resolve("s", 1, recorded[0], found.ledger) == recorded[0]
+        assert found.joins.resolve("s", 1, recorded[0], found.ledger) == (recorded[0], False)
         found.look()
         assert found.of_engines() == [fields_of(line) for line in recorded]
         assert found.outcomes == {}
