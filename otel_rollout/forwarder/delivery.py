@@ -319,15 +319,13 @@ class Delivery:
             if resolved.is_left_out:  # set first: another exporter may share the line
                 line.is_sampled_out = True
             line.placed = resolved.line
-        if line.is_sampled_out or not self._options.is_tail_sampled:
-            return True
-        trace_id = trace_id_of(line.placed or line.recorded)
+        trace_id = trace_id_of(line.placed or line.recorded) if self._options.is_tail_sampled else None
         if trace_id is None:
             return True
         is_kept = self._ledger.is_kept(trace_id)
         if is_kept is None:  # another exporter, which shares the line, may know already
             return False
-        line.is_sampled_out = not is_kept
+        line.is_sampled_out |= not is_kept
         return True
 
     def _log_unreadable(self, name: SegmentName, error: OSError) -> None:
