@@ -188,8 +188,10 @@ class Forwarder:
                 last_cleanup = time.monotonic()
             writers = self._recovery.run()
             is_over = writers.dead_are_complete and not writers.any_alive
-            for reader in filter(None, (self._tail_sampling, self._joins)):
-                reader.is_over = is_over
+            if self._tail_sampling is not None:
+                self._tail_sampling.is_over = is_over
+            if self._joins is not None:
+                self._joins.is_over = is_over
             is_delivered = is_over and self._is_settled()
             is_complete = is_delivered if self._curves is None else self._curves.note_over(is_delivered)
             if writers.any_alive:

@@ -30,9 +30,11 @@ _PHASE: Final = writer.head_of(semconv.ENGINE_PHASE)
 _ID_HEADS: Final = tuple(map(writer.head_of, (semconv.GEN_AI_RESPONSE_ID, semconv.GEN_AI_REQUEST_ID)))
 _OUTPUT: Final = writer.head_of(semconv.OUTPUT_VALUE)
 _ID: Final = re.compile(rb'\{"stringValue":"([^"\\]{1,256})"')
+_ID_BEGINS: Final = (b"chatcmpl-", b"cmpl-", b"resp_", b"generate-tokens-")
 _ID_IN_REPLY: Final = re.compile(
-    rb'\\"(?:request_)?id\\": ?\\"((?:chatcmpl-|cmpl-|resp_|generate-tokens-)[^"\\]{1,256})\\"'
+    rb"""(?:\\"(?:request_)?id\\": ?\\"|\bid=')((?:%b)[^"'\\]{1,256})[\\']""" % b"|".join(_ID_BEGINS)
 )
+"""In the JSON of a reply, or in the reply as Python prints it."""
 _PART_OF_CALL: Final = re.compile(r"(cmpl-.+)-\d+|((?:chatcmpl-|resp_).+)_\d+")
 """Ids of an engine's requests that are parts of one call: a prompt of several, a step of a response."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
@@ -150,7 +152,7 @@ def _ids_in(line: bytes) -> Iterator[str]:
         if at >= 0 and (id_ := _ID.match(line, at + len(head))):
             yield id_[1].decode(errors="replace")
     at = line.find(_OUTPUT)
-    if at >= 0:
+    if at >= 0 and any(line.find(begin, at) >= 0 for begin in _ID_BEGINS):  # fast, also in long lines
         yield from (id_.decode(errors="replace") for id_ in _ID_IN_REPLY.findall(line, at))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -56,7 +56,7 @@ class SpoolSource:
         """
         newer: list[_Run] = []
         for run in reversed(self._runs):
-            found = _matching(lambda run=run: self._lines(run), reference, self._scores_by_identity)
+            found = _matching(partial(self._lines, run), reference, self._scores_by_identity)
             if found:
                 self.notes = _notes_on_newer_runs(newer, reference)
                 return found

@@ -25,6 +25,13 @@ FOREIGN = Path(__file__).parent / "foreign"
 REQUESTS = json.loads((Path(__file__).parents[1] / "vllm" / "requests.json").read_text())
 OF_OTHER_ENGINES = {"openinference_anthropic.jsonl"}
 """Recordings of calls of an API that vLLM does not name requests for."""
+OF_SOME_CALLS = {
+    "openinference_langchain.jsonl",
+    "openinference_litellm.jsonl",
+    "openllmetry_langchain.jsonl",
+    "openllmetry_langchain_older.jsonl",
+}
+"""Recordings of libraries that record no id of streamed replies, or only the reply's text."""
 
 
 def engine_span(fields: dict[str, Any]) -> trace_pb2.Span:
@@ -62,13 +69,13 @@ def test_model_calls_of_every_library_have_the_reply_id() -> None:
         calls = 0
         for line in path.read_bytes().splitlines(keepends=True):
             ids, _ = engine_requests.calls_in(line)
-            found |= {id_ for id_ in ids if id_.startswith(("chatcmpl-", "resp_"))}
+            found |= ids
             (span,) = spans_of_json(orjson.loads(line))
             attributes = attributes_of(span.fields)
             is_answered = bool(model_calls.read_call(attributes).counts)
             calls += is_answered and model_calls.kind_of(attributes) == semconv.KIND_LLM
         assert found, path.name
-        assert len(found) >= min(calls, 2), path.name
+        assert len(found) >= calls or path.name in OF_SOME_CALLS, path.name
 
 
 @pytest.mark.parametrize("by", [semconv.GEN_AI_RESPONSE_ID, semconv.GEN_AI_REQUEST_ID, semconv.OUTPUT_VALUE])
