@@ -269,7 +269,10 @@ class Ledger(LedgerFile):
         row = self._db.execute(query, (segment, end)).fetchone()
         if row is None:
             return None
-        return EngineLine(segment, end, None if row[0] is None else Placement(*json.loads(row[0])))
+        try:
+            return EngineLine(segment, end, None if row[0] is None else Placement(*json.loads(row[0])))
+        except (ValueError, TypeError):  # a damaged file: the line is exported as recorded
+            return EngineLine(segment, end, None)
 
     def has_engine_lines(self) -> bool:
         """Return whether anything was decided about lines of engines' requests."""

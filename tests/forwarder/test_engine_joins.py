@@ -28,6 +28,7 @@ from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.otlp import engine_requests
 from otel_rollout.spool import layout
 from otel_rollout.spool.recorded_lines import recorded_lines
+from otel_rollout.viewer.spool_source import SpoolSource
 from tests.engine_lines import (
     call_line,
     engine_lines,
@@ -101,7 +102,7 @@ def joined() -> Iterator[Joined]:
 PAIRS = st.integers(1, 4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data(), PAIRS)
 def test_every_order_of_arrival_gives_the_same(data: st.DataObject, pairs: int) -> None:
     """Calls and requests come in any order, in parts, in several segments; each joins its own call."""
@@ -382,7 +383,7 @@ def test_flood_of_unjoinable_requests_stops_nobody_else(deliveries: tuple[Path, 
     assert read_ledger(node_dir).engine_requests == {engine_calls.NO_CALL: 2000}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.permutations(range(6)))
 def test_files_are_read_as_the_forwarder_delivers_them(order: list[int]) -> None:
     """Offline readers join in files, in any order, what the forwarder joins."""
@@ -407,3 +408,46 @@ def test_files_without_engines_are_read_once() -> None:
 
     assert list(RecordedCalls(lines).joined(lines())) == [call_line(1, "chatcmpl-1")]
     assert len(reads) == 2
+
+
+def test_spools_of_two_machines_are_joined_when_they_are_read(tmp_path: Path) -> None:
+    """The engine's spans lie in another node directory than the calls, and its clock differs by 0.3 s."""
+    spool = tmp_path / "spool"
+    node_dirs = [new_node_directory(spool, node) for node in ("engine", "client")]
+    for node_dir in node_dirs:
+        layout.write_manifest(node_dir, layout.Manifest("the-run", "p", ("spool",)))
+    write_segment(node_dirs[0], 1, engine_lines(9, "chatcmpl-1", (310, 390)))
+    write_segment(node_dirs[1], 1, [call_line(1, "chatcmpl-1")])
+    found = SpoolSource(spool).spans(f"{1:032x}")
+    assert sorted(span.name for span in found) == sorted(["chat", *NAMES])
+
+
+def test_damaged_decision_leaves_the_line_as_recorded(hasty: None) -> None:
+    """A ledger with other content in a row does not stop delivery."""
+    with joined() as found:
+        recorded = engine_lines(9, "chatcmpl-1")
+        name = write_segment(found.node_dir, 1, recorded)
+        for placement in ('["x"]', "x", '["1", "2", "x", "y"]'):
+            with found.ledger._change():
+                found.ledger._db.execute(
+                    "INSERT OR REPLACE INTO engine_line VALUES (?, ?, ?)",
+                    (name.stem, len(recorded[0]), placement),
+                )
+            resolved = found.joins.resolve(name.stem, len(recorded[0]), recorded[0], found.ledger)
+            assert resolved == (recorded[0], False)
+
+
+def test_requests_of_unrecorded_calls_are_sampled_out(hasty: None) -> None:
+    """Where a part of the trajectories is recorded, a request without call is left out with its phases."""
+    with joined() as found:
+        found.joins = EngineJoins(found.node_dir, is_wanted=True, leaves_out=True)
+        lines = [*engine_lines(8, "chatcmpl-1"), *engine_lines(9, "chatcmpl-2")]
+        name = write_segment(found.node_dir, 1, lines)
+        write_segment(found.node_dir, 2, [call_line(1, "chatcmpl-1")])
+        found.finish()
+        ends = itertools.accumulate(map(len, lines))
+        resolved = [
+            found.joins.resolve(name.stem, end, line, found.ledger)
+            for line, end in zip(lines, ends, strict=True)
+        ]
+        assert [one is not None and one.is_left_out for one in resolved] == [False] * 4 + [True] * 4
