@@ -1,4 +1,4 @@
-"""Know the identity of trajectories that run on this machine, by trace id."""
+"""Know the identity of the trajectories of this machine by their trace ids."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from otel_rollout.otlp import received, scan
 from otel_rollout.otlp.json_span import spans_of_json
 from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
 from otel_rollout.recording.identity import Identity
-from otel_rollout.spool import layout, segments
+from otel_rollout.spool import layout
 from otel_rollout.spool.root_table import read_open
 
 _MAX_KNOWN: Final = 1 << 16
 """Trajectories whose identity is remembered, also after their end: senders export in batches."""
-_MIN_INTERVAL: Final = 0.1
+_MIN_INTERVAL: Final = 0.02
 """Seconds between two reads of the root tables, at least."""
 _INTERVAL_PER_SECOND: Final = 20.0
 """Seconds between two reads for each second that a read takes: at most 5 % of the receiver's time."""
@@ -48,6 +48,7 @@ class Trajectories:
     def __init__(self, node_dir: Path) -> None:
         self._node_dir = node_dir
         self._known: BoundedDict[bytes, Known] = BoundedDict(_MAX_KNOWN)
+        self._seen: dict[str, dict[int, int]] = {}
         self._next_read = 0.0
 
     def find(self, trace_id: bytes) -> Known | None:
@@ -59,10 +60,12 @@ class Trajectories:
         return found
 
     def read(self) -> None:
-        """Read the root tables; call this from time to time, for trajectories that end soon."""
+        """Read the root tables; call this from time to time: a table forgets ended trajectories in the end."""
         start = time.monotonic()
-        for writer in segments.living_writers(self._node_dir):
-            for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX)):
+        writers = layout.journals(self._node_dir)
+        self._seen = {writer: self._seen.get(writer, {}) for writer in writers}
+        for writer in writers:
+            for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX), self._seen[writer]):
                 self._note(line)
         now = time.monotonic()
         self._next_read = now + max(_MIN_INTERVAL, _INTERVAL_PER_SECOND * (now - start))

@@ -2,11 +2,13 @@
 
 A root span ends last, or never if its worker is killed. So while a root span runs, a slot of the table holds
 the line that is recorded if the process dies. A reader sees which trajectories are running, and which
-trajectories a dead process never finished.
+trajectories a dead process never finished. A slot keeps its line after the trajectory has ended, until another
+trajectory takes it: the slot that has been free for longest is taken first. So a reader that looks from time to
+time also sees trajectories that ran between two looks.
 
 File layout: slots of ``SLOT_BYTES``, each with a version, a length and a line, little-endian. The version is
-odd while a process writes to the slot, so that a reader recognizes half a line. The file grows; slots never
-move.
+odd while a process writes to the slot, so that a reader recognizes half a line. The length is 0 after the
+trajectory's end. The file grows; slots never move.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from otel_rollout.spool.journal import reserved
@@ -49,7 +52,7 @@ class RootTable:
         self._path = path
         self._map = reserved(path, SLOTS * SLOT_BYTES)
         self._file = os.stat(path)
-        self._free = list(range(SLOTS - 1, -1, -1))
+        self._free = deque(range(SLOTS))
         self._versions = [0] * SLOTS
         self._most = MAX_SLOTS
 
@@ -66,7 +69,7 @@ class RootTable:
             The slot, for :meth:`leave`; None if the table is full.
         """
         try:
-            slot = self._free.pop()
+            slot = self._free.popleft()
         except IndexError:
             return None
         at = slot * SLOT_BYTES
@@ -96,7 +99,7 @@ class RootTable:
             self._most = slots
             raise
         self._versions += [0] * slots
-        self._free[:0] = range(2 * slots - 1, slots - 1, -1)
+        self._free.extend(range(slots, 2 * slots))
 
     def _mapped(self, size: int) -> mmap.mmap:
         """Enlarge and map the file; writes to the old mapping still reach the file."""
@@ -121,18 +124,29 @@ class RootTable:
         self._map, self._file, self._most = fresh, os.stat(self._path), MAX_SLOTS
 
 
-def read_open(path: Path) -> Iterator[bytes]:
-    """Read the lines in a table, while its writer is alive or after its death."""
+def read_open(path: Path, seen: MutableMapping[int, int] | None = None) -> Iterator[bytes]:
+    """Read the lines in a table, while its writer is alive or after its death.
+
+    Args:
+        path: the table.
+        seen: slot → version that was read, empty for the first call and updated by each. With it, lines of
+            ended trajectories are read too, each once.
+    """
     try:
         with open(path, "rb", opener=open_private) as file:
             table = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (FileNotFoundError, ForeignFileError, ValueError):  # missing, not ours, or still empty
         return
     with table:
-        for at in range(0, len(table) - SLOT_BYTES + 1, SLOT_BYTES):
+        for slot in range(len(table) // SLOT_BYTES):
+            at = slot * SLOT_BYTES
             version, length = _HEAD.unpack_from(table, at)
-            if not 0 < length <= MAX_LINE or version % 2:
+            is_open = 0 < length <= MAX_LINE
+            if version % 2 or not (is_open or (seen is not None and seen.get(slot, 0) != version)):
                 continue
-            line = bytes(table[at + _HEAD.size : at + _HEAD.size + length])
+            begin = at + _HEAD.size
+            line = bytes(table[begin : begin + (length if is_open else MAX_LINE)])
             if _HEAD.unpack_from(table, at) == (version, length):
-                yield line
+                if seen is not None:
+                    seen[slot] = version
+                yield line if is_open else line[: line.find(b"\n") + 1]

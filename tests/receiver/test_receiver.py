@@ -92,6 +92,29 @@ def test_receiver_ends_after_the_run_was_killed(start_run: StartRun) -> None:
     )
 
 
+def test_spans_that_come_after_a_trajectorys_end_have_its_identity(start_run: StartRun) -> None:
+    """Trajectories of milliseconds are known too, also by the receiver that follows a killed one."""
+    run = start_run(60, program="short_trajectories.py")
+    traces = [bytes.fromhex(child["TRACEPARENT"].split("-")[1]) for child in run.children]
+
+    def post(first: int) -> int:
+        spans = [span(first + number, trace_id=trace) for number, trace in enumerate(traces)]
+        try:
+            return run.post(request(spans)).status_code
+        except httpx.TransportError:
+            return 0
+
+    assert post(1) == 200
+    run.kill_receiver()
+    wait_for(lambda: post(1000) == 200, what="the next receiver")
+    run.finish()
+    received = [found for found in run.recorded() if found.scope == "agent"]
+    assert len(received) >= 2 * len(traces)
+    for found in received:
+        index = traces.index(found.span.trace_id)
+        assert (found.attributes["rollout.step"], found.attributes["rollout.sample_index"]) == (3, index)
+
+
 def test_killed_receiver_comes_back_at_its_address_and_loses_nothing(start_run: StartRun) -> None:
     """Of 100,000 spans, each acknowledged one is in the spool after kills; repeated ones keep their ids."""
     run = start_run()
