@@ -72,6 +72,16 @@ def json_span(number: int = 1, **fields: Any) -> dict[str, Any]:
     }
 
 
+def holder_of(lock: Path) -> int:
+    """Return the process that holds a lock file; 0 without one."""
+    inode = lock.stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if "FLOCK" in fields and "WRITE" in fields and fields[5].rpartition(":")[2] == str(inode):
+            return int(fields[4])
+    return 0
+
+
 class InProcess:
     """A receiver's application in this process, with a real writer."""
 
