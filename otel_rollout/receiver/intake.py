@@ -101,16 +101,20 @@ class Intake:
                 request sends them twice, with the same ids.
         """
         outcome = Outcome()
+        self._trajectories.begin_request()
         deadline = time.monotonic() + MAX_WAIT
-        for number, (scope, line, identity) in enumerate(self._lines(scopes, outcome), 1):
+        for number, taken in enumerate(self._lines(scopes, outcome), 1):
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+            if taken is None:
+                continue
+            scope, line, identity = taken
             size = min(len(line) + _HEAD_BYTES, JOURNAL_BYTES)
             while self._writer.room < size:
                 if time.monotonic() > deadline:
                     raise FullError
                 await asyncio.sleep(_CHECK_INTERVAL)
             self._record(scope, line, identity)
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
         return outcome
 
     def _record(self, scope: ReceivedScope, line: bytes, identity: Identity) -> None:
@@ -130,8 +134,8 @@ class Intake:
 
     def _lines(
         self, scopes: Iterable[ReceivedScope], outcome: Outcome
-    ) -> Iterator[tuple[ReceivedScope, bytes, Identity]]:
-        """Yield the lines to record, without the heads of their resources."""
+    ) -> Iterator[tuple[ReceivedScope, bytes, Identity] | None]:
+        """Yield the lines to record, without the heads of their resources; None for a span not recorded."""
         for scope in scopes:
             is_double = scope.run_id == self._policy.run_id or (
                 scope.name == semconv.SCOPE and not scope.run_id
@@ -144,11 +148,11 @@ class Intake:
                 except RefusedSpanError as error:
                     outcome.refuse(str(error))
                     self._counts.refuse_span(str(error))
+                    yield None
                 else:
                     if found is None:
                         self._counts.sampled_out += 1
-                    else:
-                        yield scope, *found
+                    yield found and (scope, *found)
 
     def _line(self, scope: ReceivedScope, given: object) -> tuple[bytes, Identity] | None:
         """Return a span's line and identity; None if its trace is sampled out."""

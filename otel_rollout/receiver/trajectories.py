@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,10 +17,6 @@ from otel_rollout.spool.root_table import read_open
 
 _MAX_KNOWN: Final = 1 << 16
 """Trajectories whose identity is remembered, also after their end: senders export in batches."""
-_MIN_INTERVAL: Final = 0.02
-"""Seconds between two reads of the root tables, at least."""
-_INTERVAL_PER_SECOND: Final = 20.0
-"""Seconds between two reads for each second that a read takes: at most 5 % of the receiver's time."""
 
 
 class Known(NamedTuple):
@@ -49,26 +44,28 @@ class Trajectories:
         self._node_dir = node_dir
         self._known: BoundedDict[bytes, Known] = BoundedDict(_MAX_KNOWN)
         self._seen: dict[str, dict[int, int]] = {}
-        self._next_read = 0.0
+        self._is_stale = True
+
+    def begin_request(self) -> None:
+        """Note that trajectories may have begun: the first unknown trace id is looked up again."""
+        self._is_stale = True
 
     def find(self, trace_id: bytes) -> Known | None:
         """Return the trajectory of a trace id; None if this machine does not record it."""
         found = self._known.get(trace_id)
-        if found is None and time.monotonic() >= self._next_read:
+        if found is None and self._is_stale:
             self.read()
             found = self._known.get(trace_id)
         return found
 
     def read(self) -> None:
-        """Read the root tables; call this from time to time: a table forgets ended trajectories in the end."""
-        start = time.monotonic()
+        """Read the root tables; call this from time to time: a table forgets those that ended long ago."""
+        self._is_stale = False
         writers = layout.journals(self._node_dir)
         self._seen = {writer: self._seen.get(writer, {}) for writer in writers}
         for writer in writers:
             for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX), self._seen[writer]):
                 self._note(line)
-        now = time.monotonic()
-        self._next_read = now + max(_MIN_INTERVAL, _INTERVAL_PER_SECOND * (now - start))
 
     def _note(self, line: bytes) -> None:
         trace_id, is_root = scan.trace_id_of(line), scan.may_have_root(line)

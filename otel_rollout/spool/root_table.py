@@ -2,13 +2,13 @@
 
 A root span ends last, or never if its worker is killed. So while a root span runs, a slot of the table holds
 the line that is recorded if the process dies. A reader sees which trajectories are running, and which
-trajectories a dead process never finished. A slot keeps its line after the trajectory has ended, until another
-trajectory takes it: the slot that has been free for longest is taken first. So a reader that looks from time to
-time also sees trajectories that ran between two looks.
+trajectories a dead process never finished. A slot keeps its line after the trajectory has ended, until
+another trajectory takes it: the one that has been free for longest is taken first. So a reader that looks
+from time to time also sees trajectories that ran between two looks.
 
-File layout: slots of ``SLOT_BYTES``, each with a version, a length and a line, little-endian. The version is
-odd while a process writes to the slot, so that a reader recognizes half a line. The length is 0 after the
-trajectory's end. The file grows; slots never move.
+File layout: slots of ``SLOT_BYTES``, each with a version, a length and a line, in the machine's byte order.
+The version is odd while a process writes to the slot, so that a reader recognizes half a line. The length is
+0 after the trajectory's end. The file grows; slots never move.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 from collections import deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from otel_rollout.spool.journal import reserved
@@ -30,7 +30,7 @@ MAX_SLOTS = 1 << 15
 """Slots of the largest table, 128 MiB. Further trajectories are recorded, but not visible while they run."""
 SLOT_BYTES = 4096
 """Bytes of a slot: a page."""
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("=II")
 MAX_LINE = SLOT_BYTES - _HEAD.size
 """Maximum bytes of a line in a slot."""
 
@@ -138,15 +138,23 @@ def read_open(path: Path, seen: MutableMapping[int, int] | None = None) -> Itera
     except (FileNotFoundError, ForeignFileError, ValueError):  # missing, not ours, or still empty
         return
     with table:
-        for slot in range(len(table) // SLOT_BYTES):
-            at = slot * SLOT_BYTES
-            version, length = _HEAD.unpack_from(table, at)
-            is_open = 0 < length <= MAX_LINE
-            if version % 2 or not (is_open or (seen is not None and seen.get(slot, 0) != version)):
-                continue
-            begin = at + _HEAD.size
-            line = bytes(table[begin : begin + (length if is_open else MAX_LINE)])
-            if _HEAD.unpack_from(table, at) == (version, length):
+        for slot, version, length in _used(table, seen):
+            begin = slot * SLOT_BYTES + _HEAD.size
+            line = bytes(table[begin : begin + (length or MAX_LINE)])
+            if _HEAD.unpack_from(table, begin - _HEAD.size) == (version, length):
                 if seen is not None:
                     seen[slot] = version
-                yield line if is_open else line[: line.find(b"\n") + 1]
+                yield line if length else line[: line.find(b"\n") + 1]
+
+
+def _used(table: mmap.mmap, seen: Mapping[int, int] | None) -> list[tuple[int, int, int]]:
+    """Return slot, version and length of the slots to read; few of many slots have changed."""
+    with memoryview(table) as whole, whole[: len(whole) // SLOT_BYTES * SLOT_BYTES].cast("I") as words:
+        versions, lengths = (words[part :: SLOT_BYTES // 4].tolist() for part in (0, 1))
+    return [
+        (slot, version, length)
+        for slot, (version, length) in enumerate(zip(versions, lengths, strict=True))
+        if (length or (seen is not None and seen.get(slot, 0) != version))
+        and length <= MAX_LINE
+        and not version % 2
+    ]

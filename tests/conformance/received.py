@@ -65,7 +65,7 @@ def tree(trace_id: bytes, parent_id: bytes, start: int) -> ExportTraceServiceReq
     of_resource.resource.attributes.add(key="service.name").value.string_value = "by-hand"
     of_scope = of_resource.scope_spans.add()
     of_scope.scope.name, of_scope.scope.version = "hand", "1.0"
-    agent, tool, call = (bytes([number]) * 8 for number in (1, 2, 3))
+    agent, tool, call = (bytes([number]) + trace_id[:7] for number in (1, 2, 3))
 
     def add(span_id: bytes, above: bytes, name: str, after: int, **fields: Any) -> None:
         times = {"start_time_unix_nano": start + after, "end_time_unix_nano": start + after + 100_000}

@@ -53,6 +53,15 @@ def request(
     return message.SerializeToString()
 
 
+def message(field: int, content: bytes = b"") -> bytes:
+    """Return a field of protobuf that holds a message."""
+    length, size = len(content), b""
+    while length > 0x7F:
+        size += bytes([0x80 | length & 0x7F])
+        length >>= 7
+    return bytes([field << 3 | 2]) + size + bytes([length]) + content
+
+
 def json_request(*spans: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request in OTLP/JSON."""
     scopes = [{"scope": {"name": "by hand"}, "spans": list(spans)}]
