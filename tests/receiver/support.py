@@ -94,7 +94,9 @@ def holder_of(lock: Path) -> int:
 class InProcess:
     """A receiver's application in this process, with a real writer."""
 
-    def __init__(self, node_dir: Path, policy: Policy, journal_bytes: int, **writer_options: Any) -> None:
+    def __init__(
+        self, node_dir: Path, policy: Policy, journal_bytes: int, host: str = HOST, **writer_options: Any
+    ) -> None:
         self.node_dir = node_dir
         self.counts = ReceiverCounts()
         self.writer = SegmentWriter(
@@ -107,7 +109,7 @@ class InProcess:
         )
         self.trajectories = Trajectories(node_dir)
         intake = Intake(self.writer, self.trajectories, self.counts, policy)
-        self.application = Application(intake, self.counts, TOKEN, frozenset({HOST}))
+        self.application = Application(intake, self.counts, TOKEN, frozenset({host}))
 
     async def post(
         self, body: Any, headers: Mapping[str, str] = HEADERS, path: str = "/v1/traces", method: str = "POST"
