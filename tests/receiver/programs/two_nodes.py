@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def _send(variables: dict[str, str], content: bytes) -> None:
 def _kill_receiver(spool: Path) -> int:
     """Kill the receiver of the one node that records in a spool; return its process id."""
     (node_dir,) = layout.node_directories(spool)
-    pid = holder_of(node_dir / "receiver.lock")
+    pid: int = holder_of(node_dir / "receiver.lock")
     os.kill(pid, signal.SIGKILL)
     return pid
 
@@ -97,7 +96,7 @@ def main(agent: str) -> None:
     ray.shutdown()
     cluster.shutdown()
     report = otel_rollout.shutdown()
-    found = {
+    happened = {
         "endpoints": endpoints,
         "again": again,
         "killed": killed,
@@ -105,7 +104,7 @@ def main(agent: str) -> None:
         "lost": report.lost,
         "nodes": report.directory.split(", "),
     }
-    print(f"\nFOUND {json.dumps(found)}\n", end="", flush=True)
+    print(f"\nFOUND {json.dumps(happened)}\n", end="", flush=True)
 
 
 def _read(path: str) -> str:
