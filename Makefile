@@ -34,6 +34,7 @@ TRL_EXAMPLE := examples/trl
 TINY_MODEL := build/tiny-model
 VERIFIERS := .venv-verifiers
 AGENTS := .venv-agents
+NODE_AGENT := examples/agents/node/node_modules/.package-lock.json
 FOREIGN := .venv-foreign
 VLLM := .venv-vllm
 
@@ -41,7 +42,7 @@ VLLM := .venv-vllm
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
 OTHER_TESTS := verl vllm trl verl-older verifiers agents foreign oldest-ray object-store oldest-otel
-BUILT_FOR_TESTS = tailing-collector browser $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
+BUILT_FOR_TESTS = tailing-collector browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
@@ -114,13 +115,13 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
-unit: $(VENV)/.dev $(WEAVE)/.ready
+unit: $(VENV)/.dev $(WEAVE)/.ready $(NODE_AGENT)
 	$(call part,tests,$(call pytest,$(VENV)) $(addprefix --ignore ,$(SERVERS) $(RAY) $(ELSEWHERE)))
 
 ray-tests: $(VENV)/.dev $(WEAVE)/.ready
 	$(call part,tests with Ray,$(call pytest,$(VENV)) $(RAY))
 
-servers: $(VENV)/.dev $(WEAVE)/.ready
+servers: $(VENV)/.dev $(WEAVE)/.ready $(NODE_AGENT)
 	$(call part,tests with MLflow and Weave,$(call pytest,$(VENV)) $(SERVERS))
 
 collector-tests: $(PHOENIX)/.ready $(WEAVE)/.ready tailing-collector
@@ -162,6 +163,12 @@ object-store: s3-server  # the rollout table on a server that speaks S3
 browser:  # Debian's Chromium and the driver that tests use
 	$(call part,a browser,command -v chromedriver > /dev/null || { apt-get -qq update && \
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium chromium-driver; } > /dev/null)
+
+# OpenTelemetry's SDK for JavaScript, for an agent in Node: 19 packages of 35 MB.
+$(NODE_AGENT): examples/agents/node/package-lock.json
+	$(call part,an agent in JavaScript,command -v npm > /dev/null || { apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends nodejs npm; } > /dev/null; \
+		npm ci --prefix $(dir $<) --no-audit --no-fund --loglevel error && touch $@)
 
 s3-server: $(VENV)/.dev
 	$(call part,a server that speaks S3,$(BIN)/python -m tests.delta.s3_server)
@@ -222,4 +229,4 @@ $(eval $(call environment,$(MUTANTS),cosmic-ray))
 $(eval $(call environment,$(LOGFIRE),--editable . logfire opentelemetry-exporter-otlp-proto-http))
 
 clean:
-	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* examples/agents/node/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

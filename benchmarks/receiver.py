@@ -31,12 +31,13 @@ import otel_rollout
 from benchmarks.machine import machine
 from otel_rollout import rollout_trace_attr
 from otel_rollout.spool import layout
-from otel_rollout.spool.receiver_files import read_address
+from otel_rollout.spool.receiver_files import is_receiving, read_address
 
 BATCH = 512
 ATTRIBUTES = 8
 _SENDERS = 2
 _KILLS = 8
+_POLL = 0.1
 _DEADLINE = 1800
 _SPAN_ID = re.compile(rb'"spanId":"([0-9a-f]{16})","name":"llm_request"')
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
@@ -243,8 +244,11 @@ def _receiving() -> Iterator[tuple[Receiver, Bodies]]:
         with rollout_trace_attr(step=1, sample_index=0, rollout_n=0):
             environment = otel_rollout.child_environment()
             bodies = Bodies(environment["TRACEPARENT"].split("-")[1])
-            yield Receiver(layout.node_directories(Path(spool))[0]), bodies
+            (node_dir,) = layout.node_directories(Path(spool))
+            yield Receiver(node_dir), bodies
         otel_rollout.shutdown(60)
+        while is_receiving(node_dir):  # it writes into the directory that is removed next
+            time.sleep(_POLL)
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def test_asyncio_at_scale(run: Callable[..., str], tmp_path: Path) -> None:
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
-    *sorted(EXAMPLES.rglob("README.md")),
+    *(page for page in sorted(EXAMPLES.rglob("README.md")) if "node_modules" not in page.parts),
     *sorted(EXAMPLES.glob("*.py")),
 ]
 

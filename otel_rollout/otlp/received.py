@@ -259,8 +259,9 @@ def entries(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _attributes(given: Iterable[Any], depth: int = 0) -> list[dict[str, Any]]:
-    """Return attributes, or the entries of a map, of a protobuf message."""
-    return [{"key": entry.key, "value": _value(entry.value, depth)} for entry in given]
+    """Return attributes, or the entries of a map, of a protobuf message; the last one of equal keys."""
+    found = {entry.key: {"key": entry.key, "value": _value(entry.value, depth)} for entry in given}
+    return list(found.values())
 
 
 def _value(value: Any, depth: int) -> dict[str, Any]:

@@ -31,6 +31,11 @@ READ_TIMEOUT: Final = 30.0
 """Seconds in which a client has to send its body."""
 RETRY_AFTER: Final = 1
 """Seconds after which a refused client may try again."""
+FULL_ANSWER: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %d\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    % RETRY_AFTER
+)
+"""The answer to a connection for which there is no room; its request is not read."""
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 11, 415: 3, 429: 8, 500: 13}
 """HTTP status → code of ``google.rpc.Status``, which OTLP answers with."""
 _logger = logging.getLogger("otel_rollout.receiver")
@@ -97,13 +102,18 @@ class Application:
             answer = _success(type_, outcome)
         except RefusedRequestError as error:
             self._counts.refuse_request(error.status)
-            warn_once(f"a request was refused ({error.status}): {error}", str(error.status), _logger)
+            sentence = str(error).rstrip(".")
+            warn_once(f"a request was refused ({error.status}): {sentence}", str(error.status), _logger)
             answer = _refusal(type_, error)
         except Exception:
             _logger.exception("a request could not be answered")
             self._counts.refuse_request(500)
             answer = _refusal(type_, RefusedRequestError(500, "The receiver met an error, see its log."))
         await _send(answer, send)
+
+    def refused_connection(self) -> None:
+        """Count a connection that is closed because too many are open."""
+        self._counts.refuse_request(503)
 
     def _check(self, scope: Scope, headers: Mapping[str, str], type_: str) -> None:
         """Check what can be checked before the body is read."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -12,9 +14,17 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_rollout.otlp import received
 from otel_rollout.otlp.received import ReceivedScope, RedactResource
+from otel_rollout.receiver.message_count import has_more_messages
 
 MAX_BYTES: Final = 32 << 20
 """Maximum bytes of a body, as it is sent and after decompression."""
+MAX_MESSAGES: Final = 1 << 20
+"""Maximum number of spans, attributes, values, … of a body. Decoded, each takes some hundred bytes, though it
+has as few as two in the body."""
+_SMALL_BYTES: Final = 2 * MAX_MESSAGES
+"""Bytes of a body that cannot have more than ``MAX_MESSAGES``, because each takes two bytes."""
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character in JSON. JavaScript writes one where it has cut a text within a character."""
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 ENCODINGS: Final = {"": 0, "identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15}
@@ -44,9 +54,16 @@ class Body(NamedTuple):
         """
         bits = ENCODINGS[self.encoding]
         content = _decompressed(self.content, bits) if bits else self.content
+        if len(content) > _SMALL_BYTES and self._has_many_messages(content):
+            raise TooLargeError(f"The body has more than {MAX_MESSAGES} messages or values.")
         if self.type_ == PROTOBUF:
             return received.scopes_of_protobuf(_parsed_protobuf(content), redact)
         return iter(_scopes_of_json(content, redact))
+
+    def _has_many_messages(self, content: bytes) -> bool:
+        if self.type_ == PROTOBUF:
+            return has_more_messages(content, MAX_MESSAGES)
+        return content.count(b"{") + content.count(b"[") > MAX_MESSAGES
 
 
 def _parsed_protobuf(content: bytes) -> ExportTraceServiceRequest:
@@ -60,13 +77,29 @@ def _parsed_protobuf(content: bytes) -> ExportTraceServiceRequest:
 
 def _scopes_of_json(content: bytes, redact: RedactResource | None) -> list[ReceivedScope]:
     try:
-        parsed: Any = orjson.loads(content)
-    except ValueError:
+        parsed = _parsed_json(content)
+    except (ValueError, RecursionError):
         raise BodyError("The body is no JSON.") from None
     try:
         return list(received.scopes_of_json(parsed, redact))
     except ValueError as error:
         raise BodyError(f"The body is no request of OTLP in JSON: {error}.") from None
+
+
+def _parsed_json(content: bytes) -> Any:
+    """Parse JSON; halves of characters become question marks.
+
+    Raises:
+        ValueError: the content is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        if not _SURROGATE.search(content):
+            raise
+    text = json.dumps(json.loads(content), ensure_ascii=False)
+    return orjson.loads(text.encode("utf-8", "replace"))
 
 
 def _decompressed(content: bytes, bits: int) -> bytes:

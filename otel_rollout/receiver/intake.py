@@ -119,8 +119,13 @@ class Intake:
                 request sends them twice, with the same ids.
         """
         outcome = Outcome()
+        self._trajectories.begin_request()
         deadline = time.monotonic() + MAX_WAIT
         for number, taken in enumerate(self._taken(scopes, outcome), 1):
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+            if taken is None:
+                continue
             lines = (taken.line, *taken.phases)
             size = min(sum(map(len, lines)) + len(lines) * _HEAD_BYTES, JOURNAL_BYTES)
             while self._writer.room < size:
@@ -128,8 +133,6 @@ class Intake:
                     raise FullError
                 await asyncio.sleep(_CHECK_INTERVAL)
             self._record(taken)
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
         return outcome
 
     def _record(self, taken: _Taken) -> None:
@@ -156,8 +159,8 @@ class Intake:
             raise FullError
         return True
 
-    def _taken(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> Iterator[_Taken]:
-        """Yield the spans to record."""
+    def _taken(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> Iterator[_Taken | None]:
+        """Yield the spans to record; None for a span that is not recorded."""
         for scope in scopes:
             is_double = scope.run_id == self._policy.run_id or (
                 scope.name == semconv.SCOPE and not scope.run_id
@@ -170,11 +173,11 @@ class Intake:
                 except RefusedSpanError as error:
                     outcome.refuse(str(error))
                     self._counts.refuse_span(str(error))
+                    yield None
                 else:
                     if found is None:
                         self._counts.sampled_out += 1
-                    else:
-                        yield found
+                    yield found
 
     def _accept(self, scope: ReceivedScope, given: object) -> _Taken | None:
         """Return what to record of a span; None if its trace is sampled out."""

@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from otel_rollout.base import semconv
-from otel_rollout.receiver.app import Application
+from otel_rollout.receiver.app import FULL_ANSWER, Application
 from otel_rollout.receiver.intake import JOURNAL_BYTES, Intake, Policy
 from otel_rollout.receiver.listening import accepted_hosts
 from otel_rollout.receiver.trajectories import Trajectories
@@ -43,7 +43,7 @@ _WATCH_INTERVAL: Final = 0.5
 _HEAD_TIMEOUT: Final = 10.0
 """Seconds in which a client has to send the head of a request that it has begun, or its first one."""
 _MAX_CONNECTIONS: Final = 512
-"""Connections and requests at once; further ones are answered with 503."""
+"""Connections at once. A further one takes the place of an idle one, or is refused."""
 _KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection stays open."""
 _CLOSE_TIMEOUT: Final = 5.0
@@ -139,14 +139,31 @@ class Service:
 
 
 class _ImpatientProtocol(H11Protocol):
-    """Closes a connection whose client takes too long to send the head of a request."""
+    """Closes a connection whose client takes too long to send the head of a request.
+
+    uvicorn's own limit of connections refuses requests, and not connections. Idle ones would use up the
+    process's file descriptors, and keep every other client away.
+    """
 
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first request."""
+        """Wait for the first request, if there is room for one more connection."""
         super().connection_made(transport)
+        if len(self.connections) > _MAX_CONNECTIONS and not self._close_an_idle_one():
+            self.config.app.refused_connection()  # type: ignore[union-attr]
+            transport.write(FULL_ANSWER)
+            transport.close()
+            return
         self._wait()
+
+    def _close_an_idle_one(self) -> bool:
+        for other in self.connections - {self}:
+            if other.cycle is None or other.cycle.response_complete:  # type: ignore[union-attr]
+                self.connections.discard(other)  # now: its end is announced later
+                other.transport.close()
+                return True
+        return False
 
     def data_received(self, data: bytes) -> None:
         """Wait for the rest of a head, if data has not completed it."""
@@ -183,7 +200,6 @@ def _config(application: Application) -> uvicorn.Config:
         log_level="critical",
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=2,
     )

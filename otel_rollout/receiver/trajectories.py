@@ -1,8 +1,7 @@
-"""Know the identity of trajectories that run on this machine, by trace id."""
+"""Know the identity of the trajectories of this machine by their trace ids."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,15 +12,11 @@ from otel_rollout.otlp import received, scan
 from otel_rollout.otlp.json_span import spans_of_json
 from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
 from otel_rollout.recording.identity import Identity
-from otel_rollout.spool import layout, segments
+from otel_rollout.spool import layout
 from otel_rollout.spool.root_table import read_open
 
 _MAX_KNOWN: Final = 1 << 16
 """Trajectories whose identity is remembered, also after their end: senders export in batches."""
-_MIN_INTERVAL: Final = 0.1
-"""Seconds between two reads of the root tables, at least."""
-_INTERVAL_PER_SECOND: Final = 20.0
-"""Seconds between two reads for each second that a read takes: at most 5 % of the receiver's time."""
 
 
 class Known(NamedTuple):
@@ -48,24 +43,29 @@ class Trajectories:
     def __init__(self, node_dir: Path) -> None:
         self._node_dir = node_dir
         self._known: BoundedDict[bytes, Known] = BoundedDict(_MAX_KNOWN)
-        self._next_read = 0.0
+        self._seen: dict[str, dict[int, int]] = {}
+        self._is_stale = True
+
+    def begin_request(self) -> None:
+        """Note that trajectories may have begun: the first unknown trace id is looked up again."""
+        self._is_stale = True
 
     def find(self, trace_id: bytes) -> Known | None:
         """Return the trajectory of a trace id; None if this machine does not record it."""
         found = self._known.get(trace_id)
-        if found is None and time.monotonic() >= self._next_read:
+        if found is None and self._is_stale:
             self.read()
             found = self._known.get(trace_id)
         return found
 
     def read(self) -> None:
-        """Read the root tables; call this from time to time, for trajectories that end soon."""
-        start = time.monotonic()
-        for writer in segments.living_writers(self._node_dir):
-            for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX)):
+        """Read the root tables; call this from time to time: a table forgets those that ended long ago."""
+        self._is_stale = False
+        writers = layout.journals(self._node_dir)
+        self._seen = {writer: self._seen.get(writer, {}) for writer in writers}
+        for writer in writers:
+            for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX), self._seen[writer]):
                 self._note(line)
-        now = time.monotonic()
-        self._next_read = now + max(_MIN_INTERVAL, _INTERVAL_PER_SECOND * (now - start))
 
     def _note(self, line: bytes) -> None:
         trace_id, is_root = scan.trace_id_of(line), scan.may_have_root(line)

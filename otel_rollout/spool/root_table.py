@@ -2,11 +2,13 @@
 
 A root span ends last, or never if its worker is killed. So while a root span runs, a slot of the table holds
 the line that is recorded if the process dies. A reader sees which trajectories are running, and which
-trajectories a dead process never finished.
+trajectories a dead process never finished. A slot keeps its line after the trajectory has ended, until
+another trajectory takes it: the one that has been free for longest is taken first. So a reader that looks
+from time to time also sees trajectories that ran between two looks.
 
-File layout: slots of ``SLOT_BYTES``, each with a version, a length and a line, little-endian. The version is
-odd while a process writes to the slot, so that a reader recognizes half a line. The file grows; slots never
-move.
+File layout: slots of ``SLOT_BYTES``, each with a version, a length and a line, in the machine's byte order.
+The version is odd while a process writes to the slot, so that a reader recognizes half a line. The length is
+0 after the trajectory's end. The file grows; slots never move.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from otel_rollout.spool.journal import reserved
@@ -27,7 +30,7 @@ MAX_SLOTS = 1 << 15
 """Slots of the largest table, 128 MiB. Further trajectories are recorded, but not visible while they run."""
 SLOT_BYTES = 4096
 """Bytes of a slot: a page."""
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("=II")
 MAX_LINE = SLOT_BYTES - _HEAD.size
 """Maximum bytes of a line in a slot."""
 
@@ -49,7 +52,7 @@ class RootTable:
         self._path = path
         self._map = reserved(path, SLOTS * SLOT_BYTES)
         self._file = os.stat(path)
-        self._free = list(range(SLOTS - 1, -1, -1))
+        self._free = deque(range(SLOTS))
         self._versions = [0] * SLOTS
         self._most = MAX_SLOTS
 
@@ -66,7 +69,7 @@ class RootTable:
             The slot, for :meth:`leave`; None if the table is full.
         """
         try:
-            slot = self._free.pop()
+            slot = self._free.popleft()
         except IndexError:
             return None
         at = slot * SLOT_BYTES
@@ -96,7 +99,7 @@ class RootTable:
             self._most = slots
             raise
         self._versions += [0] * slots
-        self._free[:0] = range(2 * slots - 1, slots - 1, -1)
+        self._free.extend(range(slots, 2 * slots))
 
     def _mapped(self, size: int) -> mmap.mmap:
         """Enlarge and map the file; writes to the old mapping still reach the file."""
@@ -121,18 +124,37 @@ class RootTable:
         self._map, self._file, self._most = fresh, os.stat(self._path), MAX_SLOTS
 
 
-def read_open(path: Path) -> Iterator[bytes]:
-    """Read the lines in a table, while its writer is alive or after its death."""
+def read_open(path: Path, seen: MutableMapping[int, int] | None = None) -> Iterator[bytes]:
+    """Read the lines in a table, while its writer is alive or after its death.
+
+    Args:
+        path: the table.
+        seen: slot → version that was read, empty for the first call and updated by each. With it, lines of
+            ended trajectories are read too, each once.
+    """
     try:
         with open(path, "rb", opener=open_private) as file:
             table = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (FileNotFoundError, ForeignFileError, ValueError):  # missing, not ours, or still empty
         return
     with table:
-        for at in range(0, len(table) - SLOT_BYTES + 1, SLOT_BYTES):
-            version, length = _HEAD.unpack_from(table, at)
-            if not 0 < length <= MAX_LINE or version % 2:
-                continue
-            line = bytes(table[at + _HEAD.size : at + _HEAD.size + length])
-            if _HEAD.unpack_from(table, at) == (version, length):
-                yield line
+        for slot, version, length in _used(table, seen):
+            begin = slot * SLOT_BYTES + _HEAD.size
+            line = bytes(table[begin : begin + (length or MAX_LINE)])
+            if _HEAD.unpack_from(table, begin - _HEAD.size) == (version, length):
+                if seen is not None:
+                    seen[slot] = version
+                yield line if length else line[: line.find(b"\n") + 1]
+
+
+def _used(table: mmap.mmap, seen: Mapping[int, int] | None) -> list[tuple[int, int, int]]:
+    """Return slot, version and length of the slots to read; few of many slots have changed."""
+    with memoryview(table) as whole, whole[: len(whole) // SLOT_BYTES * SLOT_BYTES].cast("I") as words:
+        versions, lengths = (words[part :: SLOT_BYTES // 4].tolist() for part in (0, 1))
+    return [
+        (slot, version, length)
+        for slot, (version, length) in enumerate(zip(versions, lengths, strict=True))
+        if (length or (seen is not None and seen.get(slot, 0) != version))
+        and length <= MAX_LINE
+        and not version % 2
+    ]

@@ -20,6 +20,6 @@ def adapters(
 ) -> Iterator[dict[str, Adapter]]:
     """Every backend under test, by its exporter's name."""
     with receiver() as otlp:
-        mlflow = MlflowAdapter(tmp_path_factory.mktemp("mlflow"))
+        mlflow = MlflowAdapter(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
         delta = DeltaAdapter(tmp_path_factory.mktemp("delta"))
         yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), delta, *otlp)}

@@ -1,25 +1,32 @@
-"""Read MLflow's database by MLflow's own client."""
+"""Read MLflow by MLflow's own client."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 from tests.conformance.backend import Operation, Score, identity, inputs
 
 
 class MlflowAdapter:
-    """Reads an experiment's traces."""
+    """Reads an experiment's traces.
+
+    Args:
+        uri: of a database or a server.
+    """
 
     exporter = "mlflow"
 
-    def __init__(self, directory: Path) -> None:
-        self._uri = f"sqlite:///{directory}/mlflow.db"
-        self.variables = {"MLFLOW_TRACKING_URI": self._uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self.variables = {"MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def read(self, project: str) -> list[Operation]:
+        return [operation for trace in self.traces(project) for operation in _operations(trace)]
+
+    def traces(self, project: str) -> list[Any]:
+        """Return the project's traces as MLflow's client has them."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of MLflow's own imports
             from mlflow import MlflowClient
@@ -27,8 +34,7 @@ class MlflowAdapter:
         client = MlflowClient(tracking_uri=self._uri)
         experiment = client.get_experiment_by_name(project)
         assert experiment is not None
-        found = client.search_traces(locations=[experiment.experiment_id])
-        return [operation for trace in found for operation in _operations(trace)]
+        return list(client.search_traces(locations=[experiment.experiment_id]))
 
     def shows(self, value: Any) -> Any:
         is_huge = type(value) is int and not -(2**63) <= value < 2**63

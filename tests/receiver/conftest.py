@@ -16,6 +16,7 @@ import pytest
 
 from otel_rollout.spool import layout
 from otel_rollout.spool.receiver_files import ReceiverAddress, is_receiving, read_address
+from tests.receiver.support import holder_of
 from tests.spool_reader import Recorded, read_directory
 from tests.waiting import wait_for
 
@@ -83,7 +84,7 @@ class Run:
 
     def receiver_pid(self) -> int:
         """Return the id of the receiver's process."""
-        return wait_for(lambda: _holder(self.node_dir / "receiver.lock"), what="a receiver")
+        return wait_for(lambda: holder_of(self.node_dir / "receiver.lock"), what="a receiver")
 
     def kill_receiver(self) -> None:
         """Kill the receiver."""
@@ -104,20 +105,10 @@ class Run:
         self.process.kill()
         self.process.communicate()
         for node_dir in layout.node_directories(self.spool):
-            pid = _holder(node_dir / "receiver.lock")
+            pid = holder_of(node_dir / "receiver.lock")
             if pid:
                 os.kill(pid, signal.SIGKILL)
             wait_for(lambda node_dir=node_dir: not is_receiving(node_dir), what="the receiver's end")
-
-
-def _holder(lock: Path) -> int:
-    """Return the process that holds a lock file; 0 without one."""
-    inode = lock.stat().st_ino
-    for line in Path("/proc/locks").read_text().splitlines():
-        fields = line.split()
-        if "FLOCK" in fields and "WRITE" in fields and fields[5].rpartition(":")[2] == str(inode):
-            return int(fields[4])
-    return 0
 
 
 @pytest.fixture

@@ -53,6 +53,15 @@ def request(
     return message.SerializeToString()
 
 
+def message(field: int, content: bytes = b"") -> bytes:
+    """Return a field of protobuf that holds a message."""
+    length, size = len(content), b""
+    while length > 0x7F:
+        size += bytes([0x80 | length & 0x7F])
+        length >>= 7
+    return bytes([field << 3 | 2]) + size + bytes([length]) + content
+
+
 def json_request(*spans: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request in OTLP/JSON."""
     scopes = [{"scope": {"name": "by hand"}, "spans": list(spans)}]
@@ -72,10 +81,22 @@ def json_span(number: int = 1, **fields: Any) -> dict[str, Any]:
     }
 
 
+def holder_of(lock: Path) -> int:
+    """Return the process that holds a lock file; 0 without one."""
+    inode = lock.stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if "FLOCK" in fields and "WRITE" in fields and fields[5].rpartition(":")[2] == str(inode):
+            return int(fields[4])
+    return 0
+
+
 class InProcess:
     """A receiver's application in this process, with a real writer."""
 
-    def __init__(self, node_dir: Path, policy: Policy, journal_bytes: int, **writer_options: Any) -> None:
+    def __init__(
+        self, node_dir: Path, policy: Policy, journal_bytes: int, host: str = HOST, **writer_options: Any
+    ) -> None:
         self.node_dir = node_dir
         self.counts = ReceiverCounts()
         self.writer = SegmentWriter(
@@ -88,7 +109,7 @@ class InProcess:
         )
         self.trajectories = Trajectories(node_dir)
         intake = Intake(self.writer, self.trajectories, self.counts, policy)
-        self.application = Application(intake, self.counts, TOKEN, frozenset({HOST}))
+        self.application = Application(intake, self.counts, TOKEN, frozenset({host}))
 
     async def post(
         self, body: Any, headers: Mapping[str, str] = HEADERS, path: str = "/v1/traces", method: str = "POST"

@@ -10,7 +10,8 @@ from pathlib import Path
 from otel_rollout.receiver import app, body, service
 from tests.receiver.conftest import Run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "receiver.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "receiver.md").read_text()
 
 
 def test_request_of_the_shell_is_recorded(start_run: Callable[..., Run]) -> None:
@@ -35,7 +36,8 @@ def test_page_names_the_limits_of_the_code() -> None:
         f"more than {app.MAX_QUEUED_BYTES >> 20} MiB of requests wait",
         f"did not arrive within {app.READ_TIMEOUT:.0f} s",
         f"closed after {service._HEAD_TIMEOUT:.0f} s",
-        f"more than {service._MAX_CONNECTIONS} connections",
+        f"more than {body.MAX_MESSAGES:,} spans, attributes, values, … in a request",
+        f"{service._MAX_CONNECTIONS} other connections are in use",
     ):
         assert figure in PAGE
     assert service.GRACE == 10, "the page says ten seconds"
@@ -47,3 +49,11 @@ def test_page_lists_the_variables_of_a_child(start_run: Callable[..., Run]) -> N
     assert len(run.children[0]) == 9
     for name in run.children[0]:
         assert f"`{name}`" in PAGE
+
+
+def test_lines_that_join_in_javascript_are_those_of_the_example() -> None:
+    """The page shows the code that the tests run."""
+    agent = (ROOT / "examples" / "agents" / "node" / "agent.mjs").read_text()
+    (block,) = re.findall(r"```js\n(.*?)```", PAGE, re.S)
+    for line in block.splitlines()[:3]:
+        assert f"{line}\n" in agent

@@ -20,7 +20,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_rollout.receiver import app, body, intake
 from otel_rollout.receiver.intake import Policy
 from otel_rollout.recording.redaction import redact_secrets
-from tests.receiver.support import HEADERS, JSON_HEADERS, in_process, json_request, json_span, request, span
+from tests.receiver.support import (
+    HEADERS,
+    JSON_HEADERS,
+    in_process,
+    json_request,
+    json_span,
+    message,
+    request,
+    span,
+)
 
 CASES = [
     ("another path", {"path": "/v1/logs"}, 404, "This server receives traces only, at /v1/traces."),
@@ -144,6 +153,89 @@ async def test_zip_bomb_is_refused_without_its_memory(tmp_path: Path) -> None:
         answer = await receiver.post(bomb, {**HEADERS, "content-encoding": "gzip"})
         assert answer.status_code == 413
         assert "after decompression" in Status.FromString(answer.content).message
+
+
+MANY = body.MAX_MESSAGES + 1
+SPANS = {"resourceSpans": [{"scopeSpans": [{"spans": "@"}]}]}
+VALUES = {
+    "resourceSpans": [
+        {"scopeSpans": [{"spans": [{"attributes": [{"value": {"arrayValue": {"values": "@"}}}]}]}]}
+    ]
+}
+BOMBS = {
+    "resources": (HEADERS, message(1) * MANY),
+    "spans": (HEADERS, message(1, message(2, message(2) * MANY))),
+    "attributes": (HEADERS, message(1, message(2, message(2, message(9) * MANY)))),
+    "events": (HEADERS, message(1, message(2, message(2, message(11) * MANY)))),
+    "values": (HEADERS, message(1, message(1, message(1, message(2, message(5, message(1) * MANY)))))),
+    "groups": (HEADERS, b"\x7b" * MANY * 2),
+    "spans in JSON": (JSON_HEADERS, json.dumps(SPANS).replace('"@"', f"[{'{},' * MANY}{{}}]").encode()),
+    "values in JSON": (JSON_HEADERS, json.dumps(VALUES).replace('"@"', f"[{'{},' * MANY}{{}}]").encode()),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+async def test_body_of_countless_small_messages_is_refused_before_it_is_decoded(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kilobytes, compressed, that would be gigabytes of decoded spans are answered with 413."""
+
+    def decode(_: bytes) -> None:
+        raise AssertionError("it is decoded")
+
+    monkeypatch.setattr(body, "_parsed_protobuf", decode)
+    monkeypatch.setattr(body, "_parsed_json", decode)
+    headers, content = BOMBS[name]
+    with in_process(tmp_path) as receiver:
+        answer = await receiver.post(gzip.compress(content, 1), {**headers, "content-encoding": "gzip"})
+    assert answer.status_code == 413
+    assert b"messages or values" in answer.content
+
+
+async def test_other_requests_get_their_turn_while_wrong_spans_are_refused(tmp_path: Path) -> None:
+    """A request of many wrong spans does not hold up the receiver."""
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    with in_process(tmp_path) as receiver:
+        counting = asyncio.create_task(count_turns())
+        answer = await receiver.post(message(1, message(2, message(2) * 20_000)))
+        counting.cancel()
+    assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 20_000
+    assert turns > 100
+
+
+async def test_text_that_is_cut_within_a_character_costs_that_character(tmp_path: Path) -> None:
+    """JavaScript writes half of a character as JSON allows; the spans of its request are recorded."""
+    cut = json_span(1, name="cut \ud83d", attributes=[{"key": "a", "value": {"stringValue": "\ude00!"}}])
+    whole = json_span(2, name="\U0001f600 \\ud83d")
+    with in_process(tmp_path) as receiver:
+        content = json.dumps(json_request(cut, whole)).encode()
+        assert b"\\ud83d" in content
+        assert (await receiver.post(content, JSON_HEADERS)).json() == {}
+        first, second = receiver.recorded()
+    assert (first.name, first.attributes["a"]) == ("cut ?", "?!")
+    assert second.name == "\U0001f600 \\ud83d"
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+async def test_last_one_of_equal_attributes_is_recorded(tmp_path: Path, is_json: bool) -> None:
+    """Keys of a recorded span are unique, as OTLP says, whatever was sent."""
+    with in_process(tmp_path) as receiver:
+        if is_json:
+            values = [{"key": "a", "value": {"intValue": str(number)}} for number in (1, 2)]
+            content = orjson.dumps(json_request(json_span(1, attributes=values)))
+            await receiver.post(content, JSON_HEADERS)
+        else:
+            entries = [{"key": "a", "value": {"int_value": number}} for number in (1, 2)]
+            await receiver.post(request([span(1, attributes=entries)]))
+        (found,) = receiver.recorded()
+    assert found.attributes["a"] == 2
 
 
 async def test_body_without_length_is_cut_off_at_the_limit(

@@ -12,6 +12,7 @@ from otel_rollout import runtime
 from otel_rollout.capture import trajectory as capture
 from otel_rollout.forwarder.crash_recovery import end_open_trajectories
 from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.otlp.scan import step_of
 from otel_rollout.spool import layout, root_table, segments
 from otel_rollout.spool.root_table import MAX_LINE, SLOTS, read_open
 from tests.spool_reader import Recorded, read_directory
@@ -105,13 +106,34 @@ def test_long_resource_leaves_room_for_the_identity(tmp_path, monkeypatch):
 
 
 def test_slots_are_used_again(recorded, tmp_path):
-    """Thousands of trajectories one after another need one slot."""
+    """Thousands of trajectories one after another need no larger table."""
     for number in range(2000):
         with capture.rollout_trace_attr(step=number):
             pass
     (table,) = (tmp_path / "spool").rglob("*" + layout.OPEN_SUFFIX)
     assert table.stat().st_size == SLOTS * root_table.SLOT_BYTES
     assert list(read_open(table)) == []
+
+
+def test_reader_sees_trajectories_that_ran_between_two_looks(recorded, tmp_path):
+    """Each is read once after its end; running ones are read at each look."""
+    seen: dict[int, int] = {}
+
+    def steps_read() -> list[int]:
+        (table,) = (tmp_path / "spool").rglob("*" + layout.OPEN_SUFFIX)
+        return sorted(int(step_of(line).step) for line in read_open(table, seen))
+
+    with capture.rollout_trace_attr(step=1000):
+        for number in range(100):
+            with capture.rollout_trace_attr(step=number):
+                pass
+        assert steps_read() == [*range(100), 1000]
+        assert steps_read() == [1000]
+        for number in range(200, 200 + SLOTS):
+            with capture.rollout_trace_attr(step=number):
+                pass
+        assert steps_read() == [*range(201, 200 + SLOTS), 1000], "one slot is taken"
+    assert steps_read() == []
 
 
 def test_root_table_that_cannot_grow_costs_one_wait(recorded, tmp_path, monkeypatch, caplog):
