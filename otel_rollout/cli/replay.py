@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.private_files import open_private, read_beside
 
 _logger = logging.getLogger("otel_rollout.forwarder")
-
+_WRITERS_END: Final = 5.0
+"""Seconds in which the threads of an interrupted delivery end."""
 
 Named: TypeAlias = tuple[str, Iterable[bytes]]
 """Name of a source, and its lines."""
@@ -69,11 +72,23 @@ def as_node_directory(
         layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
         yield node_dir
     except BaseException:
-        shutil.rmtree(node_dir.parent)  # else `status` would show it as the latest run
+        _remove(node_dir.parent)  # else `status` would show it as the latest run
         raise
     left = [*layout.segments(node_dir), *node_dir.glob("rejected.*")]
     if not left:
-        shutil.rmtree(node_dir.parent)
+        _remove(node_dir.parent)
+
+
+def _remove(run: Path) -> None:
+    """Remove a run, into which a thread of an interrupted delivery may still write for a moment."""
+    deadline = time.monotonic() + _WRITERS_END
+    while True:
+        try:
+            return shutil.rmtree(run)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:

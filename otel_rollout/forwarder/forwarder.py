@@ -33,6 +33,7 @@ from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
+from otel_rollout.spool.waiting import WaitingPrograms
 
 if TYPE_CHECKING:
     from otel_rollout.forwarder.step_curves import StepCurves
@@ -178,8 +179,9 @@ class Forwarder:
 
         Returns:
             False if lines, or metrics of steps, are still undelivered ``OTEL_ROLLOUT_FORWARDER_LINGER``
-            seconds after the last writer ended.
+            seconds after the last writer ended, and no program waits for them.
         """
+        waiting_programs = WaitingPrograms(self._node_dir)
         last_alive = last_cleanup = time.monotonic()
         while self._lock.is_current() and not self._lock.is_requested():
             if time.monotonic() - last_cleanup > _CLEANUP_INTERVAL:
@@ -199,6 +201,8 @@ class Forwarder:
             elif is_complete:
                 replace_unreadable(self._node_dir)
                 return True
+            elif waiting_programs.is_any():
+                last_alive = time.monotonic()
             elif time.monotonic() - last_alive > self._settings.forwarder_linger:
                 _logger.warning(
                     "the last writer ended more than OTEL_ROLLOUT_FORWARDER_LINGER ago; undelivered spans "

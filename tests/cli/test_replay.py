@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
+from otel_rollout.cli.replay import as_node_directory
 from otel_rollout.spool import files, layout
 from tests.cli.command import ON_A_TERMINAL, run
 from tests.forwarder.test_delivery import delivered, node_directory, record
@@ -158,6 +161,28 @@ def test_replay_interrupted_while_delivering_leaves_no_run(
     assert "Your files are unchanged: to deliver the rest, run the command again" in output
     assert layout.node_directories(tmp_path / "spool") == [archived]
     assert list((tmp_path / "spool").iterdir()) == [archived.parent]
+
+
+def test_copy_into_which_a_thread_still_writes_is_removed(tmp_path: Path) -> None:
+    """A delivery that was interrupted may write files while its copy is being removed."""
+    (tmp_path / "lines.jsonl").write_bytes(b"{}\n")
+    is_over = threading.Event()
+
+    def write(place: Path) -> None:
+        for number in range(400):
+            with contextlib.suppress(FileNotFoundError):
+                (place / str(number)).write_bytes(b"")
+        is_over.set()
+
+    def interrupted() -> None:
+        with as_node_directory([tmp_path / "lines.jsonl"], tmp_path / "spool", []) as node_dir:
+            threading.Thread(target=write, args=(node_dir,)).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert is_over.wait(30)
+    assert list((tmp_path / "spool").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,16 @@ def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
     assert not re.search(r'File ".*otel_rollout', terminal.screen), terminal.screen
 
 
+def test_forwarder_stays_while_a_program_waits(tmp_path):
+    """One forwarder serves the whole wait, however short it would linger otherwise."""
+    uri = f"http://127.0.0.1:{free_port()}"
+    environment = {"MLFLOW_TRACKING_URI": uri, "OTEL_ROLLOUT_FORWARDER_LINGER": "0.5"}
+    ended = run(program("mlflow", timeout=8), **environment)
+    assert "delivery is tried again in the background" in ended.stderr
+    log = (node_directory(tmp_path) / layout.FORWARDER_LOG).read_text()
+    assert log.count("INFO otel_rollout.forwarder: forwarding ") == 1
+
+
 def test_unreachable_mlflow_is_named_without_credentials():
     """The line names target, state and the command to watch, but no credentials."""
     uri = f"http://user:hunter2@127.0.0.1:{free_port()}"
