@@ -66,7 +66,7 @@ class State:
 
     def __init__(self, request: Any) -> None:
         self.request_id = request.request_id
-        self.stats = None
+        self.stats = None if request.trace_headers is None else SimpleNamespace()
         self.detokenizer = None if request.is_embedding else SimpleNamespace(num_output_tokens=lambda: 3)
 
 
@@ -312,6 +312,21 @@ def test_request_that_vllm_traces_is_recorded_only_if_it_fails(
     found = [span for span in recorded() if span.name == "llm_request"]
     assert [span.attributes["gen_ai.request.id"] for span in found] == ["aborted"]
     assert found[0].attributes["error.type"] == "aborted"
+
+
+def test_request_of_which_vllm_dies_is_an_error(
+    processor_class: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Without statistics vLLM cannot make its span, when the request has finished already."""
+    processor = processor_class(tracing_enabled=True)
+    with rollout_trace_attr(step=1):
+        processor.add_request(request("1", {"traceparent": "…"}))
+    processor.request_states["1"].stats = None
+    processor.finish("1")
+    assert [span.name for span in recorded()] == ["rollout_trace"]
+    processor.propagate_error(AssertionError())
+    (found,) = [span for span in recorded() if span.name == "llm_request"]
+    assert found.attributes["error.type"] == "AssertionError"
 
 
 def test_requests_that_fail_are_errors(
