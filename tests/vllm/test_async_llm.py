@@ -145,3 +145,4 @@ def test_actors_process_is_traced_by_the_autoload_and_not_seeded(run: Run) -> No
     assert "otel_rollout.integrations.vllm.requests" in run.account["facts"]["modules"]
     assert run.account["facts"]["seeded"] is False
     assert "internal error" not in run.output
+    assert "another target" not in run.output
