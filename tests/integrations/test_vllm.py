@@ -271,7 +271,7 @@ def test_ids_that_repeat_are_one_warning(
     assert ["ids of earlier runs" in message for message in caplog.messages] == [True] * warned
 
 
-# --- The variable that vLLM sets -----------------------------------------------------------------------------
+# --- The variable that vLLM sets ----------------------------------------------------------------------------
 
 
 class Exporting:
