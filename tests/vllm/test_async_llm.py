@@ -110,7 +110,7 @@ def test_request_that_a_pause_ends_is_no_error(run: Run) -> None:
 def test_request_of_an_engine_that_dies_is_an_error(run: Run) -> None:
     """The caller gets vLLM's exception unchanged."""
     assert run.account["die"] == "EngineDeadError"
-    assert run.account["cancel"] == "CancelledError()"
+    assert run.account["cancel"].startswith("CancelledError(")
     (request,) = run.requests("die")
     assert request.span.status.code == 2
     assert request.attributes["error.type"].endswith("EngineDeadError")
@@ -145,3 +145,4 @@ def test_actors_process_is_traced_by_the_autoload_and_not_seeded(run: Run) -> No
     assert "otel_rollout.integrations.vllm.requests" in run.account["facts"]["modules"]
     assert run.account["facts"]["seeded"] is False
     assert "internal error" not in run.output
+    assert "another target" not in run.output
