@@ -35,19 +35,20 @@ TINY_MODEL := build/tiny-model
 VERIFIERS := .venv-verifiers
 AGENTS := .venv-agents
 FOREIGN := .venv-foreign
+VLLM := .venv-vllm
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl trl verl-older verifiers agents foreign oldest-ray object-store oldest-otel
+OTHER_TESTS := verl vllm trl verl-older verifiers agents foreign oldest-ray object-store oldest-otel
 BUILT_FOR_TESTS = tailing-collector browser $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
-BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
+BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/test_ray.py
-ELSEWHERE := tests/agents tests/trl tests/verifiers tests/collector tests/foreign tests/delta/test_object_store.py
+ELSEWHERE := tests/agents tests/vllm tests/trl tests/verifiers tests/collector tests/foreign tests/delta/test_object_store.py
 
 .PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \
 	bench-verl collector tailing-collector clean $(TESTS) $(OTHER_TESTS)
@@ -149,6 +150,9 @@ trl: $(VENV)/.dev  # real training by TRL, also beside an untraced one
 verifiers: $(VERIFIERS)/.ready  # real rollouts and evaluations of verifiers
 	$(call part,verifiers,$(call pytest,$(VERIFIERS)) tests/verifiers)
 
+vllm: $(VLLM)/.ready  # real vLLM on the CPU: its server, and in our processes
+	$(call part,vLLM,$(call pytest,$(VLLM)) tests/vllm)
+
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
 	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
 
@@ -200,6 +204,9 @@ $(eval $(call environment,$(VERL_BENCH),--editable '.[verl-tests]' weave==0.53.0
 	$$(BIN)/uv pip uninstall --quiet --python $(VERL_BENCH)/bin/python scikit-learn,constraints-verl.txt))
 $(eval $(call environment,$(VERL_OLDER),--editable '.[verl-older-tests]' verl==$(VERL_VERSION) && \
 	$$(BIN)/uv pip uninstall --quiet --python $(VERL_OLDER)/bin/python scikit-learn,constraints-verl-older.txt))
+
+$(eval $(call environment,$(VLLM),--override overrides-vllm.txt --editable '.[vllm-tests]'))
+$(VLLM)/.ready: overrides-vllm.txt
 
 # Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the server.
 $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect confluent-kafka fastapi \

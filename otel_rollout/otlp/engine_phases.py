@@ -1,24 +1,46 @@
 """Make spans of the phases of a request in an inference engine: queue, prefill and decode.
 
-vLLM says how long each phase took, as attributes of the request's span, and not when it began. The first
-token is the only event with a known distance from the span's start. So the phases are placed around it: decode
-begins there, prefill ends there, and the queue ends where prefill begins.
+vLLM says how long each phase took, as attributes of the request's span, and not when the phase began. The
+first token has a known distance from the request's arrival, which is the span's start. So the phases are
+placed around the first token: prefill ends there, and decode begins there.
+
+Two clocks are involved. The engine's core measures the phases. Its front end measures arrival, first token
+and end, and learns of a token later than the core. So phases may reach past the end; they may begin before
+the arrival if the front end's clock was set. Such phases are moved together until they lie inside, or begin
+at the arrival. Their lengths stay the engine's.
+
+Versions of vLLM differ in the times that they say. A phase is made if its time is known, and the times of
+all phases before it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
+from otel_rollout.base.version import VERSION
+from otel_rollout.otlp import writer
 
 QUEUE: Final = "queue"
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
-PHASES: Final = (QUEUE, PREFILL, DECODE)
-_NS: Final = 1e9
+_TIMES: Final = {
+    QUEUE: semconv.LATENCY_QUEUE,
+    PREFILL: semconv.LATENCY_PREFILL,
+    DECODE: semconv.LATENCY_DECODE,
+}
+"""Phase → name of the attribute with its time, in the order of the phases."""
+PHASES: Final = tuple(_TIMES)
+_NS: Final = 1_000_000_000
+_MAX_SECONDS: Final = 32_000_000
+"""Seconds, a year, above which a number is no time of a request."""
+_MAX_TIME_NS: Final = (1 << 63) - 1
+_INTERNAL: Final = 1
+"""OTLP's ``SpanKind`` of a phase."""
+_SCOPE: Final = writer.scope_head(semconv.SCOPE, VERSION, None, None)
 
 
 class Phase(NamedTuple):
@@ -38,7 +60,7 @@ class Phase(NamedTuple):
 
 
 def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns: int) -> list[Phase]:
-    """Return the phases of an engine's span, in order; none if the span is another one or lacks a time.
+    """Return the known phases of an engine's span, in order; none if the span is another one.
 
     Args:
         name: the span's name.
@@ -48,25 +70,66 @@ def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns
     """
     if name != semconv.ENGINE_REQUEST:
         return []
-    named = (
-        semconv.LATENCY_FIRST_TOKEN,
-        semconv.LATENCY_QUEUE,
-        semconv.LATENCY_PREFILL,
-        semconv.LATENCY_DECODE,
-    )
-    times = [_seconds(attributes.get(key)) for key in named]
-    if None in times:
+    times: list[int] = []
+    for key in _TIMES.values():
+        time = _ns(attributes.get(key))
+        if time is None:
+            break
+        times.append(time)
+    bounds = list(accumulate(times, initial=start_ns + _delay(times, attributes)))
+    if not 0 < start_ns <= bounds[-1] <= _MAX_TIME_NS:
         return []
-    first_token, queue, prefill, decode = (round(seconds * _NS) for seconds in times if seconds is not None)
-    middle = start_ns + first_token
-    bounds = (middle - prefill - queue, middle - prefill, middle, middle + decode)
     return [
         Phase(phase, blake2b(span_id + phase.encode(), digest_size=8).digest(), begin, end)
-        for phase, begin, end in zip(PHASES, bounds, bounds[1:], strict=True)
+        for phase, begin, end in zip(_TIMES, bounds, bounds[1:], strict=False)
     ]
 
 
-def _seconds(value: Any) -> float | None:
-    """Return a time of at most a year; None for what is no time."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) and 0 <= value <= 3.2e7 else None
+def _delay(times: list[int], attributes: Mapping[str, Any]) -> int:
+    """Return the time in ns from the request's arrival to the begin of its first phase."""
+    first_token = _ns(attributes.get(semconv.LATENCY_FIRST_TOKEN))
+    if first_token is None or len(times) < 2:
+        return 0
+    total = _ns(attributes.get(semconv.LATENCY_TOTAL))
+    delay = first_token - sum(times[:2])
+    return max(0, delay if total is None else min(delay, total - sum(times)))
+
+
+def _ns(seconds: Any) -> int | None:
+    """Return a time in ns; None for what is no time of a request."""
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        return None
+    return round(seconds * _NS) if 0 <= seconds <= _MAX_SECONDS else None
+
+
+def phase_lines(
+    phases: Iterable[Phase], trace_id: bytes, span_id: bytes, flags: int, identity: bytes
+) -> list[bytes]:
+    """Return the lines of phases, as spans of ours below the engine's span, without resource heads.
+
+    Args:
+        phases: result of :func:`phases_of`.
+        trace_id: trace of the engine's span, 16 bytes.
+        span_id: id of the engine's span, 8 bytes.
+        flags: flags of the engine's span.
+        identity: the encoded attributes of the trajectory's identity; empty outside trajectories.
+    """
+    head = writer.head_below(
+        trace_id.hex().encode(), span_id.hex().encode(), flags & 0xFF | writer.HAS_IS_REMOTE
+    )
+    before = b"[%b," % identity if identity else b"["
+    return [
+        b"".join(
+            writer.line(
+                _SCOPE,
+                head,
+                phase.span_id.hex().encode(),
+                writer.json_string(phase.name),
+                _INTERNAL,
+                phase.start_ns,
+                phase.end_ns,
+                (before, writer.attribute(semconv.ENGINE_PHASE, phase.name), b"]"),
+            )
+        )
+        for phase in phases
+    ]

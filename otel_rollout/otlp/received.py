@@ -15,7 +15,7 @@ import orjson
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import writer
+from otel_rollout.otlp import engine_phases, writer
 from otel_rollout.otlp.protobuf import entries_of, fields_of
 from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP, attributes_of
 
@@ -160,6 +160,20 @@ def line_of(scope: ReceivedScope, span: Any, identity: Sequence[dict[str, Any]])
     }
     _add_details(line, span)
     return scope.head + orjson.dumps(line) + _END
+
+
+def phase_lines_of(span: Any, identity: bytes) -> list[bytes]:
+    """Return the lines of the phases of an engine's request, after the head of its resource; see ``line_of``.
+
+    Args:
+        span: result of :func:`message_of`, with valid ids and times.
+        identity: the encoded attributes of the identity of the span's trajectory.
+    """
+    if span.name != semconv.ENGINE_REQUEST:
+        return []
+    attributes = attributes_of({"attributes": _attributes(span.attributes)})
+    phases = engine_phases.phases_of(span.name, span.span_id, attributes, span.start_time_unix_nano)
+    return engine_phases.phase_lines(phases, span.trace_id, span.span_id, span.flags, identity)
 
 
 def _check(span: Any) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
@@ -74,6 +74,22 @@ class Policy:
     only_trajectories: bool = False
 
 
+class _Taken(NamedTuple):
+    """A span to record.
+
+    Attributes:
+        scope: the span's scope.
+        line: the span's line, without the head of its resource.
+        phases: the lines of the phases below an engine's request.
+        identity: the identity of its trajectory.
+    """
+
+    scope: ReceivedScope
+    line: bytes
+    phases: list[bytes]
+    identity: Identity
+
+
 class Intake:
     """Takes the spans of requests, one request at a time.
 
@@ -102,18 +118,29 @@ class Intake:
         """
         outcome = Outcome()
         deadline = time.monotonic() + MAX_WAIT
-        for number, (scope, line, identity) in enumerate(self._lines(scopes, outcome), 1):
-            size = min(len(line) + _HEAD_BYTES, JOURNAL_BYTES)
+        for number, taken in enumerate(self._taken(scopes, outcome), 1):
+            lines = (taken.line, *taken.phases)
+            size = min(sum(map(len, lines)) + len(lines) * _HEAD_BYTES, JOURNAL_BYTES)
             while self._writer.room < size:
                 if time.monotonic() > deadline:
                     raise FullError
                 await asyncio.sleep(_CHECK_INTERVAL)
-            self._record(scope, line, identity)
+            self._record(taken)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         return outcome
 
-    def _record(self, scope: ReceivedScope, line: bytes, identity: Identity) -> None:
+    def _record(self, taken: _Taken) -> None:
+        """Record a span, and then the phases below it as spans of ours."""
+        if not self._write(taken, taken.line):
+            return
+        self._writer.counters.recorded_by(taken.scope.name)
+        self._counts.recorded += 1
+        for line in taken.phases:
+            self._write(taken, line)
+
+    def _write(self, taken: _Taken, line: bytes) -> bool:
+        """Record a line; return False if it cannot be redacted."""
         writer = self._writer
         writer.started()
         redact = self._policy.redact
@@ -121,17 +148,14 @@ class Intake:
             try:
                 line = redact(line)
             except Exception:  # noqa: BLE001 - of the application's function: sending again does not help
-                writer.counters.drop("redaction", identity)
-                return
-        if not writer.write(scope.resource + line, identity):
+                writer.counters.drop("redaction", taken.identity)
+                return False
+        if not writer.write(taken.scope.resource + line, taken.identity):
             raise FullError
-        writer.counters.recorded_by(scope.name)
-        self._counts.recorded += 1
+        return True
 
-    def _lines(
-        self, scopes: Iterable[ReceivedScope], outcome: Outcome
-    ) -> Iterator[tuple[ReceivedScope, bytes, Identity]]:
-        """Yield the lines to record, without the heads of their resources."""
+    def _taken(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> Iterator[_Taken]:
+        """Yield the spans to record."""
         for scope in scopes:
             is_double = scope.run_id == self._policy.run_id or (
                 scope.name == semconv.SCOPE and not scope.run_id
@@ -140,7 +164,7 @@ class Intake:
                 try:
                     if is_double:
                         raise RefusedSpanError(_DOUBLE)
-                    found = self._line(scope, given)
+                    found = self._accept(scope, given)
                 except RefusedSpanError as error:
                     outcome.refuse(str(error))
                     self._counts.refuse_span(str(error))
@@ -148,18 +172,20 @@ class Intake:
                     if found is None:
                         self._counts.sampled_out += 1
                     else:
-                        yield scope, *found
+                        yield found
 
-    def _line(self, scope: ReceivedScope, given: object) -> tuple[bytes, Identity] | None:
-        """Return a span's line and identity; None if its trace is sampled out."""
+    def _accept(self, scope: ReceivedScope, given: object) -> _Taken | None:
+        """Return what to record of a span; None if its trace is sampled out."""
         span = received.message_of(given)
         known = self._trajectories.find(span.trace_id)
-        if known is not None:
-            return received.line_of(scope, span, known.entries), known.identity
-        if self._policy.only_trajectories:
+        if known is None and self._policy.only_trajectories:
             raise RefusedSpanError("belongs to no trajectory of this machine")
-        line = received.line_of(scope, span, ())
-        return (line, NO_IDENTITY) if self._is_recorded(span.trace_id, span.name) else None
+        line = received.line_of(scope, span, () if known is None else known.entries)
+        if known is None and not self._is_recorded(span.trace_id, span.name):
+            return None
+        identity = NO_IDENTITY if known is None else known.identity
+        phases = received.phase_lines_of(span, identity.encoded or identity.encode())
+        return _Taken(scope, line, phases, identity)
 
     def _is_recorded(self, trace_id: bytes, name: str) -> bool:
         decision = self._policy.decision

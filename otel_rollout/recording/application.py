@@ -98,7 +98,7 @@ class Application:
         return f"{_SHARED}: {f'it exports by {others}' if others else 'it has no exporter'}"
 
     def _join(self, provider: SdkTracerProvider) -> None:
-        from otel_rollout.recording import processor
+        from otel_rollout.recording import processor, sdk_tracer
 
         delivers_itself = self._is_exported_by_agent()
         with process.lock:
@@ -107,7 +107,7 @@ class Application:
                     processor.IdentityProcessor() if delivers_itself else processor.SpoolSpanProcessor(SCOPE)
                 )
                 process.joined_providers.add(provider)
-            self._tracer = None if delivers_itself else processor.tracer_of(provider, SCOPE, VERSION)
+            self._tracer = None if delivers_itself else sdk_tracer.tracer_of(provider, SCOPE, VERSION)
             self._provider = provider
 
     def _is_exported_by_agent(self) -> bool:

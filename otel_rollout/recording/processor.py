@@ -7,8 +7,6 @@ in the application's backend. All spans of a trajectory, including the applicati
 from __future__ import annotations
 
 import functools
-import os
-import random
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -16,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import SpanProcessor
-from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
 from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.recording import content, doubles, previews
 from otel_rollout.recording.entered import present_context
@@ -33,33 +31,12 @@ from otel_rollout.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, U
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
-    from opentelemetry.trace import SpanContext, Tracer
+    from opentelemetry.sdk.trace import ReadableSpan, Span
+    from opentelemetry.trace import SpanContext
     from opentelemetry.util import types
     from opentelemetry.util.types import AttributeValue
 
-
-class _OwnIds(IdGenerator):
-    """Draws ids from its own generator, because training seeds the SDK's."""
-
-    def __init__(self) -> None:
-        self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
-
-    def generate_span_id(self) -> int:
-        return self._bits(64) or 1
-
-    def generate_trace_id(self) -> int:
-        return self._bits(128) or 1
-
-
-def tracer_of(provider: TracerProvider, scope: str, version: str) -> Tracer:
-    """Return a tracer of the application's provider for our own spans."""
-    tracer = provider.get_tracer(scope, version)
-    if (
-        type(getattr(tracer, "id_generator", None)) is RandomIdGenerator
-    ):  # a generator that the application chose stays
-        tracer.id_generator = _OwnIds()  # type: ignore[attr-defined]
-    return tracer
+    from otel_rollout.recording.writer import SegmentWriter
 
 
 MAX_OPEN = 1 << 16
@@ -277,14 +254,31 @@ class SpoolSpanProcessor(IdentityProcessor):
             if writer.write(body, open_span.identity) and not open_span.is_ours:
                 scope = span.instrumentation_scope
                 writer.counters.recorded_by(scope.name if scope is not None else "")
+                if span.name == semconv.ENGINE_REQUEST:
+                    _record_phases(span, open_span.identity, writer)
 
     def shutdown(self) -> None:
         """Do nothing: the runtime closes its writer."""
 
 
+@internal_errors("recording the phases of an engine's request")
+def _record_phases(span: ReadableSpan, identity: Identity, writer: SegmentWriter) -> None:
+    """Record the phases of an engine's request as spans of ours."""
+    context = span.get_span_context()
+    assert context is not None
+    ids = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
+    phases = engine_phases.phases_of(span.name, ids[1], span.attributes or {}, span.start_time or 0)
+    encoded = identity.encoded or identity.encode()
+    for line in engine_phases.phase_lines(phases, *ids, context.trace_flags, encoded):
+        writer.started()
+        writer.write(line, identity)
+
+
 @internal_errors("telling the span above another library's span")
 def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
     """Tell the span above of tokens and of a model call; offer a root its input and output."""
+    if span.name == semconv.ENGINE_REQUEST:  # its tokens are those of the call above, which counts them
+        return
     above, attributes = open_span.above, span.attributes or {}
     limit = getattr(getattr(span, "_attributes", None), "maxlen", None) or 0
     is_full = len(attributes) >= limit  # else the SDK dropped an attribute with an invalid name

@@ -437,3 +437,45 @@ def test_attributes_beyond_the_limits_of_the_applications_provider_are_told_once
     assert spans["few"].attributes.keys() >= {f"attribute {number}" for number in range(10)}
     assert caplog.text.count("the limits of the application's tracer provider dropped") == 1
     assert "attributes and 0 events of 'many': set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000" in caplog.text
+
+
+def test_phases_of_an_engine_in_this_process_are_recorded_below_its_span(application, recorded):
+    """vLLM's span goes to the application's provider; the spool gets its phases, and the backend does not."""
+    times = {
+        semconv.LATENCY_FIRST_TOKEN: 1.75,
+        semconv.LATENCY_QUEUE: 1.0,
+        semconv.LATENCY_PREFILL: 0.5,
+        semconv.LATENCY_DECODE: 2.0,
+    }
+    tracer = trace.get_tracer("vllm.tracing.otel")
+    with rollout_trace_attr(step=3):
+        with tracer.start_as_current_span("call"):
+            tracer.start_span("llm_request", attributes=times).end()
+            tracer.start_span("llm_request", attributes={**times, semconv.LATENCY_QUEUE: "1"}).end()
+        tracer.start_span("llm_request", attributes=times, start_time=1 << 70).end()
+    spans = recorded()
+    phases = ["queue", "prefill", "decode"]
+    assert tree(spans) == {
+        "rollout_trace": [{"call": [{"llm_request": phases}, "llm_request"]}, "llm_request"],
+    }
+    assert {s.attributes["rollout.step"] for s in spans} == {3}
+    assert {s.scope for s in spans if s.name in phases} == {"otel_rollout"}
+    assert not {s.name for s in application.get_finished_spans()} & set(phases)
+    counted = process.runtime.writer.counters.read()
+    assert (counted.started, counted.recorded, counted.other_scopes) == (8, 8, {"vllm.tracing.otel": 4})
+
+
+def test_tokens_of_an_engine_are_counted_by_the_call_above(application, recorded):
+    """The engine's span is no model call of its own: the call above keeps its kind and its counts."""
+
+    @rollout_trace_op(kind="LLM")
+    def call():
+        usage = {"gen_ai.usage.prompt_tokens": 5, "gen_ai.usage.completion_tokens": 7}
+        trace.get_tracer("vllm.tracing.otel").start_span("llm_request", attributes=usage).end()
+        return {"usage": {"prompt_tokens": 5, "completion_tokens": 7}}
+
+    with rollout_trace_attr(step=3):
+        call()
+    (found,) = [s for s in recorded() if s.name.endswith("call")]
+    assert found.attributes[semconv.SPAN_KIND] == "LLM"
+    assert found.attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 7

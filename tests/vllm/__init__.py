@@ -1,0 +1,1 @@
+"""Real vLLM on a CPU, with a tiny random model."""
