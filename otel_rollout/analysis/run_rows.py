@@ -78,7 +78,7 @@ FROM (SELECT * FROM trajectories WHERE {{run}}) AS of_run
 """  # noqa: S608
 _WITH_REQUESTS: Final = "engine_time"
 _WITHOUT_REQUESTS: Final = (
-    "(SELECT CAST(NULL AS VARCHAR) AS trace_id, "  # noqa: S608
+    "(SELECT CAST(NULL AS VARCHAR) AS trace_id, "
     f"{', '.join(f'CAST(NULL AS DOUBLE) AS {name}' for name in engine_time.COLUMNS)} WHERE false)"
 )
 """Source of the columns of ``engine_time``; a table without requests need not read the view."""

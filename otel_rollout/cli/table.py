@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import broken_prefix, training
+from otel_rollout.table import broken_prefix, engine_time, training
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -100,6 +100,10 @@ def list_(
             metavar="NUMBERS",
         ),
     ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(help=f"Seconds in an inference engine's queue. {_NUMBERS}", metavar="NUMBERS"),
+    ] = None,
     is_broken: Annotated[
         bool,
         typer.Option("--broken-prefix", help="With a turn whose tokens are not the next prompt's beginning."),
@@ -115,6 +119,7 @@ def list_(
     """List trajectories: filter, sort, and write them as CSV, JSON or Parquet."""
     numbers = {
         "step": step, "reward": reward, "turns": turns, "seconds": seconds, "lag": lag, "mismatch": mismatch,
+        "queue_seconds": queue,
     }  # fmt: skip
     states = [state for state, is_wanted in (("error", failed), ("running", running)) if is_wanted]
     equal = {"sample_index": sample, "validate": validation, "state": states or None}
@@ -211,6 +216,8 @@ def _show_view(
             source, columns = training.TRAJECTORIES, _WITH_TRAINING
         if view == "trajectories" and broken_prefix.is_named_in(*conditions, where, sort):
             source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
+        if view == "trajectories" and engine_time.is_named_in(*described, where, sort):
+            source, columns = engine_time.joined_to(source), (*columns, *engine_time.COLUMNS)
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):

@@ -12,7 +12,7 @@ from otel_rollout.analysis.timeline.phase_drawing import DRAWN
 from otel_rollout.analysis.timeline.phases import GENERATE, PHASES, TOOL, Phase, Segment
 
 OUTSIDE_ENGINE: Final = "outside the engine"
-"""Name of the time of model calls that is in no engine phase: the client's, the network's, the engine's front."""
+"""Name of the time of model calls that is in no engine phase: of client, network, the engine's front end."""
 MOMENTS: Final = 60
 """Parts of the wall time for which the number of running trajectories is known."""
 
