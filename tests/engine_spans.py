@@ -104,7 +104,9 @@ def _recorded(
         "endTimeUnixNano": str(start + length),
         "attributes": received.entries(attributes),
     }
-    request = {"resourceSpans": [{"scopeSpans": [{"scope": {"name": scope or semconv.SCOPE}, "spans": [span]}]}]}
+    request = {
+        "resourceSpans": [{"scopeSpans": [{"scope": {"name": scope or semconv.SCOPE}, "spans": [span]}]}]
+    }
     (of_scope,) = received.scopes_of_json(request)
     message = received.message_of(of_scope.spans[0])
     known = Identity(identity)

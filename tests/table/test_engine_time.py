@@ -38,7 +38,9 @@ def test_trajectory_has_the_times_of_its_requests(tmp_path: Path) -> None:
     assert (found["rollout_n"], found["requests"], found["calls_without_request"]) == (0, 3, 1)
     times = [found[f"{name}_seconds"] for name in ("queue", "prefill", "decode", "first_token")]
     assert times == pytest.approx([1.12, 0.24, 3.6, (0.2 + 2 * 0.58) / 3])
-    requests = asked(store, "SELECT queue_seconds, first_token_seconds FROM engine_requests ORDER BY start_ns")
+    requests = asked(
+        store, "SELECT queue_seconds, first_token_seconds FROM engine_requests ORDER BY start_ns"
+    )
     assert [tuple(each.values()) for each in requests] == [(0.12, 0.2), (0.5, 0.58), (0.5, 0.58)]
 
 
@@ -56,12 +58,14 @@ def test_step_has_quantiles_of_requests(tmp_path: Path) -> None:
     assert found["first_token_p50"] == pytest.approx(0.53)
 
 
-@pytest.mark.parametrize("names", [Call().tokens, ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")])
+@pytest.mark.parametrize(
+    "names", [Call().tokens, ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")]
+)
 def test_requests_change_no_count_of_a_trajectory(tmp_path: Path, names: Any) -> None:
     """Turns, tool calls and tokens are those without the engine's spans, whatever names its counts have."""
     without = table_of(tmp_path / "a", *trajectory([Call(requests=0)] * 2))
     with_requests = table_of(tmp_path / "b", *trajectory([Call(tokens=names)] * 2))
-    sql = f"SELECT {', '.join(PLAIN)} FROM trajectories"  # noqa: S608
+    sql = f"SELECT {', '.join(PLAIN)} FROM trajectories"
     assert asked(with_requests, sql) == asked(without, sql)
     assert asked(with_requests, sql)[0]["tokens_out"] == 92
     turns = "SELECT name, tokens_in, tokens_out, reply FROM turns ORDER BY start_ns"
@@ -71,7 +75,7 @@ def test_requests_change_no_count_of_a_trajectory(tmp_path: Path, names: Any) ->
 
 
 def test_request_inside_an_inner_call_is_of_the_outer_call(tmp_path: Path) -> None:
-    """A client's instrumentation inside an operation makes two spans of one call; HTTP may be between them."""
+    """A client inside an operation makes two spans of one call; a span of HTTP may be between them."""
     store = written(
         tmp_path / "table",
         [
@@ -95,7 +99,12 @@ def test_spans_that_are_their_own_ancestors_end_the_search(tmp_path: Path) -> No
 def test_spans_that_begin_in_one_nanosecond_are_not_compared(tmp_path: Path) -> None:
     """An engine's first phase begins with its request; only rows of one span are repeated."""
     begin = {"start_ns": 1_767_225_600_000_000_007}
-    rows = [root("1"), row("1", "b", "a1", **begin), row("1", "c", "a1", **begin), row("2", "b", "a2", **begin)]
+    rows = [
+        root("1"),
+        row("1", "b", "a1", **begin),
+        row("1", "c", "a1", **begin),
+        row("2", "b", "a2", **begin),
+    ]
     store = written(tmp_path / "table", rows)
     assert asked(store, "SELECT start_ns FROM repeated_starts") == []
     assert len(asked(store, "SELECT span_id FROM spans")) == 4
@@ -109,5 +118,5 @@ def test_run_without_requests_does_not_read_their_view(tmp_path: Path) -> None:
         engine = Engine(table_of(tmp_path / name, *trajectory(calls)).open())
         rows = run_rows(engine, run_of(engine))
         assert ("engine_time" in engine._made) == is_read
-        (found,) = engine.run(f"SELECT requests FROM {rows}").column("requests").to_pylist()  # noqa: S608
+        (found,) = engine.run(f"SELECT requests FROM {rows}").column("requests").to_pylist()
         assert found == (1 if is_read else None)

@@ -41,7 +41,7 @@ def test_request_is_one_line_below_its_call() -> None:
 def test_call_without_a_request_has_no_line() -> None:
     """An engine that does not trace leaves the conversation as it was."""
     assert lines(Call(requests=0), Call()) == lines(Call())
-    assert "in-engine\"" not in page.of_conversation(conversation(Call(requests=0)))
+    assert 'in-engine"' not in page.of_conversation(conversation(Call(requests=0)))
 
 
 def test_several_requests_are_summed() -> None:
@@ -65,7 +65,9 @@ def test_times_that_are_not_known_are_left_out(call: Call, expected: str) -> Non
     assert lines(call) == [expected]
 
 
-@pytest.mark.parametrize("names", [Call().tokens, ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")])
+@pytest.mark.parametrize(
+    "names", [Call().tokens, ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")]
+)
 def test_tokens_of_a_call_are_counted_once(names: Any) -> None:
     """The engine's span repeats the counts of the model call above it, by old names or new ones."""
     found = conversation(Call(tokens=names), Call(tokens=names))
