@@ -33,6 +33,7 @@ class Call(NamedTuple):
         decode: seconds.
         tokens: names of the counts on the engine's span.
         requests: number of requests.
+        kind: kind of the request's span; this package records one for an engine in its own process.
     """
 
     queue: float = 0.12
@@ -40,6 +41,7 @@ class Call(NamedTuple):
     decode: float = 1.2
     tokens: tuple[str, str] = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens")
     requests: int = 1
+    kind: str = ""
 
 
 def trajectory(
@@ -54,7 +56,7 @@ def trajectory(
         semconv.ROLLOUT_N: rollout,
         semconv.VALIDATE: False,
     }
-    start, number = START_NS + trace * 100 * SECOND, trace * 1000
+    start, number = START_NS + trace % 1000 * 100 * SECOND, trace * 1000
     lines = []
     for place, call in enumerate(calls):
         begin, id_ = start + (3 * place + 1) * SECOND, number + 10 * place + 2
@@ -86,8 +88,9 @@ def _of_vllm(call: Call) -> dict[str, Any]:
     first_token = call.queue + call.prefill
     times = (call.queue, call.prefill, call.decode, first_token, first_token + call.decode + 0.01)
     counts = dict(zip(call.tokens, (233, 46), strict=True))
+    kind = {semconv.SPAN_KIND: call.kind} if call.kind else {}
     known = {name: time for name, time in zip(LATENCIES, times, strict=True) if time >= 0}
-    return {**known, **counts, "gen_ai.request.id": "chatcmpl-1", "gen_ai.request.n": 1}
+    return {**kind, **known, **counts, "gen_ai.request.id": "chatcmpl-1", "gen_ai.request.n": 1}
 
 
 def _recorded(

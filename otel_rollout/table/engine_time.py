@@ -22,9 +22,7 @@ _NAMED: Final = re.compile(rf"\b({'|'.join(COLUMNS)})\b")
 
 def is_recorded(engine: Engine) -> bool:
     """Return whether the table has a request; without one, the view would be read for nothing."""
-    found = engine.run(
-        "SELECT span_id FROM recorded_spans WHERE name = 'llm_request' AND kind IS NULL LIMIT 1"
-    )
+    found = engine.run("SELECT span_id FROM recorded_spans WHERE name = 'llm_request' LIMIT 1")
     return bool(found.num_rows)
 
 

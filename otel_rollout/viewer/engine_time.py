@@ -60,8 +60,11 @@ def engine_time_of(spans: Sequence[ReadableSpan]) -> EngineTime | None:
 
 
 def is_request(span: ReadableSpan) -> bool:
-    """Return whether a span is a request in an engine, and not a model call of this name."""
-    return span.name == semconv.ENGINE_REQUEST and not kind_of(span)
+    """Return whether a span is a request in an engine, and not an operation of this name."""
+    if span.name != semconv.ENGINE_REQUEST:
+        return False
+    kind = kind_of(span)
+    return not kind or (kind == semconv.KIND_CHAIN and semconv.LATENCY_TOTAL in (span.attributes or {}))
 
 
 def _times(requests: Iterable[Mapping[str, Any]], name: str) -> Iterator[float]:

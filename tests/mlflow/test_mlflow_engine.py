@@ -13,6 +13,12 @@ from tests.engine_spans import Call, spans_in, trajectory
 from tests.mlflow_server import stored
 from tests.sdk_spans import deliver
 
+
+def trace_of(project: str) -> int:
+    """Return a trace id of the project's own."""
+    return int(project[-12:], 16)
+
+
 NEW_NAMES = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 
 
@@ -22,7 +28,7 @@ def test_tokens_of_a_trace_are_those_of_its_model_calls(
     uri: str, project: str, exporter_for: Any, names: Any, engine_first: bool
 ) -> None:
     """The engine's span repeats the counts of the call above it, in one batch or in an earlier one."""
-    spans = spans_in(trajectory([Call(tokens=names), Call(requests=0)], project))
+    spans = spans_in(trajectory([Call(tokens=names), Call(requests=0)], project, trace=trace_of(project)))
     of_engine = [span for span in spans if span.name in (semconv.ENGINE_REQUEST, *PHASES)]
     assert len(of_engine) == 4
     exporter = exporter_for(uri)
@@ -39,7 +45,7 @@ def test_tokens_of_a_trace_are_those_of_its_model_calls(
 
 def test_engine_phases_are_spans_below_their_request(uri: str, project: str, exporter_for: Any) -> None:
     """Neither the request nor its phases are model calls; they keep their times."""
-    deliver(exporter_for(uri), spans_in(trajectory([Call()], project)))
+    deliver(exporter_for(uri), spans_in(trajectory([Call()], project, trace=trace_of(project))))
 
     (trace,) = stored(uri, project)
     by_name = {span.name: span for span in trace.data.spans}

@@ -32,7 +32,7 @@ def table_of(path: Path, *lines: bytes) -> Store:
 
 def test_trajectory_has_the_times_of_its_requests(tmp_path: Path) -> None:
     """Seconds are summed over the requests; a call without a request is counted."""
-    calls = [Call(), Call(queue=0.5, requests=2), Call(requests=0)]
+    calls = [Call(), Call(queue=0.5, requests=2, kind="CHAIN"), Call(requests=0)]
     store = table_of(tmp_path, *trajectory(calls), *trajectory([Call(requests=0)], trace=2, rollout=1))
     (found,) = asked(store, "SELECT * FROM engine_time")
     assert (found["rollout_n"], found["requests"], found["calls_without_request"]) == (0, 3, 1)
@@ -81,7 +81,8 @@ def test_request_inside_an_inner_call_is_of_the_outer_call(tmp_path: Path) -> No
         [
             root("1"), row("1", "b", "a1", kind="LLM"), row("1", "c", "b", kind="LLM"),
             row("1", "d", "c", kind=None, name="POST"), row("1", "e", "d", kind=None, name="llm_request"),
-            row("1", "f", "a1", kind="LLM", name="llm_request"), row("1", "9", "f", name="queue"),
+            row("1", "f", "a1", kind="LLM", name="llm_request"), row("1", "9", "f", kind=None, name="queue"),
+            row("1", "8", "b", name="llm_request", attributes='{"size":"gen_ai.latency."}'),
         ],
     )  # fmt: skip
     (found,) = asked(store, "SELECT requests, calls_without_request, queue_seconds FROM engine_time")

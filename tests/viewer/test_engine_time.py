@@ -44,6 +44,13 @@ def test_call_without_a_request_has_no_line() -> None:
     assert 'in-engine"' not in page.of_conversation(conversation(Call(requests=0)))
 
 
+def test_request_that_this_package_recorded_has_the_same_line() -> None:
+    """In the engine's own process the span is an operation with the engine's times."""
+    assert lines(Call(kind="CHAIN")) == lines(Call())
+    assert lines(Call(kind="CHAIN", queue=-1, prefill=-1, decode=-1)) == []
+    assert lines(Call(kind="LLM")) == []
+
+
 def test_several_requests_are_summed() -> None:
     """A call that was sent again has the times of all, and the latest first token."""
     assert lines(Call(requests=2)) == [

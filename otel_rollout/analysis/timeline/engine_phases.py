@@ -44,11 +44,13 @@ class EnginePart(NamedTuple):
 
 
 def phases_among(spans: Sequence[_SpanType]) -> list[_SpanType]:
-    """Return the spans of engine phases: those of their names below the requests of an engine."""
-    requests = {span.span_id for span in spans if span.name == semconv.ENGINE_REQUEST and not span.kind}
+    """Return the engine phases among spans: below requests, and without the kind that an operation has."""
+    requests = {span.span_id for span in spans if span.name == semconv.ENGINE_REQUEST}
     if not requests:
         return []
-    return [span for span in spans if span.parent_id in requests and span.name in ENGINE_PHASES]
+    return [
+        span for span in spans if span.parent_id in requests and span.name in ENGINE_PHASES and not span.kind
+    ]
 
 
 def parts_of(phases: Iterable[EnginePart]) -> list[EnginePart]:

@@ -22,4 +22,4 @@ SELECT
 FROM spans AS request LEFT JOIN told
   ON request.trace_id = told.trace_id AND request.span_id = told.request_id
 WHERE request.name = 'llm_request'
-  AND (request.kind IS NULL OR (request.kind = 'CHAIN' AND request.attributes LIKE '%"gen_ai.latency.%'))
+  AND (request.kind IS NULL OR (request.kind = 'CHAIN' AND request.attributes LIKE '%"gen_ai.latency.e2e":%'))
