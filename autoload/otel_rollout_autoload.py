@@ -1,8 +1,8 @@
 """Import an integration when its framework is imported, in a process in which tracing is configured.
 
-TRL and verifiers load no plugins, so ``otel_rollout_autoload.pth`` calls :func:`wait` when the interpreter
-starts. Python reads that file in the site directory of this module. Neither file imports anything of the
-package ``otel_rollout`` before one of these frameworks is imported.
+TRL, verifiers and vLLM load no plugins of ours, so ``otel_rollout_autoload.pth`` calls :func:`wait` when the
+interpreter starts. Python reads that file in the site directory of this module. Neither file imports anything
+of the package ``otel_rollout`` before one of these frameworks is imported.
 
 ``torchrun`` and ``accelerate launch`` start one process per rank, and found the run into which all ranks
 record.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 INTEGRATIONS = {
     "trl": "otel_rollout.integrations.trl",
     "verifiers": "otel_rollout.integrations.verifiers",
+    "vllm": "otel_rollout.integrations.vllm",
 }
 """Top-level package of a framework → the module that traces it."""
 LAUNCHERS = {"torch.distributed.run": "otel_rollout"}

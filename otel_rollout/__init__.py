@@ -25,6 +25,7 @@ from otel_rollout.base import logs as _logs
 from otel_rollout.base.errors import internal_errors as _internal_errors
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
+from otel_rollout.capture.engine_times import record_engine_times
 from otel_rollout.capture.score_batch import score_batch
 from otel_rollout.capture.scores import score
 from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr
@@ -54,6 +55,7 @@ __all__ = [
     "instrument",
     "open_table",
     "publish_run",
+    "record_engine_times",
     "rollout_trace_attr",
     "rollout_trace_op",
     "score",

@@ -142,6 +142,10 @@ class ProcessState:
     """A trainer of TRL's → how far it has come."""
     trainer_count: int = 0
     """Number of TRL's trainers that have generated in this process."""
+    engine_requests: weakref.WeakKeyDictionary[Any, Any] = field(
+        default_factory=weakref.WeakKeyDictionary, metadata=_PER_PROCESS
+    )
+    """An ``OutputProcessor`` of vLLM's → the open requests of trajectories, by vLLM's internal id."""
     verl_trajectories: Any = None
     """What the process of verl's trainer knows of the trajectories that it trains on."""
 

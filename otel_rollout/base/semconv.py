@@ -112,6 +112,10 @@ LATENCY_DECODE: Final = "gen_ai.latency.time_in_model_decode"
 """float. Seconds from the first token to the last one."""
 LATENCY_INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
 """float. Seconds of prefill and decode."""
+ENGINE_PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
+"""int. Tokens of the prompt, on the engine's span: the model call counts them by the convention's name."""
+ENGINE_COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
+"""int. Tokens that the engine has made, on its span only."""
 
 # --- Token ids (ours) --------------------------------------------------------------------------------------
 TOKENIZER: Final = "rollout.tokenizer"

@@ -117,6 +117,8 @@ def _received(report: Report) -> Iterator[str]:
         yield f"receiver {where}: {counts.problem or f'{counts.recorded} spans received'}"
         if counts.sampled_out:
             yield f"received spans sampled out: {counts.sampled_out}"
+        if counts.changed_ids:
+            yield f"received spans with ids of other spans, which got new ones: {counts.changed_ids}"
         yield from _reasons("received spans refused", counts.refused_spans)
         yield from _reasons("requests refused", counts.refused_requests)
 

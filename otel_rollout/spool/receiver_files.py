@@ -109,6 +109,7 @@ class ReceiverCounts:
         sampled_out: spans of traces that head sampling excludes.
         refused_spans: reason → spans that were refused, while the rest of their request was taken.
         refused_requests: HTTP status → requests that were refused.
+        changed_ids: recorded spans whose ids other spans of their traces had.
         problem: why nothing can be received; empty while it can.
     """
 
@@ -116,6 +117,7 @@ class ReceiverCounts:
     sampled_out: int = 0
     refused_spans: dict[str, int] = dataclasses.field(default_factory=dict)
     refused_requests: dict[str, int] = dataclasses.field(default_factory=dict)
+    changed_ids: int = 0
     problem: str = ""
 
     def refuse_span(self, reason: str) -> None:
@@ -141,6 +143,7 @@ def read_counts(node_dir: Path) -> ReceiverCounts | None:
             int(found["sampled_out"]),
             {str(reason): int(number) for reason, number in found["refused_spans"].items()},
             {str(status): int(number) for status, number in found["refused_requests"].items()},
+            int(found.get("changed_ids", 0)),
             str(found["problem"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError):

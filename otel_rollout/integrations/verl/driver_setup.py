@@ -10,9 +10,9 @@ from typing import Any, Final
 from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.kit.seams import after, before
 from otel_rollout.integrations.kit.tracker import unless_set
-from otel_rollout.integrations.verl import vllm
 from otel_rollout.integrations.verl.backend_flag import exporters_for, with_default_target
 from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.vllm.construction import NEEDS_STATISTICS
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 
@@ -56,8 +56,8 @@ def set_up(config: Any = None) -> None:
     from otel_rollout.propagation.instrument import instrument
 
     instrument()
-    if vllm.lacks_statistics(config):
-        warn_once(vllm.NEEDS_STATISTICS)
+    if _lets_engine_die(config):
+        warn_once(NEEDS_STATISTICS)
 
 
 def _trace_flags(config: Any) -> dict[str, Any]:
@@ -67,3 +67,14 @@ def _trace_flags(config: Any) -> dict[str, Any]:
         return {name: trace.get(name) for name in ("backend", "project_name", "experiment_name")}
     except (AttributeError, KeyError, TypeError):
         return {}
+
+
+def _lets_engine_die(config: Any) -> bool:
+    """Return whether verl's configuration lets vLLM trace without log statistics."""
+    try:
+        rollout = config["actor_rollout_ref"]["rollout"]
+        engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+        disabled = engine.get("disable_log_stats", rollout.get("disable_log_stats"))
+        return bool(engine.get("otlp_traces_endpoint") and disabled)
+    except (AttributeError, KeyError, TypeError):
+        return False

@@ -37,6 +37,5 @@ CONFIGURED: Final = {
     "verl.trainer.ppo.v1.trainer_base": (".v1_training",),
     "verl.trainer.ppo.v1.replay_buffer": (".replay_buffer",),
     "verl.experimental.reward_loop.reward_loop": (".v1_training",),
-    "vllm.v1.engine.async_llm": (".vllm",),
 }
 """Patches of a process whose environment configures tracing."""

@@ -1,0 +1,161 @@
+"""Two spans of a trace with one id: both are recorded, under ids that stay when they are sent again."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_rollout.otlp import received
+from otel_rollout.receiver.span_ids import SpanIds
+from otel_rollout.spool.receiver_files import ReceiverCounts
+from tests.receiver.support import START, InProcess, in_process, request, span
+from tests.spool_reader import Recorded, tree
+
+LOCAL, REMOTE = 0x100, 0x300
+"""Flags of a span whose parent is in its process, or in another one."""
+SEED = 0
+
+
+def worker_spans(rank: int) -> list[dict[str, Any]]:
+    """Return the spans of a worker that seeds its random numbers, as vLLM's do; children end first."""
+    ids = random.Random(SEED)
+    model, weights = (ids.getrandbits(64).to_bytes(8, "big") for _ in range(2))
+    start = START + 1000 * rank
+    return [
+        span(
+            name="Load weights",
+            span_id=weights,
+            parent_span_id=model,
+            flags=LOCAL,
+            start_time_unix_nano=start + 2,
+        ),
+        span(
+            name="Load model",
+            span_id=model,
+            parent_span_id=bytes([9] * 8),
+            flags=REMOTE,
+            start_time_unix_nano=start + 1,
+        ),
+    ]
+
+
+ENGINE = span(name="Start", span_id=bytes([9] * 8), start_time_unix_nano=START)
+
+
+async def post_workers(receiver: InProcess, *ranks: int, single: bool = False) -> None:
+    """Send the spans of workers, all of a worker in one request or each in its own."""
+    for rank in ranks:
+        spans = worker_spans(rank)
+        for part in [[one] for one in spans] if single else [spans]:
+            answer = await receiver.post(request(part, resource={"vllm.process_id": str(rank)}))
+            assert answer.status_code == 200
+
+
+def distinct(spans: list[Recorded]) -> list[Recorded]:
+    """Return one span of each id, which must be equal in all repetitions."""
+    by_id = {one.span.span_id: one for one in spans}
+    assert all(by_id[one.span.span_id].span == one.span for one in spans)
+    return list(by_id.values())
+
+
+@pytest.mark.parametrize("single", [True, False])
+async def test_workers_seeded_alike_keep_their_spans_apart(tmp_path: Path, single: bool) -> None:
+    """Three workers of one start have the same ids in one trace; each child stays below its own parent."""
+    with in_process(tmp_path / "node") as receiver:
+        await receiver.post(request([ENGINE]))
+        await post_workers(receiver, 0, 1, 2, single=single)
+        found = tree(receiver.recorded())
+        assert found == {"Start": [{"Load model": ["Load weights"]}] * 3}
+        assert receiver.counts.changed_ids == 4
+
+
+async def test_spans_that_are_sent_again_keep_their_ids(tmp_path: Path) -> None:
+    """Senders repeat what was not acknowledged, in any order."""
+    with in_process(tmp_path / "node") as receiver:
+        await receiver.post(request([ENGINE]))
+        await post_workers(receiver, 0, 1, 1, 0, 1)
+        found = receiver.recorded()
+        assert len(found) == 11
+        assert tree(distinct(found)) == {"Start": [{"Load model": ["Load weights"]}] * 2}
+
+
+async def test_repeated_ids_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The receiver's log says why, and what to do."""
+    with in_process(tmp_path / "node") as receiver:
+        await post_workers(receiver, 0, 1, 2)
+    (message,) = [message for message in caplog.messages if "ids of other spans" in message]
+    assert "id_generator" in message
+
+
+async def test_requests_with_one_id_have_phases_of_their_own(tmp_path: Path) -> None:
+    """The phases of an engine's request hang on the id that the request got."""
+    names = ("time_in_queue", "time_in_model_prefill", "time_in_model_decode")
+    with in_process(tmp_path / "node") as receiver:
+        for start in (START, START + 10**9):
+            body = ExportTraceServiceRequest.FromString(
+                request(
+                    [span(name="llm_request", start_time_unix_nano=start, end_time_unix_nano=start + 10**9)]
+                )
+            )
+            sent = body.resource_spans[0].scope_spans[0].spans[0]
+            for name in names:
+                sent.attributes.add(key=f"gen_ai.latency.{name}").value.double_value = 0.1
+            await receiver.post(body.SerializeToString())
+        found = receiver.recorded()
+    requests = [one for one in found if one.name == "llm_request"]
+    assert len({one.span.span_id for one in requests}) == 2
+    for one in requests:
+        below = [phase.name for phase in found if phase.span.parent_span_id == one.span.span_id]
+        assert below == ["queue", "prefill", "decode"]
+    assert len({one.span.span_id for one in found}) == 8
+
+
+SENT = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 5)),  # process, id, generation
+    max_size=40,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(SENT)
+def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None:
+    """In any order of processes, ids and repetitions, spans with other starts have other ids.
+
+    A span may get a second id only if it came before its process was known to repeat ids.
+    """
+    ids = SpanIds(ReceiverCounts())
+    owner: dict[bytes, tuple[int, int, int]] = {}
+    for process, number, generation in sent:
+        start = START + process * 100 + number * 10 + generation
+        body = request([span(number + 1, start_time_unix_nano=start)], resource={"pid": str(process)})
+        (scope,) = received.scopes_of_protobuf(ExportTraceServiceRequest.FromString(body))
+        (message,) = scope.spans
+        ids.make_unique(scope, message)
+        assert owner.setdefault(message.span_id, (process, number, generation)) == (
+            process,
+            number,
+            generation,
+        )
+
+
+def test_memory_does_not_grow_with_spans() -> None:
+    """The table is allocated once; fifty thousand spans add nothing."""
+    ids = SpanIds(ReceiverCounts())
+    (scope,) = received.scopes_of_protobuf(ExportTraceServiceRequest.FromString(request([span()])))
+    (message,) = scope.spans
+    tracemalloc.start()
+    try:
+        for number in range(50_000):
+            message.span_id = (number + 1).to_bytes(8, "big")
+            message.start_time_unix_nano = START + number
+            ids.make_unique(scope, message)
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()

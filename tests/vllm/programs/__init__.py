@@ -1,0 +1,1 @@
+"""Programs that the tests with vLLM run in other processes."""
