@@ -105,6 +105,7 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         directory=str(node_dir),
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
         other_scopes=bounded_scopes(other_scopes),
+        engine_requests=ledger.engine_requests,
     )
 
 

@@ -132,6 +132,8 @@ class Report:
             recorded.
         problem: why the spool could not be read, or None. The counts are then those of this process.
         other_scopes: instrumentation scope of another library → its recorded spans; see ``scopes``.
+        engine_requests: outcome → requests of engines whose span came without a trace header: ``joined`` to
+            a model call by the request's id, ``waiting`` for one, or why it is exported as recorded.
     """
 
     started: int
@@ -146,6 +148,7 @@ class Report:
     count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
     problem: str | None = None
     other_scopes: Mapping[str, int] = field(default_factory=dict)
+    engine_requests: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> Report:
@@ -180,6 +183,7 @@ class Report:
             count_steps=lambda: _merged_steps([report.by_step for report in reports]),
             problem="; ".join(report.problem for report in reports if report.problem) or None,
             other_scopes=bounded_scopes(_sum(report.other_scopes for report in reports)),
+            engine_requests=_sum(report.engine_requests for report in reports),
         )
 
     @property

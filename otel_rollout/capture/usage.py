@@ -75,7 +75,7 @@ def read(reply: Any) -> dict[str, Attribute]:
         usage = _fields(fields.get("usage"))
     ending = _ending(fields)
     is_reply = usage is not None or bool(ending)  # a field `model` alone does not make a reply
-    return {**_tokens(usage or {}), **(_model(fields) if is_reply else {}), **ending}
+    return {**_tokens(usage or {}), **(_names(fields) if is_reply else {}), **ending}
 
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
@@ -97,9 +97,10 @@ def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
     return found
 
 
-def _model(fields: Mapping[str, Any]) -> dict[str, Attribute]:
-    model = fields.get("model")
-    return {semconv.GEN_AI_RESPONSE_MODEL: str(model)} if isinstance(model, str) and model else {}
+def _names(fields: Mapping[str, Any]) -> dict[str, Attribute]:
+    """Return the model and the id of a reply. An engine knows its request by the id."""
+    named = {semconv.GEN_AI_RESPONSE_MODEL: fields.get("model"), semconv.GEN_AI_RESPONSE_ID: fields.get("id")}
+    return {name: str(value) for name, value in named.items() if isinstance(value, str) and value}
 
 
 def _ending(fields: Mapping[str, Any]) -> dict[str, Attribute]:

@@ -56,6 +56,7 @@ def as_json(report: Report) -> dict[str, object]:
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
         "receiver": _receiver_as_json(report),
+        "engine_requests": dict(report.engine_requests),
         "steps": [
             {**key._asdict(), "started": count.started, **dataclasses.asdict(count), "pending": count.pending}
             for key, count in report.by_step.items()
@@ -75,6 +76,7 @@ def _shown(report: Report, steps: bool) -> RenderableType:
         *_reasons("groups delivered", report.groups_kept),
         *_reasons("groups sampled out", report.groups_sampled_out),
         *_received(report),
+        *_reasons("engine requests without a trace header", report.engine_requests),
     ]
     exporters = report.exporters.items()
     below = [

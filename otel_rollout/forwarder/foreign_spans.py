@@ -17,6 +17,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.otlp import model_calls, scan
 from otel_rollout.otlp.chat_messages import ChatMessage, Event, as_json
+from otel_rollout.otlp.engine_requests import call_ids_of
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.model_calls import structured
 from otel_rollout.otlp.reader import TraceLine, attributes_of, events_of, parsed_line
@@ -70,6 +71,8 @@ def _completed(span: JsonSpan) -> _Filled:
     if not model_calls.is_read_here([*recorded, *(name for name, _ in events)]):
         return filled
     kind = model_calls.kind_of(recorded)
+    if span.fields.get("name") == semconv.ENGINE_REQUEST:
+        _fill_engine_request(filled)
     if kind == semconv.KIND_LLM or kind == model_calls.KIND_EMBEDDING:
         _fill_call(filled, kind, events)
     elif kind == semconv.KIND_TOOL:
@@ -160,6 +163,7 @@ def _fill_call(filled: _Filled, kind: str, events: Sequence[Event]) -> None:
     found = model_calls.read_call(filled.recorded, events)
     filled.add(semconv.GEN_AI_REQUEST_MODEL, found.request_model)
     filled.add(semconv.GEN_AI_RESPONSE_MODEL, found.response_model)
+    filled.add(semconv.GEN_AI_RESPONSE_ID, found.response_id)
     for name, count in found.counts.items():
         filled.add(name, count)
     if not isinstance(filled.recorded.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS), list):
@@ -176,6 +180,13 @@ def _fill_call(filled: _Filled, kind: str, events: Sequence[Event]) -> None:
             for index, reply in enumerate(found.replies)
         ]
         filled.replace_content(semconv.OUTPUT_VALUE, {"choices": choices})
+
+
+def _fill_engine_request(filled: _Filled) -> None:
+    """Add the id of the reply: by one attribute, a query finds the span and its call, wherever they are."""
+    request_id = filled.recorded.get(semconv.GEN_AI_REQUEST_ID)
+    if isinstance(request_id, str):
+        filled.add(semconv.GEN_AI_RESPONSE_ID, call_ids_of(request_id)[-1])
 
 
 def _fill_tool(filled: _Filled) -> None:

@@ -99,6 +99,7 @@ class CallContents:
         request_model: model that was asked for.
         response_model: model that answered.
         counts: GenAI's name of a token count → count.
+        response_id: id of the reply.
     """
 
     messages: Sequence[ChatMessage] = ()
@@ -107,6 +108,7 @@ class CallContents:
     request_model: str = ""
     response_model: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
+    response_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,16 @@ def read_call(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> Ca
         request,
         response,
         counts_of(attributes),
+        _response_id(attributes),
     )
+
+
+def _response_id(attributes: Mapping[str, Any]) -> str:
+    """Return the id of a reply, from an attribute or from the reply as the client returned it."""
+    output = structured(attributes.get(semconv.OUTPUT_VALUE))
+    in_output = output.get("id") if isinstance(output, Mapping) else None
+    stated = attributes.get(semconv.GEN_AI_RESPONSE_ID) or in_output
+    return stated if isinstance(stated, str) else ""
 
 
 def _messages(attributes: Mapping[str, Any]) -> list[ChatMessage]:

@@ -180,11 +180,13 @@ class Intake:
         """Return what to record of a span; None if its trace is sampled out."""
         span = received.message_of(given)
         known = self._trajectories.find(span.trace_id)
-        if known is None and self._policy.only_trajectories:
+        # The forwarder finds the model call of an engine's span that came without a trace header.
+        is_chosen = known is not None or (span.name == semconv.ENGINE_REQUEST and not span.parent_span_id)
+        if not is_chosen and self._policy.only_trajectories:
             raise RefusedSpanError("belongs to no trajectory of this machine")
         self._span_ids.make_unique(scope, span)
         line = received.line_of(scope, span, () if known is None else known.entries)
-        if known is None and not self._is_recorded(span.trace_id, span.name):
+        if not is_chosen and not self._is_recorded(span.trace_id, span.name):
             return None
         identity = NO_IDENTITY if known is None else known.identity
         phases = received.phase_lines_of(span, identity.encoded or identity.encode())

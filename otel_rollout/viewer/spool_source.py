@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.forwarder.engine_calls import RecordedCalls
 from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
@@ -55,7 +56,7 @@ class SpoolSource:
         """
         newer: list[_Run] = []
         for run in reversed(self._runs):
-            found = _matching(run.paths, reference, self._scores_by_identity)
+            found = _matching(partial(self._lines, run), reference, self._scores_by_identity)
             if found:
                 self.notes = _notes_on_newer_runs(newer, reference)
                 return found
@@ -70,7 +71,7 @@ class SpoolSource:
         """Return all spans of each trace, by its id; the files are read once."""
         found: dict[str, list[ReadableSpan]] = {trace_id: [] for trace_id in trace_ids}
         for run in self._runs:
-            for line in _lines_with(run.paths, trace_ids):
+            for line in _with_ids(self._lines(run), trace_ids):
                 for span in _decoded(line):
                     if (trace_id := _trace_id(span)) in found:
                         found[trace_id].append(span)
@@ -92,8 +93,17 @@ class SpoolSource:
         """Yield the spans of all runs, which say of each turn which one it continues or breaks."""
         turns = RecordedTurns()
         for run in self._runs:
-            for line in _lines(run.paths):
+            for line in self._lines(run):
                 yield from turns.spans_of(line)
+
+    def _lines(self, run: _Run) -> Iterator[bytes]:
+        """Yield a run's lines, with engines' spans below their model calls."""
+        return self._calls.joined(_lines(run.paths))
+
+    @cached_property
+    def _calls(self) -> RecordedCalls:
+        """The model calls of engines' requests without a trace header, of all runs."""
+        return RecordedCalls(lambda: _lines(self.files()))
 
     def files(self) -> list[Path]:
         """Return the files that are read."""
@@ -115,19 +125,19 @@ class SpoolSource:
 
 
 def _matching(
-    paths: Sequence[Path],
+    lines: Callable[[], Iterator[bytes]],
     reference: Reference | None,
     scores: Mapping[str, Sequence[ReadableSpan]],
 ) -> list[Summary]:
-    """Return the matching trajectories of a run's files; without a reference, all."""
+    """Return the matching trajectories of a run's lines; without a reference, all."""
     if reference is None:
-        return [summary for summary in _summaries(_lines(paths), scores) if summary.path]
+        return [summary for summary in _summaries(lines(), scores) if summary.path]
     if reference.trace:
-        found = _summaries(_lines_with(paths, [reference.trace]), scores)
+        found = _summaries(_with_ids(lines(), [reference.trace]), scores)
     else:
-        roots = _summaries((line for line in _lines(paths) if may_have_root(line)), {})
+        roots = _summaries((line for line in lines() if may_have_root(line)), {})
         ids = [summary.trace_id for summary in roots if reference.matches(summary)]
-        found = _summaries(_lines_with(paths, ids) if ids else _lines(paths), scores)
+        found = _summaries(_with_ids(lines(), ids) if ids else lines(), scores)
     return [summary for summary in found if reference.matches(summary)]
 
 
@@ -150,13 +160,13 @@ def _summaries(lines: Iterable[bytes], scores: Mapping[str, Sequence[ReadableSpa
     return [gathering.summary() for gathering in gathered.values()]
 
 
-def _lines_with(paths: Sequence[Path], ids: Sequence[str]) -> Iterator[bytes]:
+def _with_ids(lines: Iterable[bytes], ids: Sequence[str]) -> Iterator[bytes]:
     """Yield the lines that contain one of the trace ids.
 
     Up to ``_MAX_SEARCHED_IDS`` ids may be given by their first digits.
     """
     wanted = {id_.encode() for id_ in ids}
-    for line in _lines(paths):
+    for line in lines:
         if len(wanted) > _MAX_SEARCHED_IDS:
             is_wanted = not wanted.isdisjoint(trace_ids_in(line))
         else:

@@ -250,3 +250,12 @@ def test_reply_that_contains_itself_ends(recorded):
     with rollout_trace_attr():
         assert give() is event
     assert len(recorded()) == 2
+
+
+def test_reply_has_its_id(recorded):
+    """An engine knows the request by it, and the span of the call has it also without content."""
+    rollout_trace_op(name="ask", kind="LLM")(lambda: CHAT_COMPLETION)()
+    rollout_trace_op(name="ask", kind="LLM")(lambda: {**CHAT_COMPLETION, "id": 7})()
+    first, second = (span.attributes for span in recorded() if span.name == "ask")
+    assert first["gen_ai.response.id"] == CHAT_COMPLETION["id"]
+    assert "gen_ai.response.id" not in second

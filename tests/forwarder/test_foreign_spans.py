@@ -24,6 +24,7 @@ from otel_rollout.viewer import conversation
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout_mlflow.mapping import to_mlflow
 from otel_rollout_weave.mapping import to_call
+from tests.engine_lines import engine_lines
 from tests.otlp.foreign_spans import QUESTION, RULES
 from tests.otlp.model_server import ANSWER, ARGUMENTS
 from tests.otlp.recorded_foreign import LIBRARIES, calls_in, exported, lines_of, path_of
@@ -519,3 +520,11 @@ def _seconds(call: Any) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def test_engine_span_and_model_call_have_one_attribute_with_the_id() -> None:
+    """The id of the reply is on both, so a query finds them also where they are recorded on two machines."""
+    engine = decoded(LineRewriter(Path()).rewritten(engine_lines(1, "cmpl-7-0")[0]))[0].attributes or {}
+    call = calls_in(exported("openinference_openai"))[0].attributes or {}
+    assert engine[semconv.GEN_AI_RESPONSE_ID] == "cmpl-7"
+    assert call[semconv.GEN_AI_RESPONSE_ID] == "chatcmpl-1"
