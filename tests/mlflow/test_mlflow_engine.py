@@ -52,7 +52,7 @@ def test_engine_phases_are_spans_below_their_request(uri: str, project: str, exp
     request = by_name[semconv.ENGINE_REQUEST]
     assert request.parent_id == by_name["generate"].span_id
     assert [by_name[name].parent_id for name in PHASES] == [request.span_id] * 3
-    assert {by_name[name].span_type for name in (semconv.ENGINE_REQUEST, *PHASES)} == {"UNKNOWN"}
+    assert {by_name[name].span_type for name in (semconv.ENGINE_REQUEST, *PHASES)} <= {None, "UNKNOWN"}
     assert by_name["generate"].span_type == "LLM"
     times = [by_name[name].end_time_ns - by_name[name].start_time_ns for name in PHASES]
     assert times == [120_000_000, 80_000_000, 1_200_000_000]
