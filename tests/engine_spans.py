@@ -1,8 +1,15 @@
-"""Trajectories whose model calls have the spans of a vLLM server, recorded by the receiver's code."""
+"""Trajectories whose model calls have the spans of a vLLM server, recorded by the receiver's code.
+
+    python -m tests.engine_spans DIRECTORY
+
+writes a small table of them, for docs/engines.md.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -11,6 +18,9 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import received, writer
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.recording.identity import Identity
+from otel_rollout.table.location import location_of
+from otel_rollout.table.rows import batch_of, rows_of
+from otel_rollout.table.store import Store
 
 START_NS = 1_767_225_600_000_000_000
 SECOND = 1_000_000_000
@@ -25,7 +35,7 @@ LATENCIES = (
 
 
 class Call(NamedTuple):
-    """A model call of two seconds, and what vLLM says of its request.
+    """A model call, which takes 0.6 s more than the request in the engine, and what vLLM says of its request.
 
     Attributes:
         queue: seconds.
@@ -45,21 +55,27 @@ class Call(NamedTuple):
 
 
 def trajectory(
-    calls: Sequence[Call], project: str = "engines", step: int = 1, rollout: int = 0, trace: int = 1
+    calls: Sequence[Call],
+    project: str = "engines",
+    step: int = 1,
+    rollout: int = 0,
+    trace: int = 1,
+    sample: int = 7,
 ) -> list[bytes]:
     """Return the lines of a trajectory with these model calls, each of 233 tokens in and 46 out."""
     identity = {
         semconv.PROJECT_NAME: project,
         semconv.EXPERIMENT_NAME: "grpo",
         semconv.STEP: step,
-        semconv.SAMPLE_INDEX: 7,
+        semconv.SAMPLE_INDEX: sample,
         semconv.ROLLOUT_N: rollout,
         semconv.VALIDATE: False,
     }
-    start, number = START_NS + trace % 1000 * 100 * SECOND, trace * 1000
-    lines = []
+    start, number = START_NS + step * 60 * SECOND + trace % 1000 * SECOND // 8, trace * 1000
+    lines, begin = [], start
     for place, call in enumerate(calls):
-        begin, id_ = start + (3 * place + 1) * SECOND, number + 10 * place + 2
+        begin, id_ = begin + SECOND, number + 10 * place + 2
+        length = round((max(call.queue, 0) + max(call.prefill, 0) + max(call.decode, 0) + 0.6) * SECOND)
         attributes = {
             semconv.SPAN_KIND: semconv.KIND_LLM,
             semconv.GEN_AI_REQUEST_MODEL: "tiny",
@@ -67,15 +83,16 @@ def trajectory(
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 46,
             semconv.OUTPUT_VALUE: "It is 42.",
         }
-        lines += _recorded("", "generate", trace, id_, number + 1, begin, 2 * SECOND, attributes, identity)
+        lines += _recorded("", "generate", trace, id_, number + 1, begin, length, attributes, identity)
         for request in range(call.requests):
             lines += _recorded(
                 SCOPE, semconv.ENGINE_REQUEST, trace, id_ + request + 1, id_, begin + 100 + request,
-                round((call.queue + call.prefill + call.decode + 0.01) * SECOND), _of_vllm(call), identity,
+                length - SECOND // 2, _of_vllm(call), identity,
             )  # fmt: skip
+        begin += length
     root = {semconv.SPAN_KIND: semconv.KIND_AGENT, semconv.SCORE_PREFIX + "reward": 0.5}
-    length = (3 * len(calls) + 1) * SECOND
-    return lines + _recorded("", "agent_loop", trace, number + 1, 0, start, length, root, identity)
+    end = begin + SECOND - start
+    return lines + _recorded("", "agent_loop", trace, number + 1, 0, start, end, root, identity)
 
 
 def spans_in(lines: Sequence[bytes]) -> list[ReadableSpan]:
@@ -117,3 +134,24 @@ def _recorded(
     phases = received.phase_lines_of(message, known.encode())
     head = writer.open_resource_head({semconv.RUN_ID: "run-1"}) + of_scope.resource
     return [head + each for each in (line, *phases)]
+
+
+def write_table(place: Path) -> None:
+    """Write a table of two steps with eight trajectories each; in the second one the engine is too busy."""
+    lines = [
+        line
+        for step, queue in ((1, 0.12), (2, 2.5))
+        for number in range(8)
+        for line in trajectory(
+            [Call(queue=queue)] * 2,
+            step=step,
+            sample=number // 4,
+            rollout=number % 4,
+            trace=8 * step + number,
+        )
+    ]
+    Store(location_of(str(place))).append([batch_of(rows_of(spans_in(lines)))], "tests", 0)
+
+
+if __name__ == "__main__":
+    write_table(Path(sys.argv[1]))

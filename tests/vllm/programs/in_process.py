@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vllm import LLM, SamplingParams, TokensPrompt
+
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from vllm import LLM, SamplingParams, TokensPrompt
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=1, max_tokens=8, ignore_eos=True)
