@@ -137,10 +137,10 @@ def _recorded(
 
 
 def write_table(place: Path) -> None:
-    """Write a table of two steps with eight trajectories each; in the second one the engine is too busy."""
+    """Write a table of six steps with eight trajectories each; from step 4 on the engine is too busy."""
     lines = [
         line
-        for step, queue in ((1, 0.12), (2, 2.5))
+        for step, queue in enumerate((0.12, 0.13, 0.12, 2.5, 2.6, 2.5), 1)
         for number in range(8)
         for line in trajectory(
             [Call(queue=queue)] * 2,

@@ -35,6 +35,8 @@ _WITH_TRAINING: Final = (
     "mismatch_turn",
 )  # fmt: skip
 """Columns of a list that is asked for what training made of the trajectories."""
+_BESIDE_ENGINE: Final = ("path", "trace_id", "reward", "state", "seconds", "turns")
+"""Columns of a list that is asked for the time in an inference engine, besides that time."""
 _ORDER: Final = {
     "trajectories": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index, rollout_n",
     "groups": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index",
@@ -217,7 +219,8 @@ def _show_view(
         if view == "trajectories" and broken_prefix.is_named_in(*conditions, where, sort):
             source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
         if view == "trajectories" and engine_time.is_named_in(*described, where, sort):
-            source, columns = engine_time.joined_to(source), (*columns, *engine_time.COLUMNS)
+            source = engine_time.joined_to(source)
+            columns = (*(_BESIDE_ENGINE if columns == _LISTED[view] else columns), *engine_time.COLUMNS)
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):
