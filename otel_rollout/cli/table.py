@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -213,14 +213,8 @@ def _show_view(
             if text is not None
         ]
         described += [filters.equals(name, value) for name, value in equal.items() if value is not None]
-        source, columns = view, _LISTED[view]
-        if view == "trajectories" and training.is_named_in(*described, *conditions, where, sort):
-            source, columns = training.TRAJECTORIES, _WITH_TRAINING
-        if view == "trajectories" and broken_prefix.is_named_in(*conditions, where, sort):
-            source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
-        if view == "trajectories" and engine_time.is_named_in(*described, where, sort):
-            source = engine_time.joined_to(source)
-            columns = (*(_BESIDE_ENGINE if columns == _LISTED[view] else columns), *engine_time.COLUMNS)
+        named = [*described, *conditions, *([where] if where else []), *([sort] if sort else [])]
+        source, columns = _source_of(view, named)
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):
@@ -239,6 +233,26 @@ def _show_view(
             limit = limit if chosen == "table" else None
             with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
                 _show(engine, engine.check(sql), columns, chosen, limit, output, location)
+
+
+def _source_of(view: str, named: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the view, joined with those whose columns are named, and the columns to show.
+
+    Args:
+        view: the view.
+        named: conditions and orders.
+    """
+    source, columns = view, _LISTED[view]
+    if view != "trajectories":
+        return source, columns
+    if training.is_named_in(*named):
+        source, columns = training.TRAJECTORIES, _WITH_TRAINING
+    if broken_prefix.is_named_in(*named):
+        source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
+    if engine_time.is_named_in(*named):
+        beside = _BESIDE_ENGINE if source == view else columns
+        source, columns = engine_time.joined_to(source), (*beside, *engine_time.COLUMNS)
+    return source, columns
 
 
 def _run_id(engine: Any, run: str) -> str | None:
