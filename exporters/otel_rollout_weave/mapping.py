@@ -181,6 +181,8 @@ def summary_of(span: ReadableSpan) -> dict[str, Any]:
     source = span.attributes or {}
     failed = span.status.status_code is StatusCode.ERROR
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}
+    if span.name == semconv.ENGINE_REQUEST and kind_of(source) is None:
+        return summary  # the model call above has the usage; Weave would add both up
     used = {
         "input_tokens": _count(source.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
         "output_tokens": _count(source.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.table import engine_time
 from otel_rollout.table.cut_replies import IS_CUT
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ def rows_of(engine: Engine, run: Run) -> str:
     The engine computes the rows once. Their columns are those of the view ``trajectories``, with a ``reward``
     that is null if it is not finite, ``has_odd_reward`` (NaN or infinite), ``policy_lag``, the seconds of the
     view ``phases``, ``replies_ended`` (with a known reason), ``truncated``, ``unparsed``, and columns of the
-    view ``training``, whose lag is ``trainer_lag``.
+    view ``training``, whose lag is ``trainer_lag``, and those of the view ``engine_time``.
     """
     name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
-    engine.keep(name, _ROWS.replace("{run}", run.condition))
+    source = _WITH_REQUESTS if engine_time.is_recorded(engine) else _WITHOUT_REQUESTS
+    engine.keep(name, _ROWS.replace("{engine_time}", source).replace("{run}", run.condition))
     return name
 
 
@@ -66,10 +68,17 @@ SELECT
   training.has_outcome, training.trained, training.reason, training.trained_tokens, training.advantage,
   training.trained_reward, training.reward_difference, training.lag AS trainer_lag, training.lag_source,
   training.mismatch, training.mismatch_mean, training.mismatch_turn, training.importance_ratio,
-  training.not_finite
+  training.not_finite, {", ".join(f"requested.{name}" for name in engine_time.COLUMNS)}
 FROM (SELECT * FROM trajectories WHERE {{run}}) AS of_run
   LEFT JOIN training ON of_run.trace_id = training.trace_id
   LEFT JOIN phases ON of_run.trace_id = phases.trace_id
   LEFT JOIN replies ON of_run.trace_id = replies.trace_id
   LEFT JOIN parsed ON of_run.trace_id = parsed.trace_id
+  LEFT JOIN {{engine_time}} AS requested ON of_run.trace_id = requested.trace_id
 """  # noqa: S608
+_WITH_REQUESTS: Final = "engine_time"
+_WITHOUT_REQUESTS: Final = (
+    "(SELECT CAST(NULL AS VARCHAR) AS trace_id, "
+    f"{', '.join(f'CAST(NULL AS DOUBLE) AS {name}' for name in engine_time.COLUMNS)} WHERE false)"
+)
+"""Source of the columns of ``engine_time``; a table without requests need not read the view."""

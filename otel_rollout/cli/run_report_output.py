@@ -52,6 +52,10 @@ def show_report(report: RunReport, location: str) -> None:
         shown = steps[-_MAX_STEPS:]
         _print(console, _step_table(report_text.FIGURES, [report_text.figures(step) for step in shown]))
         _print(console, _step_table(report_text.TIMES, [report_text.times(step) for step in shown]))
+        if any(step.engine for step in shown):
+            console.print(Text(report_text.ENGINE_TITLE, style="bold"))
+            rows = [report_text.engine(step) for step in shown]
+            _print(console, _step_table(report_text.ENGINE, rows, _UNKNOWN))
         if any(step.trainer for step in shown):
             console.print(Text("what training made of them", style="bold"))
             rows = [report_text.trainer(step) for step in shown]

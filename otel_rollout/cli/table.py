@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import broken_prefix, training
+from otel_rollout.table import broken_prefix, engine_time, training
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -35,6 +35,8 @@ _WITH_TRAINING: Final = (
     "mismatch_turn",
 )  # fmt: skip
 """Columns of a list that is asked for what training made of the trajectories."""
+_BESIDE_ENGINE: Final = ("path", "trace_id", "reward", "state", "seconds", "turns")
+"""Columns of a list that is asked for the time in an inference engine, besides that time."""
 _ORDER: Final = {
     "trajectories": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index, rollout_n",
     "groups": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index",
@@ -100,6 +102,10 @@ def list_(
             metavar="NUMBERS",
         ),
     ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(help=f"Seconds in an inference engine's queue. {_NUMBERS}", metavar="NUMBERS"),
+    ] = None,
     is_broken: Annotated[
         bool,
         typer.Option("--broken-prefix", help="With a turn whose tokens are not the next prompt's beginning."),
@@ -115,6 +121,7 @@ def list_(
     """List trajectories: filter, sort, and write them as CSV, JSON or Parquet."""
     numbers = {
         "step": step, "reward": reward, "turns": turns, "seconds": seconds, "lag": lag, "mismatch": mismatch,
+        "queue_seconds": queue,
     }  # fmt: skip
     states = [state for state, is_wanted in (("error", failed), ("running", running)) if is_wanted]
     equal = {"sample_index": sample, "validate": validation, "state": states or None}
@@ -206,11 +213,8 @@ def _show_view(
             if text is not None
         ]
         described += [filters.equals(name, value) for name, value in equal.items() if value is not None]
-        source, columns = view, _LISTED[view]
-        if view == "trajectories" and training.is_named_in(*described, *conditions, where, sort):
-            source, columns = training.TRAJECTORIES, _WITH_TRAINING
-        if view == "trajectories" and broken_prefix.is_named_in(*conditions, where, sort):
-            source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
+        named = [*described, *conditions, *([where] if where else []), *([sort] if sort else [])]
+        source, columns = _source_of(view, named)
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):
@@ -229,6 +233,26 @@ def _show_view(
             limit = limit if chosen == "table" else None
             with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
                 _show(engine, engine.check(sql), columns, chosen, limit, output, location)
+
+
+def _source_of(view: str, named: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the view, joined with those whose columns are named, and the columns to show.
+
+    Args:
+        view: the view.
+        named: conditions and orders.
+    """
+    source, columns = view, _LISTED[view]
+    if view != "trajectories":
+        return source, columns
+    if training.is_named_in(*named):
+        source, columns = training.TRAJECTORIES, _WITH_TRAINING
+    if broken_prefix.is_named_in(*named):
+        source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
+    if engine_time.is_named_in(*named):
+        beside = _BESIDE_ENGINE if source == view else columns
+        source, columns = engine_time.joined_to(source), (*beside, *engine_time.COLUMNS)
+    return source, columns
 
 
 def _run_id(engine: Any, run: str) -> str | None:

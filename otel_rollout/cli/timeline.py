@@ -156,6 +156,9 @@ def _phases(timeline: Timeline) -> Table:
     table = _table("phase", "time", "share", "at once", "of wall time")
     for time in timeline.phases:
         table.add_row(time.phase, *_figures(time))
+        if time.phase == "generate":
+            for part in timeline.engine:
+                table.add_row(f"  {part.name}", *_figures(part))
         if time.phase == "tool":
             _add_tools(table, timeline)
     return table

@@ -35,6 +35,11 @@ PUBLIC: Final = (
     View("groups", "A row per group: the trajectories of one dataset row in one step."),
     View("steps", "A row per training or validation step of a run."),
     View("phases", "A row per trajectory: seconds of model calls, tools, rewards and waiting."),
+    View("engine_requests", "A row per request in an inference engine: queue, prefill, decode, first token."),
+    View(
+        "engine_time", "A row per trajectory with such requests: their seconds, and model calls without one."
+    ),
+    View("engine_steps", "A row per step with such requests: means of a trajectory, quantiles of a request."),
     View("runs", "A row per run."),
     View("spans", "Each span once, with the columns of the table."),
 )
@@ -63,6 +68,9 @@ ORDER: Final = (
     "tool_calls",
     "trajectories",
     "phases",
+    "engine_requests",
+    "engine_time",
+    "engine_steps",
     "finite_rewards",
     "groups",
     "steps",

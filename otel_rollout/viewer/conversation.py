@@ -21,6 +21,7 @@ from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Message, Request, Shared
 from otel_rollout.viewer import context_edit, summary
 from otel_rollout.viewer.call_marks import CallMarks
+from otel_rollout.viewer.engine_time import engine_time_of
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
 from otel_rollout.viewer.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
 from otel_rollout.viewer.summary import Summary, Tokens
@@ -182,6 +183,7 @@ class _TurnBuilder:
         for each in added:
             self._append(span, each)
         answer = call.answer(spans)
+        answer.engine = engine_time_of(spans)
         answer.marks = self._marks.of(call, spans, _key(span), lambda: self._decoder_of(spans))
         if not answer.text and call.reply.token_ids:
             decoded = self._decoded(spans, call.token_ids, len(call.request.prompt_ids))

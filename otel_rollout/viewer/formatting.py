@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.base.printable import in_one_line
+from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
 from otel_rollout.otlp.messages import Call, as_text, ids_in
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
+from otel_rollout.viewer.engine_time import EngineTime
 from otel_rollout.viewer.summary import Score, Summary, Tokens, start_time
 from otel_rollout.viewer.turn import FAILURE, MODEL, TOOL, Turn
 
@@ -78,6 +80,19 @@ def details(turn: Turn) -> str:
         duration(turn.seconds),
     ]
     return " · ".join(filter(None, parts))
+
+
+def engine(time: EngineTime) -> str:
+    """Format what a model call's requests took in an inference engine, in one line."""
+    named = "engine" if time.requests == 1 else f"engine, {time.requests} requests"
+    parts = {phase: f"{duration(seconds)} {phase}" for phase, seconds in time.phases.items()}
+    if time.tokens_per_second is not None:
+        parts[DECODE] += f" ({time.tokens_per_second:.3g} tokens/s)"
+    if time.first_token is not None:
+        at_most = "at most " if time.requests > 1 else ""
+        parts["first token"] = f"first token after {at_most}{duration(time.first_token)}"
+    order = (QUEUE, PREFILL, "first token", DECODE)
+    return f"{named}: {', '.join(parts[name] for name in order if name in parts) or 'no times'}"
 
 
 def arguments(given: Any) -> str:

@@ -144,6 +144,8 @@ def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Tex
         yield text_of(f"→ {formatting.call(call)}", "yellow")
     if formatting.error(turn):
         yield text_of(formatting.error(turn), "red")
+    if turn.engine:
+        yield text_of(formatting.engine(turn.engine), "dim")
 
 
 def _training(found: training.Training) -> RenderableType:

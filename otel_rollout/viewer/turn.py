@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.base import semconv
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Call
+from otel_rollout.viewer.engine_time import EngineTime
 from otel_rollout.viewer.span_tree import error_of
 from otel_rollout.viewer.summary import Tokens
 
@@ -40,6 +41,7 @@ class Turn:
         seconds: duration; None for a message, which has none.
         note: relation of the model call's context to earlier ones; empty for a plain continuation.
         marks: what a trainer must know of the model call: changed weights, a broken prefix.
+        engine: what the call's requests took in an inference engine; None if no engine says so.
         sub_trajectory: path of the turn's sub-trajectory; empty for a turn of the trajectory itself.
     """
 
@@ -56,6 +58,7 @@ class Turn:
     seconds: float | None = None
     note: str = ""
     marks: tuple[str, ...] = ()
+    engine: EngineTime | None = None
     sub_trajectory: str = ""
 
     @property

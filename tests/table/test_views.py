@@ -29,6 +29,9 @@ _KEYS = {
     "groups": "run_id, validate, step, sample_index",
     "steps": "run_id, validate, step",
     "phases": "trace_id",
+    "engine_requests": "trace_id, span_id",
+    "engine_time": "trace_id",
+    "engine_steps": "run_id, validate, step",
     "runs": "run_id",
 }
 
@@ -309,6 +312,10 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any
     again = [root("1"), score("1", "b", 0.5), row("2", "c", "a2", kind="LLM", tokens_in=5)]
     again += [by_identity("f1", 0.7), by_identity("f2", 0.8, rollout_n=9), root("3", rollout_n=3)]
     again += [by_identity("f3", 0.9, rollout_n=3), by_identity("f4", 1.0, rollout_n=None)]
+    times = '{"gen_ai.latency.e2e":1,"gen_ai.latency.time_to_first_token":0.25,"gen_ai.request.n":1}'
+    again += [row("2", "d", "c", kind=None, name="llm_request", attributes=times)]
+    again += [row("2", "e", "d", kind=None, name="queue"), row("2", "f", "d", kind=None, name="decode")]
+    again += [row("2", "9", "c", name="llm_request", attributes=times)]
     again += outcome({"trained": False, "trained_reward": 0.5, "advantage": math.nan}, rollout_n=3)
     again += outcome({"trained_tokens": 2.0**63, "logprob_diff_turn": 1.5}, rollout_n=3)
     for number in (7, 8):

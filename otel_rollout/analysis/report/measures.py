@@ -179,6 +179,36 @@ _STEP_MEASURES: Final = (
         lambda step: mean(step.seconds.waiting, _ended(step)), "up", "waiting_seconds",
     ),
     Measure(
+        "engine_queue", "waiting in the engine's queue", "seconds",
+        lambda step: mean(of.queue_seconds, of.trajectories) if (of := step.engine) else None, "up",
+        "queue_seconds",
+    ),
+    Measure(
+        "engine_prefill", "prefill in the engine", "seconds",
+        lambda step: mean(of.prefill_seconds, of.trajectories) if (of := step.engine) else None, "up",
+        "prefill_seconds",
+    ),
+    Measure(
+        "engine_decode", "decode in the engine", "seconds",
+        lambda step: mean(of.decode_seconds, of.trajectories) if (of := step.engine) else None, "up",
+        "decode_seconds",
+    ),
+    Measure(
+        "first_token_p50", "first token of a request, median", "seconds",
+        lambda step: mean(of.first_token_p50, of.requests) if (of := step.engine) else None, "up",
+        "first_token_seconds",
+    ),
+    Measure(
+        "first_token_p95", "first token of a request, p95", "seconds",
+        lambda step: mean(of.first_token_p95, max(1, of.requests // 20)) if (of := step.engine) else None,
+        "up", "first_token_seconds",
+    ),
+    Measure(
+        "calls_without_request", "model calls without the engine's request", "share",
+        lambda step: share(of.calls_without_request, step.replies) if (of := step.engine) else None, "up",
+        "calls_without_request",
+    ),
+    Measure(
         "policy_lag", "policy lag, in steps", "number",
         lambda step: mean(step.policy_lag.mean, step.policy_lag.count), "up", "policy_lag",
     ),

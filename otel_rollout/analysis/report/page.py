@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from otel_rollout.analysis.health.findings import Health
+    from otel_rollout.analysis.report.engine_time import EngineTime
     from otel_rollout.analysis.report.report import RunReport, StepReport
     from otel_rollout.analysis.report.step import Step
     from otel_rollout.analysis.report.trainer import Trainer
@@ -139,11 +140,32 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     )  # fmt: skip
     if any(step.seconds.p50 is not None for step in main):
         yield column_chart("Mean time of a trajectory", _PHASES, [_phases(s, links) for s in main], seconds)
+    yield from _engine_lines(main, links)
     yield from _lines(
         "Policy lag, in steps", main, links, Axes(),
         ("mean", lambda step: step.policy_lag.mean), ("greatest", lambda step: step.policy_lag.max),
     )  # fmt: skip
     yield from _trainer_lines(main, links)
+
+
+def _engine_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:
+    """Yield the charts of the requests in the engine."""
+
+    def figure(of: Callable[[EngineTime], float | None]) -> Figure:
+        return lambda step: None if step.engine is None else of(step.engine)
+
+    seconds = Axes(number=report_text.seconds)
+    yield from _lines(
+        "Mean time of a trajectory in the engine", steps, links, seconds,
+        ("decode", figure(lambda known: known.decode_seconds)),
+        ("prefill", figure(lambda known: known.prefill_seconds)),
+        ("queue", figure(lambda known: known.queue_seconds)),
+    )  # fmt: skip
+    yield from _lines(
+        "First token of a request", steps, links, seconds,
+        ("median", figure(lambda known: known.first_token_p50)),
+        ("p95", figure(lambda known: known.first_token_p95)),
+    )  # fmt: skip
 
 
 def _trainer_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:

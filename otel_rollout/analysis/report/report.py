@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_rollout.analysis.report.engine_time import EngineTime, engine_times_of
 from otel_rollout.analysis.report.trainer import Trainer, trainers_of
 from otel_rollout.analysis.run_rows import rows_of
 from otel_rollout.pages.scale import finite
@@ -147,6 +148,7 @@ class StepReport:
         seconds: the durations.
         policy_lag: the age of the weights.
         trainer: what training made of the trajectories; null if no score says so.
+        engine: what their requests took in the inference engine; null if no request was recorded.
     """
 
     step: int | None
@@ -175,6 +177,7 @@ class StepReport:
     seconds: Seconds
     policy_lag: PolicyLag
     trainer: Trainer | None = None
+    engine: EngineTime | None = None
 
     @property
     def name(self) -> str:
@@ -226,11 +229,12 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
         errors[row["validate"], row["step"]][row["error_type"]] = row["failed"]
     tools = _tools(engine, rows, where)
     trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
+    engine_times = engine_times_of(engine, run, condition)
     steps = []
     for row in _asked(engine, _STEPS, rows, where):
         key = row["validate"], row["step"]
         step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()))
-        steps.append(replace(step, trainer=trainers.get(key)))
+        steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
     training = tuple(step for step in steps if not step.validate)
     return RunReport(run, training, tuple(step for step in steps if step.validate))
 

@@ -93,6 +93,14 @@ TRAINER: Final = (
 )  # fmt: skip
 """Headings of what training made of a step."""
 
+ENGINE: Final = (
+    "step", "requests", "calls without", "queue", "prefill", "decode", "queue p50", "queue p95",
+    "first token p50", "first token p95",
+)  # fmt: skip
+"""Headings of what a step's requests took in the engine; the first times are means of a trajectory."""
+ENGINE_TITLE: Final = "in the engine: queue, prefill and decode of a trajectory, quantiles of a request"
+"""Heading of the table."""
+
 
 def figures(step: StepReport) -> tuple[str, ...]:
     """Return a step's row, in the order of the headings."""
@@ -121,6 +129,18 @@ def times(step: StepReport) -> tuple[str, ...]:
     known = step.seconds
     parts = (known.p50, known.p95, known.max, known.generate, known.tool, known.reward, known.waiting)
     return (step.name, *map(seconds, parts), known.slowest or UNKNOWN)
+
+
+def engine(step: StepReport) -> tuple[str, ...]:
+    """Return what a step's requests took in the engine, in the order of the headings."""
+    known = step.engine
+    if known is None:
+        return (step.name, *[UNKNOWN] * (len(ENGINE) - 1))
+    times = (
+        *(known.queue_seconds, known.prefill_seconds, known.decode_seconds),
+        *(known.queue_p50, known.queue_p95, known.first_token_p50, known.first_token_p95),
+    )
+    return (step.name, str(known.requests), str(known.calls_without_request), *map(seconds, times))
 
 
 def trainer(step: StepReport) -> tuple[str, ...]:
@@ -179,6 +199,8 @@ def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     """Yield what a step's page says below its heading, as names and values."""
     yield from zip(FIGURES[1:], figures(step)[1:], strict=True)
     yield from zip((f"time, {name}" for name in TIMES[1:-1]), times(step)[1:-1], strict=True)
+    if step.engine is not None:
+        yield from zip((f"engine, {name}" for name in ENGINE[1:]), engine(step)[1:], strict=True)
     if step.trainer is not None:
         yield from zip((f"trainer, {name}" for name in TRAINER[1:]), trainer(step)[1:], strict=True)
     if step.reward.missing:

@@ -26,6 +26,7 @@ def as_json(timeline: Timeline) -> dict[str, Any]:
         "mean_running": timeline.mean_running,
         "phases": [time._asdict() for time in timeline.phases],
         "tools": [time._asdict() for time in timeline.tools],
+        "engine": [time._asdict() for time in timeline.engine],
         "concurrency": [
             {"seconds": moment.seconds, "running": moment.running} for moment in timeline.moments
         ],
@@ -57,8 +58,11 @@ def _stragglers(timeline: Timeline) -> dict[str, Any] | None:
 
 def _lane(lane: Lane, timeline: Timeline) -> dict[str, Any]:
     phases: dict[str, float] = defaultdict(float)
+    engine: dict[str, float] = defaultdict(float)
     for segment in lane.segments:
         phases[segment.phase] += (segment.end - segment.start) / 1e9
+        if segment.engine:
+            engine[segment.engine] += (segment.end - segment.start) / 1e9
     return {
         "path": lane.name.reference,
         "trace_id": lane.trace_id,
@@ -66,5 +70,6 @@ def _lane(lane: Lane, timeline: Timeline) -> dict[str, Any]:
         "start_seconds": (lane.start - timeline.start) / 1e9,
         "seconds": lane.seconds,
         "phases": dict(phases),
+        "engine": dict(engine),
         "worker": timeline.worker_names[lane.worker] if lane.worker else None,
     }

@@ -6,6 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from otel_rollout.analysis.timeline.engine_phases import (
+    EnginePart,
+    divided,
+    parts_of,
+    phases_among,
+)
 from otel_rollout.analysis.timeline.phases import OF_KIND, REWARD, Call, Segment, segments_of
 from otel_rollout.analysis.timeline.workers import Worker, worker_of
 from otel_rollout.base import semconv
@@ -66,7 +72,7 @@ class Lane:
         state: ``ok``, ``error`` or ``running``.
         start: nanoseconds.
         end: nanoseconds; of a running trajectory the newest time that is known in its step.
-        segments: its phases.
+        segments: its phases, those of model calls divided into engine phases where these are known.
         spans: its spans, by start.
         outside: number of calls that lie partly outside of the trajectory's time.
         worker: the process that recorded the trajectory; None if unknown.
@@ -119,6 +125,7 @@ def lane_of(
     spans = sorted(_spans(rows, workers), key=lambda span: (span.start, -span.end))
     deciding = (span for span in spans if span.kind in OF_KIND)
     calls = [Call(span.start, span.end, OF_KIND[span.kind], span.name) for span in deciding]
+    engine = parts_of(EnginePart(span.start, span.end, span.name) for span in phases_among(spans))
     recorded_until = max(span.end for span in spans)
     if root is None:
         start, end, state = spans[0].start, max(horizon, recorded_until), RUNNING
@@ -129,13 +136,14 @@ def lane_of(
         end = start + max(root["duration_ns"], 0) if is_known else max(start, recorded_until)
         end = max([end, *(call.end for call in calls if call.phase == REWARD)])
         state = ERROR if root["status"] == ERROR else "ok"
+    segments = segments_of(calls, start, end, recorded_until if root is None else None)
     return Lane(
         trace_id=rows[0]["trace_id"],
         name=name,
         state=state,
         start=start,
         end=end,
-        segments=tuple(segments_of(calls, start, end, recorded_until if root is None else None)),
+        segments=tuple(divided(segments, engine)),
         spans=tuple(spans),
         outside=sum(call.start < start or call.end > end for call in calls),
         worker=next((span.worker for span in spans if span.span_id == standing), None),

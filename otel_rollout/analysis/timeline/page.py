@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from otel_rollout.analysis.timeline import text as timeline_text
 from otel_rollout.analysis.timeline.lanes import ERROR, RUNNING, Lane
-from otel_rollout.analysis.timeline.phase_drawing import WIDTH, Box, boxes_of, path_of, ticks_of
-from otel_rollout.analysis.timeline.phases import PHASES, TOOL
-from otel_rollout.analysis.timeline.step_time import MOMENTS, PhaseTime
+from otel_rollout.analysis.timeline.phase_drawing import DRAWN, WIDTH, Box, boxes_of, path_of, ticks_of
+from otel_rollout.analysis.timeline.phases import GENERATE, TOOL
+from otel_rollout.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE, PhaseTime
 from otel_rollout.analysis.timeline.timeline import Timeline
 from otel_rollout.pages.links import Links
 from otel_rollout.pages.rendering import render
@@ -31,14 +31,15 @@ class _PhaseRow(NamedTuple):
     """A row of the table of phases."""
 
     name: str
-    is_tool: bool
+    is_inner: bool
     figures: tuple[str, ...]
 
 
 class _Total(NamedTuple):
-    """An entry of the legend."""
+    """An entry of the legend: the style, its name, and a figure."""
 
     phase: str
+    name: str
     text: str
 
 
@@ -79,7 +80,8 @@ def _variables(timeline: Timeline, drawn: Sequence[Lane]) -> dict[str, Any]:
         "notes": list(timeline_text.notes(timeline)),
         "phases": list(_phase_rows(timeline)),
         "peak": timeline.peak,
-        "legend": [_Total(time.phase, f"{time.share:.1%}") for time in timeline.phases],
+        "legend": list(_legend(timeline)),
+        "has_engine": bool(timeline.engine),
         "concurrency": list(_concurrency(timeline)),
         "ticks": ticks_of(end - timeline.start),
         "selection": _selection(timeline, drawn),
@@ -102,9 +104,22 @@ def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
     yield "wall time", duration(timeline.wall_seconds)
 
 
+def _legend(timeline: Timeline) -> Iterator[_Total]:
+    for time in timeline.phases:
+        if time.phase != GENERATE or not timeline.engine:
+            yield _Total(time.phase, time.phase, f"{time.share:.1%}")
+            continue
+        for part in timeline.engine:
+            is_outside = part.name == OUTSIDE_ENGINE
+            name = f"{GENERATE}, {part.name}"
+            yield _Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
+
+
 def _phase_rows(timeline: Timeline) -> Iterator[_PhaseRow]:
     for time in timeline.phases:
         yield _PhaseRow(time.phase, False, _figures(time))
+        if time.phase == GENERATE:
+            yield from (_PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
         if time.phase == TOOL:
             yield from (_PhaseRow(tool.name, True, _figures(tool)) for tool in timeline.tools[:_MAX_ROWS])
             if more := timeline.tools[_MAX_ROWS:]:
@@ -117,10 +132,10 @@ def _figures(time: PhaseTime) -> tuple[str, ...]:
 
 
 def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:
-    """Yield each phase with the path of its columns, which stand on those of the phases before."""
+    """Yield each of ``DRAWN`` with the path of its columns, which stand on those before."""
     width, scale = WIDTH / MOMENTS, _CHART_HEIGHT / max(timeline.peak, 1)
     below = [0.0] * len(timeline.moments)
-    for place, phase in enumerate(PHASES):
+    for place, phase in enumerate(DRAWN):
         columns = []
         for index, moment in enumerate(timeline.moments):
             height = moment.phases[place] * scale
@@ -159,7 +174,7 @@ def _drawn_lanes(timeline: Timeline, lanes: Sequence[Lane], end: int) -> Iterato
         boxes = boxes_of(lane.segments, timeline.start, end)
         paths = [
             (phase, path_of(of_phase, y, _BAR_HEIGHT))
-            for phase in PHASES
+            for phase in DRAWN
             if (of_phase := [box for box in boxes if box.phase == phase])
         ]
         is_straggler, is_failed = lane.trace_id in slowest, lane.state == ERROR

@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 import orjson
 
 from otel_rollout.analysis.timeline import text as timeline_text
+from otel_rollout.analysis.timeline.engine_phases import phases_among
 from otel_rollout.analysis.timeline.lanes import Lane, Span
 from otel_rollout.analysis.timeline.phases import OF_KIND
 from otel_rollout.analysis.timeline.timeline import Timeline
@@ -31,6 +32,9 @@ _COLOURS: Final = {
     "tool": "thread_state_iowait",
     "reward": "rail_animation",
     "agent": "grey",
+    "engine queue": "yellow",
+    "engine prefill": "thread_state_runnable",
+    "engine decode": "good",
 }
 """Category → one of the colour names that the format reserves."""
 _FAILED: Final = "terrible"
@@ -73,13 +77,15 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
     for lane in timeline.lanes:
         pid = pids[lane.worker] if lane.worker else _STEP_PID
         placed = placed_in(lane)
+        in_engine = {span.span_id for span in phases_among(lane.spans)}
         count = 1 + max(thread for _, thread in placed)
         for thread in range(count):
             name = f"{lane.name.path}, parallel calls {thread}" if thread else lane.name.path
             yield _metadata("thread_name", pid, first + thread, name=in_one_line(name))
             yield _metadata("thread_sort_index", pid, first + thread, sort_index=first + thread)
         for span, thread in placed:
-            yield _slice(span, lane, pid, first + thread, origin)
+            category = f"engine {span.name}" if span.span_id in in_engine else _category(span)
+            yield _slice(span, category, lane, pid, first + thread, origin)
         first += count
 
 
@@ -119,10 +125,13 @@ def _is_inside(span: Span, parent: str | None, stack: list[Span]) -> bool:
     return bool(stack) and stack[-1].span_id == parent and span.end <= stack[-1].end
 
 
-def _slice(span: Span, lane: Lane, pid: int, tid: int, origin: int) -> _Event:
+def _category(span: Span) -> str:
+    return OF_KIND.get(span.kind) or span.kind.lower() or "operation"
+
+
+def _slice(span: Span, category: str, lane: Lane, pid: int, tid: int, origin: int) -> _Event:
     """Return the slice of a span."""
     start, end = (span.start - origin) // 1000, (span.end - origin) // 1000
-    category = OF_KIND.get(span.kind) or span.kind.lower() or "operation"
     known = {
         "trajectory": lane.name.path,
         "kind": span.kind,

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from otel_rollout.analysis.timeline.phases import PHASES, Phase, Segment, between
+from otel_rollout.analysis.timeline.engine_phases import ENGINE_PHASES
+from otel_rollout.analysis.timeline.phases import GENERATE, PHASES, Segment, between
 from otel_rollout.viewer.formatting import duration
 
+DRAWN: Final[tuple[str, ...]] = (GENERATE, *ENGINE_PHASES, *(phase for phase in PHASES if phase != GENERATE))
+"""Everything that a drawing shows, in the order in which a person reads it: phases, and engine phases."""
 WIDTH: Final = 1000.0
 """Units of a drawing from the first time to the last."""
 _MAX_BOXES: Final = 250
-"""Boxes of a trajectory; of more segments each box shows the phase that lasts longest in it."""
+"""Boxes of a trajectory; of more segments each box shows what lasts longest in it."""
 _MINUTE: Final = 60
 _TICK_COUNT: Final = 8
 """Ticks of an axis, about."""
@@ -25,13 +28,13 @@ class Box(NamedTuple):
     Attributes:
         x: its left edge, in units of the drawing.
         width: its width.
-        phase: the phase that it shows.
+        phase: which of ``DRAWN`` it shows.
         segment: the segment that it shows; None if it stands for several.
     """
 
     x: float
     width: float
-    phase: Phase
+    phase: str
     segment: Segment | None
 
 
@@ -49,7 +52,7 @@ def boxes_of(segments: Sequence[Segment], start: int, end: int) -> list[Box]:
     scale = WIDTH / (end - start)
     if len(segments) <= _MAX_BOXES:
         return [
-            Box((each.start - start) * scale, (each.end - each.start) * scale, each.phase, each)
+            Box((each.start - start) * scale, (each.end - each.start) * scale, each.shown, each)
             for each in segments
         ]
     first, last = segments[0].start, segments[-1].end
@@ -81,17 +84,17 @@ def _label(seconds: float) -> str:
     return duration(seconds) if seconds else "0"
 
 
-def _longest(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[int, int, Phase]]:
-    """Yield parts of equal length with the phase that lasts longest in each."""
+def _longest(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[int, int, str]]:
+    """Yield parts of equal length with what lasts longest in each."""
     bounds = [start + (end - start) * place // _MAX_BOXES for place in range(_MAX_BOXES + 1)]
     following = 0
     for left, right in pairwise(bounds):
-        sums = dict.fromkeys(PHASES, 0)
+        sums = dict.fromkeys(DRAWN, 0)
         while following < len(segments) and segments[following].end <= left:
             following += 1
         last = following
         while last < len(segments) and segments[last].start < right:
             last += 1
         for part in between(segments[following:last], left, right):
-            sums[part.phase] += part.end - part.start
-        yield left, right, max(PHASES, key=lambda phase: sums[phase])
+            sums[part.shown] += part.end - part.start
+        yield left, right, max(DRAWN, key=lambda shown: sums[shown])

@@ -47,12 +47,20 @@ class Segment(NamedTuple):
         end: nanoseconds, greater than ``start``.
         phase: the phase.
         name: name of the call that decided it; empty while none ran.
+        engine: what an inference engine did for the model call: ``queue``, ``prefill`` or ``decode``; empty
+            where no engine's span says so.
     """
 
     start: int
     end: int
     phase: Phase
     name: str = ""
+    engine: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What a drawing shows: the engine phase, else the phase."""
+        return self.engine or self.phase
 
 
 def segments_of(

@@ -6,9 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from otel_rollout.analysis.timeline.engine_phases import ENGINE_PHASES
 from otel_rollout.analysis.timeline.lanes import Lane
-from otel_rollout.analysis.timeline.phases import PHASES, TOOL, Phase, Segment
+from otel_rollout.analysis.timeline.phase_drawing import DRAWN
+from otel_rollout.analysis.timeline.phases import GENERATE, PHASES, TOOL, Phase, Segment
 
+OUTSIDE_ENGINE: Final = "outside the engine"
+"""Name of the time of model calls that is in no engine phase: of client, network, the engine's front end."""
 MOMENTS: Final = 60
 """Parts of the wall time for which the number of running trajectories is known."""
 
@@ -18,7 +22,7 @@ class PhaseTime(NamedTuple):
 
     Attributes:
         phase: the phase.
-        name: the tool; empty for a phase as a whole.
+        name: the tool, or the engine phase; empty for a phase as a whole.
         seconds: seconds, summed over the trajectories.
         share: part of the sum of all trajectories' time.
         at_once: trajectories in it on average over the wall time.
@@ -41,7 +45,7 @@ class Moment(NamedTuple):
     Attributes:
         seconds: start of the part, in seconds since the step's start.
         running: trajectories that ran, on average over the part.
-        phases: number of trajectories in each of ``PHASES``, on average over the part.
+        phases: number of trajectories in each of ``DRAWN``, on average over the part.
     """
 
     seconds: float
@@ -63,16 +67,30 @@ def tool_times(lanes: Sequence[Lane]) -> list[PhaseTime]:
     return sorted(_times(lanes, in_tools), key=lambda time: (-time.seconds, time.name))
 
 
+def engine_times(lanes: Sequence[Lane]) -> list[PhaseTime]:
+    """Return the time of model calls in each engine phase, and outside; nothing without an engine's spans."""
+    names = (*ENGINE_PHASES, OUTSIDE_ENGINE)
+    in_calls = [
+        (segment.engine or OUTSIDE_ENGINE, segment)
+        for lane in lanes
+        for segment in lane.segments
+        if segment.phase == GENERATE
+    ]
+    if not any(segment.engine for _, segment in in_calls):
+        return []
+    return sorted(_times(lanes, in_calls), key=lambda time: names.index(time.name))
+
+
 def moments_of(lanes: Sequence[Lane]) -> list[Moment]:
     """Return how many trajectories ran over the wall time, in parts of equal length."""
     start, end = bounds_of(lanes)
     if end == start:
         return []
     width = (end - start) / MOMENTS
-    sums = [[0.0] * len(PHASES) for _ in range(MOMENTS)]
+    sums = [[0.0] * len(DRAWN) for _ in range(MOMENTS)]
     for lane in lanes:
         for segment in lane.segments:
-            place = PHASES.index(segment.phase)
+            place = DRAWN.index(segment.shown)
             first, last = (segment.start - start) / width, (segment.end - start) / width
             for part in range(int(first), min(int(last), MOMENTS - 1) + 1):
                 sums[part][place] += max(min(last, part + 1) - max(first, part), 0.0)

@@ -28,7 +28,7 @@ class Part:
 
     Attributes:
         phase: what they did.
-        name: the tool; empty for other phases.
+        name: the tool, or the engine phase of model calls; else empty.
         seconds: seconds of the held time.
     """
 
@@ -136,5 +136,5 @@ def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[Part, ...]:
 
 
 def label_of(segment: Segment) -> tuple[Phase, str]:
-    """Return the phase of a segment, with the name of a tool."""
-    return segment.phase, segment.name if segment.phase == "tool" else ""
+    """Return the phase of a segment, with the name of a tool or engine phase."""
+    return segment.phase, segment.name if segment.phase == "tool" else segment.engine

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from otel_rollout.analysis.timeline.phases import TOOL
 from otel_rollout.analysis.timeline.stragglers import Part, Stragglers, Tail
 from otel_rollout.analysis.timeline.timeline import Timeline
 from otel_rollout.analysis.timeline.workers import SlowWorker
 from otel_rollout.base.printable import in_one_line
+from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
 from otel_rollout.viewer.formatting import duration
 
 _PHRASES: Final = {
@@ -16,6 +18,11 @@ _PHRASES: Final = {
     "reward": "in reward functions",
     "waiting": "outside of any call",
     "unrecorded": "not recorded yet",
+}
+_ENGINE_PHRASES: Final = {
+    QUEUE: "waiting in the engine's queue",
+    PREFILL: "in the engine's prefill",
+    DECODE: "in the engine's decode",
 }
 _MAX_PARTS: Final = 3
 """Parts of the held time that a sentence names."""
@@ -88,7 +95,9 @@ def tool(name: str) -> str:
 
 def part(part: Part) -> str:
     """Return a part of the held time."""
-    return f"{duration(part.seconds)} {f'in tool {tool(part.name)}' if part.name else _PHRASES[part.phase]}"
+    if part.phase == TOOL:
+        return f"{duration(part.seconds)} in tool {tool(part.name)}"
+    return f"{duration(part.seconds)} {_ENGINE_PHRASES.get(part.name) or _PHRASES[part.phase]}"
 
 
 def _tail(found: Tail, timeline: Timeline) -> str:

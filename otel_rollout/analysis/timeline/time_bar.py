@@ -9,9 +9,11 @@ from typing import Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.analysis.timeline.engine_phases import ENGINE_PHASES
 from otel_rollout.analysis.timeline.lanes import Lane, Name, lane_of, root_of
-from otel_rollout.analysis.timeline.phase_drawing import WIDTH, Tick, boxes_of, ticks_of
-from otel_rollout.analysis.timeline.phases import PHASES, UNRECORDED, WAITING, Phase, Segment
+from otel_rollout.analysis.timeline.phase_drawing import DRAWN, WIDTH, Tick, boxes_of, ticks_of
+from otel_rollout.analysis.timeline.phases import GENERATE, UNRECORDED, WAITING, Segment
+from otel_rollout.analysis.timeline.step_time import OUTSIDE_ENGINE
 from otel_rollout.base import semconv
 from otel_rollout.table.rows import SCORE_BY_TRACE, Row, rows_of
 from otel_rollout.viewer.formatting import duration
@@ -26,20 +28,21 @@ class Part(NamedTuple):
     Attributes:
         x: its left edge; the bar is ``TimeBar.width`` wide.
         width: its width.
-        phase: the phase, which is also the name of its style.
+        phase: the phase or engine phase, which is also the name of its style.
         title: what happened, for how long and when.
     """
 
     x: float
     width: float
-    phase: Phase
+    phase: str
     title: str
 
 
 class Total(NamedTuple):
-    """The time in one phase: its name, and the sum as text."""
+    """The time in a phase or engine phase: its style, its name, and the sum as text."""
 
-    phase: Phase
+    phase: str
+    name: str
     text: str
 
 
@@ -50,14 +53,16 @@ class TimeBar:
     Attributes:
         width: units from the start to the end.
         parts: the boxes, from left to right, without a gap.
-        totals: the phases that occur.
+        totals: the phases and engine phases that occur.
         ticks: ticks of the time axis.
+        has_engine: whether the time of model calls is divided into engine phases.
     """
 
     width: float
     parts: tuple[Part, ...]
     totals: tuple[Total, ...]
     ticks: tuple[Tick, ...]
+    has_engine: bool
 
 
 def time_bar_of(spans: Sequence[ReadableSpan]) -> TimeBar | None:
@@ -69,15 +74,21 @@ def time_bar_of(spans: Sequence[ReadableSpan]) -> TimeBar | None:
     lane = _lane(spans)
     if lane is None or lane.end <= lane.start:
         return None
-    sums: dict[Phase, int] = defaultdict(int)
+    sums: dict[str, int] = defaultdict(int)
     for segment in lane.segments:
-        sums[segment.phase] += segment.end - segment.start
+        sums[segment.shown] += segment.end - segment.start
+    has_engine = any(segment.engine for segment in lane.segments)
     boxes = boxes_of(lane.segments, lane.start, lane.end)
     return TimeBar(
         WIDTH,
         tuple(Part(box.x, box.width, box.phase, _title(box.phase, box.segment, lane.start)) for box in boxes),
-        tuple(Total(phase, duration(sums[phase] / 1e9)) for phase in PHASES if phase in sums),
+        tuple(
+            Total(shown, _name(shown, has_engine), duration(sums[shown] / 1e9))
+            for shown in DRAWN
+            if shown in sums
+        ),
         tuple(ticks_of(lane.end - lane.start)),
+        has_engine,
     )
 
 
@@ -99,11 +110,18 @@ def _takes_time(row: Row) -> bool:
     return bool(row["duration_ns"]) and is_inside
 
 
-def _title(phase: Phase, segment: Segment | None, start: int) -> str:
+def _name(shown: str, has_engine: bool) -> str:
+    """Return what the legend calls a phase; the parts of model calls, if the engine's are known."""
+    if shown in ENGINE_PHASES:
+        return f"{GENERATE}, {shown}"
+    return f"{GENERATE}, {OUTSIDE_ENGINE}" if shown == GENERATE and has_engine else shown
+
+
+def _title(shown: str, segment: Segment | None, start: int) -> str:
     """Return what a box shows."""
     if segment is None:
-        return f"mostly {phase}"
-    what = _ALONE.get(phase) or f"{phase} {segment.name}"
+        return f"mostly {shown}"
+    what = _ALONE.get(segment.phase) or " ".join(filter(None, (segment.phase, segment.name, segment.engine)))
     took, before = (segment.end - segment.start) / 1e9, (segment.start - start) / 1e9
     when = f"after {duration(before)}" if before else "at the start"
     return f"{what}: {duration(took)}, {when}"

@@ -14,6 +14,7 @@ from otel_rollout.analysis.timeline.step_time import (
     Moment,
     PhaseTime,
     bounds_of,
+    engine_times,
     moments_of,
     peak_of,
     phase_times,
@@ -71,6 +72,7 @@ class Timeline:
         mean_running: trajectories that ran on average over the wall time.
         phases: the phases that occur.
         tools: phase ``tool`` by name, the most time first.
+        engine: phase ``generate`` by engine phase; empty if no engine's span says so.
         moments: the running trajectories over the wall time.
         stragglers: the trajectories that held the step; None if they ended evenly.
         tail: the few trajectories that ran alone at the end, if they are no stragglers; None without any.
@@ -90,6 +92,7 @@ class Timeline:
     mean_running: float
     phases: tuple[PhaseTime, ...]
     tools: tuple[PhaseTime, ...]
+    engine: tuple[PhaseTime, ...]
     moments: tuple[Moment, ...]
     stragglers: Stragglers | None
     tail: Tail | None
@@ -209,6 +212,7 @@ def _timeline(
         mean_running=ratio(sum(lane.end - lane.start for lane in lanes), end - start),
         phases=tuple(phase_times(lanes)),
         tools=tuple(tool_times(lanes)),
+        engine=tuple(engine_times(lanes)),
         moments=tuple(moments_of(lanes)),
         stragglers=stragglers_of(lanes),
         tail=tail_of(lanes),

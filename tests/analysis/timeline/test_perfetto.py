@@ -29,7 +29,10 @@ _METADATA = {
     "thread_sort_index": {"sort_index": int},
 }
 """Name of a metadata event → its argument."""
-_COLOURS = {"thread_state_running", "thread_state_iowait", "rail_animation", "grey", "terrible"}
+_COLOURS = {
+    *("thread_state_running", "thread_state_iowait", "rail_animation", "grey", "terrible"),
+    *("yellow", "thread_state_runnable", "good"),
+}
 """Of the format's reserved colour names those that are used."""
 
 

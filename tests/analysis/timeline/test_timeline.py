@@ -357,6 +357,7 @@ def test_json_has_every_figure(tmp_path):
         "start_seconds": 0.0,
         "seconds": 30.0,
         "phases": {"waiting": 1.0, "tool": 29.0},
+        "engine": {},
         "worker": "pid 5 on n",
     }
     assert all(sum(lane["phases"].values()) == lane["seconds"] for lane in values["lanes"])

@@ -1,0 +1,75 @@
+"""docs/engines.md shows what the commands print, and names what the code has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from otel_rollout.base import semconv
+from otel_rollout.cli import app
+from otel_rollout.otlp.engine_phases import PHASES
+from otel_rollout.table import engine_time
+from otel_rollout.table.location import location_of
+from otel_rollout.table.query import Engine
+from otel_rollout.table.store import Store
+from tests.engine_spans import write_table
+
+PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```\n\$ otel-rollout (.*?)\n(.*?)```", PAGE, re.S)
+QUERIES = re.findall(r'otel-rollout query "(.*?)"', PAGE)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the table that the page's first command writes."""
+    place = tmp_path_factory.mktemp("page") / "engines"
+    write_table(place)
+    return place
+
+
+@pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command.split()[0] for command, _ in EXAMPLES])
+def test_output_is_the_pages(command: str, shown: str, table: Path) -> None:
+    """The page may leave out lines, and changes none."""
+    ran = CliRunner().invoke(app, [*shlex.split(command), "--from", str(table)], env={"COLUMNS": "110"})
+    assert ran.exit_code == 0, ran.output
+    printed = [line.strip() for line in ran.output.splitlines()]
+    assert [line for line in shown.splitlines() if line.strip() not in printed] == []
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_of_the_page_have_rows(query: str, table: Path) -> None:
+    """Every step has requests."""
+    assert Engine(Store(location_of(str(table))).open()).select(query).num_rows == 6
+
+
+@pytest.mark.parametrize("view", ["engine_requests", "engine_time", "engine_steps"])
+def test_page_names_every_column(view: str, table: Path) -> None:
+    """A new column needs its place in the table of views."""
+    (row,) = re.findall(rf"\| `{view}` \|(.*)", PAGE)
+    identity = {
+        "run_id",
+        "project",
+        "experiment",
+        "step",
+        "sample_index",
+        "rollout_n",
+        "validate",
+        "trace_id",
+    }
+    further = {"span_id", "parent_span_id", "start_time", "start_ns"}
+    columns = set(Engine(Store(location_of(str(table))).open()).columns_of(view)) - identity - further
+    assert columns == set(re.findall(r"`(\w+)`", row))
+
+
+def test_page_names_the_attributes_of_the_code() -> None:
+    """Each time has the attribute that vLLM gives it."""
+    names = (
+        *(semconv.LATENCY_QUEUE, semconv.LATENCY_PREFILL, semconv.LATENCY_DECODE),
+        *(semconv.LATENCY_FIRST_TOKEN, semconv.LATENCY_TOTAL, semconv.ENGINE_REQUEST),
+        *(*PHASES, *engine_time.COLUMNS),
+    )
+    assert [name for name in names if name not in PAGE] == []
