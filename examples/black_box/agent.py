@@ -1,7 +1,7 @@
 """Answer a question with a tool, as an agent that knows nothing of tracing: a stand-in for any agent.
 
-The environment hands it a base URL and a key, ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``, and nothing else. It
-uses the standard library alone and prints each step::
+The environment hands it a base URL and a key, ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``, and nothing else.
+It uses the standard library alone and prints each step::
 
     python examples/black_box/agent.py MODEL "What is 3 + 4?"
 """
@@ -19,21 +19,18 @@ Message = dict[str, Any]
 SYSTEM = "Solve the problem with the calculator. Answer with the number alone."
 MAX_TURNS = 4
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+EXPRESSION = "Two numbers with +, -, * or / between them, and spaces, for example 3 + 4."
+PARAMETERS = {
+    "type": "object",
+    "properties": {"expression": {"type": "string", "description": EXPRESSION}},
+    "required": ["expression"],
+}
 TOOL = {
     "type": "function",
     "function": {
         "name": "calculator",
         "description": "Calculate the value of an expression.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "expression": {
-                    "type": "string",
-                    "description": "Two numbers with +, -, * or / between them, and spaces, for example 3 + 4.",
-                }
-            },
-            "required": ["expression"],
-        },
+        "parameters": PARAMETERS,
     },
 }
 

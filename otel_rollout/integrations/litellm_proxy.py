@@ -70,7 +70,7 @@ class EngineHeaders(CustomLogger):  # type: ignore[misc]  # LiteLLM has no types
             span, headers = _call_span(kwargs), _headers(kwargs.get("additional_args") or {})
             if span is not None and headers is not None:
                 _propagator.inject(headers, trace.set_span_in_context(span))
-        except Exception:  # noqa: BLE001 - the request goes out without the header
+        except Exception:  # the request goes out without the header
             _logger.exception("otel-rollout: the engine gets no traceparent")
 
 

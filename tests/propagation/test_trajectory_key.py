@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from opentelemetry import trace
 
@@ -22,28 +20,26 @@ def span_of(key: str) -> tuple[str, str, bool]:
     return trace_id, span_id, bool(int(flags, 16) & 1)
 
 
-def test_key_names_the_current_span(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("tracing")
+def test_key_names_the_current_span() -> None:
     """Inside a trajectory the key holds the ids of its span."""
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "spool")
-    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path))
     with rollout_trace_attr(step=1, sample_index=0, rollout_n=0) as trajectory:
         current = trace.get_current_span().get_span_context()
         expected = (trajectory.trace_id, f"{current.span_id:016x}", True)
         assert span_of(otel_rollout.trajectory_key(SECRET)) == expected
 
 
-def test_key_of_an_unrecorded_trajectory_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("tracing")
+def test_key_of_an_unrecorded_trajectory_says_so() -> None:
     """Where head sampling excludes the trajectory, the proxy records nothing either."""
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "spool")
-    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path))
-    monkeypatch.setenv("OTEL_ROLLOUT_SAMPLE_RATE", "0")
+    otel_rollout.configure(sample_rate=0.0)
     with rollout_trace_attr(step=1, sample_index=0, rollout_n=0):
         assert not span_of(otel_rollout.trajectory_key(SECRET))[2]
 
 
-def test_key_without_tracing_is_admitted_and_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fresh_process")
+def test_key_without_tracing_is_admitted_and_not_recorded() -> None:
     """With tracing off, agents ask the model as before; each key is another one."""
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     with rollout_trace_attr(step=1, sample_index=0, rollout_n=0):
         keys = [otel_rollout.trajectory_key(SECRET) for _ in range(2)]
     assert not any(span_of(key)[2] for key in keys)
