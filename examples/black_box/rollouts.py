@@ -34,6 +34,7 @@ PROXY_SETTINGS = {
     "LITELLM_OTEL_V2": "true",
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only",
     "OTEL_TRACES_SAMPLER": "parentbased_always_off",  # only what belongs to a trajectory
+    "OTEL_PROPAGATORS": "baggage",  # not tracecontext: the key names the trajectory, and no header
     "OTEL_BSP_SCHEDULE_DELAY": "1000",  # ms: a proxy that is killed loses the spans of a second
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no download at its start
 }

@@ -71,9 +71,11 @@ class Proxy:
     def _is_alive(self) -> bool:
         assert self.process.poll() is None, self._log.read_text()[-3000:]
         try:
-            return self.get("/health/liveliness", "")[0] == 200
+            status, _ = self.get("/health/liveliness", "")
         except OSError:
             return False
+        assert status != 500, self._log.read_text()[-3000:]
+        return status == 200
 
     def key(self, trajectory: int) -> str:
         """Return the key of one of the run's trajectories."""
@@ -103,7 +105,8 @@ class Proxy:
                 line.removeprefix("data:").strip() for line in text.splitlines() if line.startswith("data:")
             )
             return response.status, [json.loads(line) for line in lines if line.startswith("{")]
-        return response.status, json.loads(text) if text else None
+        is_json = response.getheader("content-type", "").startswith("application/json")
+        return response.status, json.loads(text) if is_json else text
 
     def calls(self, trajectory: int, count: int) -> list[Recorded]:
         """Return a trajectory's received spans, as exported, when there are ``count``."""
