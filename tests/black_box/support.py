@@ -26,6 +26,13 @@ from tests.waiting import wait_for
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLE: Final = ROOT / "examples" / "black_box"
 LITELLM: Final = ROOT / ".venv-litellm" / "bin" / "litellm"
+VLLM_SETTINGS: Final = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
 MASTER_KEY: Final = "sk-the-key-of-the-tests-proxy-0123456789abcdef"
 
 
@@ -137,10 +144,47 @@ def exported(node_dir: Path, trace_id: str) -> list[Recorded]:
 
 
 @contextmanager
-def running(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Kill a process at the end of the block."""
+def engine(model: Path, directory: Path, receiver: str, token: str) -> Iterator[str]:
+    """Run vLLM with a model that calls tools, which exports to a receiver; the block gets its base URL."""
+    port = free_port()
+    command = [ROOT / ".venv-vllm/bin/python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    command += [
+        "--served-model-name",
+        "tiny",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-model-len",
+        "1024",
+    ]
+    command += ["--enforce-eager", "--dtype", "float32", "--distributed-executor-backend", "uni"]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    command += ["--otlp-traces-endpoint", f"http://{receiver}/v1/traces"]
+    environ = {
+        **os.environ,
+        **VLLM_SETTINGS,
+        "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer%20{token}",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    }
+    log = directory / "engine.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
     try:
-        yield
+        wait_for(lambda: _is_serving(port, process, log), seconds=600, what="the engine")
+        yield f"http://127.0.0.1:{port}/v1"
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # it sends its last spans
+        process.wait(60)
+
+
+def _is_serving(port: int, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, log.read_text()[-3000:]
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
