@@ -215,7 +215,7 @@ $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
 
 # LiteLLM's proxy, and what it imports. Its extra "proxy" has more, some of it under a licence that is not open.
 $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \
-	opentelemetry-exporter-otlp-proto-http orjson python-multipart redis soundfile uvicorn uvloop websockets))
+	opentelemetry-exporter-otlp-proto-http orjson pynacl python-multipart redis soundfile uvicorn uvloop websockets))
 
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
 
