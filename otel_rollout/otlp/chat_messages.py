@@ -193,7 +193,7 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     listed = message.get("parts")
     if not isinstance(listed, (list, tuple)):
         listed = message.get("content")
-        if not _have_calls(listed):
+        if not isinstance(listed, list) or not _have_calls(listed):
             yield _of_item(message, role)
             return
     parts: list[Any] = []
@@ -217,10 +217,10 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     yield from results
 
 
-def _have_calls(content: Any) -> bool:
+def _have_calls(parts: Sequence[Any]) -> bool:
     """Return whether a message's content holds tool calls or results, as Anthropic's API has them."""
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result") for part in parts)
+    types = (part.get("type") for part in parts if isinstance(part, Mapping))
+    return any(type_ in ("tool_use", "tool_result") for type_ in types)
 
 
 def _of_item(item: Mapping[str, Any], role: str) -> ChatMessage:
