@@ -37,19 +37,22 @@ AGENTS := .venv-agents
 NODE_AGENT := examples/agents/node/node_modules/.package-lock.json
 FOREIGN := .venv-foreign
 VLLM := .venv-vllm
+LITELLM := .venv-litellm
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl vllm trl verl-older verifiers agents foreign oldest-ray object-store oldest-otel
+OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel
 BUILT_FOR_TESTS = tailing-collector browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
+	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/test_ray.py
-ELSEWHERE := tests/agents tests/vllm tests/trl tests/verifiers tests/collector tests/foreign tests/delta/test_object_store.py
+ELSEWHERE := tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector tests/foreign \
+	tests/delta/test_object_store.py
 
 .PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \
 	bench-verl collector tailing-collector clean $(TESTS) $(OTHER_TESTS)
@@ -157,6 +160,9 @@ vllm: $(VLLM)/.ready  # real vLLM on the CPU: its server, and in our processes
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
 	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
 
+black-box: $(VENV)/.dev $(LITELLM)/.ready $(VLLM)/.ready $(TINY_MODEL)/config.json  # agents behind LiteLLM's proxy
+	$(call part,black-box agents,$(call pytest,$(VENV)) tests/black_box)
+
 object-store: s3-server  # the rollout table on a server that speaks S3
 	$(call part,the table on S3,$(call pytest,$(VENV)) tests/delta/test_object_store.py)
 
@@ -222,6 +228,10 @@ $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect
 $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 $(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
+
+# LiteLLM's proxy, and what it imports. Its extra "proxy" has more, some of it under a licence that is not open.
+$(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \
+	opentelemetry-exporter-otlp-proto-http orjson pynacl python-multipart redis soundfile uvicorn uvloop websockets))
 
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
 

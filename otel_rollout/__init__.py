@@ -63,6 +63,7 @@ __all__ = [
     "shutdown",
     "status",
     "tracer_provider",
+    "trajectory_key",
     "uninstrument",
 ]
 
@@ -156,6 +157,24 @@ def child_environment() -> dict[str, str]:
     from otel_rollout.propagation import child_environment as child  # here: most processes start no agents
 
     return child.child_environment()
+
+
+def trajectory_key(secret: str) -> str:
+    """Return the API key with which an agent's model calls belong to the current trajectory.
+
+    For agents that cannot be edited: they ask a proxy that knows such keys (docs/black-box-agents.md)::
+
+        subprocess.run(agent, env={**os.environ, "OPENAI_BASE_URL": proxy,
+                                   "OPENAI_API_KEY": otel_rollout.trajectory_key(master_key)})
+
+    The proxy also accepts the key if the trajectory is not recorded, or tracing is off. Never raises.
+
+    Args:
+        secret: the proxy's master key, which signs the key. The agent must not know it.
+    """
+    from otel_rollout.propagation import trajectory_key as key  # here: most processes start no agents
+
+    return key.make(secret)
 
 
 def tracer_provider() -> TracerProvider:

@@ -192,8 +192,10 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     """Yield a message; several tool results become one message each."""
     listed = message.get("parts")
     if not isinstance(listed, (list, tuple)):
-        yield {**message, "role": _role(message, role)}
-        return
+        listed = message.get("content")
+        if not isinstance(listed, list) or not _have_calls(listed):
+            yield _of_item(message, role)
+            return
     parts: list[Any] = []
     calls: list[dict[str, Any]] = []
     results: list[ChatMessage] = []
@@ -201,11 +203,11 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     for part in listed:
         type_ = part.get("type") if isinstance(part, Mapping) else None
         if type_ in _CALL_PARTS:
-            calls.append(_call(part.get("id"), part.get("name"), part.get("arguments")))
+            calls.append(_call(part.get("id"), part.get("name"), part.get("arguments", part.get("input"))))
         elif type_ in _RESULT_PARTS:
             results.append(_result(part))
         elif type_ in _REASONING_PARTS:
-            reasoning += str(part.get("content") or "")
+            reasoning += str(part.get("content") or part.get("thinking") or "")
         else:
             parts.append(_part(part))
     if not calls and isinstance(message.get("tool_calls"), list):  # LiteLLM's
@@ -215,11 +217,29 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
     yield from results
 
 
+def _have_calls(parts: Sequence[Any]) -> bool:
+    """Return whether a message's content holds tool calls or results, as Anthropic's API has them."""
+    types = (part.get("type") for part in parts if isinstance(part, Mapping))
+    return any(type_ in ("tool_use", "tool_result") for type_ in types)
+
+
+def _of_item(item: Mapping[str, Any], role: str) -> ChatMessage:
+    """Return a message without parts, or an item of the Responses API, which has no role."""
+    type_ = None if item.get("role") else item.get("type")
+    if type_ == "function_call_output":
+        return _message({"tool_call_id": item.get("call_id")}, "tool", item.get("output"), ())
+    if type_ == "function_call":
+        call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
+        return _message({}, "assistant", None, [call])
+    role = "assistant" if type_ == "reasoning" else role
+    return {**item, "role": _role(item, role)}
+
+
 def _part(part: Any) -> Any:
     """Return a part of a message in OpenAI's form."""
     if not isinstance(part, Mapping):
         return {"type": "text", "text": as_json(part)}
-    content, modality = part.get("content"), part.get("modality")
+    content, modality = part.get("content", part.get("text")), part.get("modality")
     if part.get("type") == "text":
         return {"type": "text", "text": content if isinstance(content, str) else as_json(content)}
     if part.get("type") == "blob" and modality == "image" and isinstance(content, str):
@@ -234,7 +254,7 @@ def _result(part: Mapping[str, Any]) -> ChatMessage:
         (part[name] for name in ("response", "result", "content") if part.get(name) is not None), ""
     )
     call_id = part.get("id") or part.get("tool_call_id") or part.get("tool_use_id")
-    made: ChatMessage = {"role": "tool", "content": as_json(result)}
+    made: ChatMessage = {"role": "tool", "content": as_json(_content(result))}
     return {**made, "tool_call_id": str(call_id)} if call_id else made
 
 

@@ -1,0 +1,22 @@
+"""Make the key with which an agent's requests to a proxy belong to the current trajectory."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from otel_rollout.base import trajectory_key
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.propagation import carrier
+
+_NOT_RECORDED: Final = "00-{}-{}-00"
+
+
+def make(secret: str) -> str:
+    """Return the key of the current trajectory; see :func:`otel_rollout.trajectory_key`. Never raises."""
+    traceparent = None
+    with internal_errors("making the key of a trajectory"):
+        traceparent = (carrier.inject_span() or {}).get("traceparent")
+    if traceparent is None:  # the agent runs also without tracing
+        traceparent = _NOT_RECORDED.format(os.urandom(16).hex(), os.urandom(8).hex())
+    return trajectory_key.signed(traceparent, secret)
