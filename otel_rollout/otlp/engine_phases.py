@@ -1,7 +1,7 @@
 """Make spans of the phases of a request in an inference engine: queue, prefill and decode.
 
 vLLM says how long each phase took, as attributes of the request's span, and not when it began. The first
-token is the only event with a known distance from the span's start. So the phases are placed around it: decode
+token is the only event with a known distance from the span's start. So the phases lie around it: decode
 begins there, prefill ends there, and the queue ends where prefill begins.
 """
 
