@@ -63,7 +63,7 @@ def archive(path: Path) -> Path:
     target = directory / (path.name + layout.COMPRESSED_SUFFIX)
     fresh = target.with_suffix(".new")
     parameter = zstd.CompressionParameter
-    options = {
+    options: dict[int, int] = {
         parameter.compression_level: _ZSTD_LEVEL,
         parameter.window_log: _ZSTD_WINDOW_LOG,
         parameter.enable_long_distance_matching: 1,

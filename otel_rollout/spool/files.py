@@ -93,7 +93,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         from otel_rollout.spool import zstd  # here: a spool's readers rarely meet archives
 
         limit = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * os.fstat(file.fileno()).st_size)
-        options = {zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG}
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG}
         try:
             with zstd.ZstdFile(file, "r", options=options) as plain:
                 bounded = _BoundedReader(plain, path, limit)
