@@ -35,22 +35,23 @@ TINY_MODEL := build/tiny-model
 VERIFIERS := .venv-verifiers
 AGENTS := .venv-agents
 FOREIGN := .venv-foreign
+DIST := .venv-dist
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl trl verl-older verifiers agents foreign oldest-ray object-store oldest-otel
+OTHER_TESTS := verl trl verl-older verifiers agents foreign oldest-ray object-store oldest-otel package
 BUILT_FOR_TESTS = tailing-collector browser $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
-	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
+	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/test_ray.py
-ELSEWHERE := tests/agents tests/trl tests/verifiers tests/collector tests/foreign tests/delta/test_object_store.py
+ELSEWHERE := tests/package tests/agents tests/trl tests/verifiers tests/collector tests/foreign tests/delta/test_object_store.py
 
 .PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \
-	bench-verl collector tailing-collector clean $(TESTS) $(OTHER_TESTS)
+	bench-verl collector tailing-collector dist clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -100,6 +101,14 @@ bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready colle
 
 bench-verl: $(VENV)/.dev $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## Of it, verl's agent loop under its own backends, and under ours
 	$(BIN)/python -m benchmarks --only verl_agent_loop $(ARGS)
+
+# The time of the last commit: the same source gives the same bytes.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: $(DIST)/.ready  ## The source distribution and the wheel, checked, in dist/
+	rm -rf dist
+	$(DIST)/bin/python -m build --no-isolation --outdir dist . > /dev/null
+	$(DIST)/bin/twine check --strict dist/*
+	$(DIST)/bin/check-wheel-contents dist/*.whl
 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
@@ -162,6 +171,9 @@ browser:  # Debian's Chromium and the driver that tests use
 s3-server: $(VENV)/.dev
 	$(call part,a server that speaks S3,$(BIN)/python -m tests.delta.s3_server)
 
+package: $(VENV)/.dev dist  # what dist made, as its users install it
+	$(call part,the package,$(call pytest,$(VENV)) tests/package)
+
 foreign: $(FOREIGN)/.ready  # beside Sentry, Datadog, Logfire and weave.init
 	$(call part,beside other tracing libraries,$(call pytest,$(FOREIGN)) tests/foreign)
 
@@ -208,6 +220,7 @@ $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect
 $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 $(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
+$(eval $(call environment,$(DIST),build check-wheel-contents hatch-fancy-pypi-readme hatchling mypy pyright twine))
 
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
 
