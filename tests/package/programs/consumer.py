@@ -35,7 +35,7 @@ async def roll_out() -> Report:
     with rollout_trace_attr(step=1, sample_index="row", rollout_n=0, validate=False) as trajectory:
         words = [word async for word in Agent().stream(add(1, 2))]
         score("reward", float(len(words)))
-    score("late", True, trajectory=trajectory)
+    score("late", True, trajectory=trajectory.id)
     score_batch({"advantage": [0.5]}, step=[1], sample_index=["row"], rollout_n=[0])
     child: dict[str, str] = otel_rollout.child_environment()
     print(child)
