@@ -38,24 +38,25 @@ NODE_AGENT := examples/agents/node/node_modules/.package-lock.json
 FOREIGN := .venv-foreign
 VLLM := .venv-vllm
 LITELLM := .venv-litellm
+DIST := .venv-dist
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel
+OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
 BUILT_FOR_TESTS = tailing-collector browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
-	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
+	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/test_ray.py
-ELSEWHERE := tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector tests/foreign \
-	tests/delta/test_object_store.py
+ELSEWHERE := tests/package tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
+	tests/foreign tests/delta/test_object_store.py
 
 .PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \
-	bench-verl collector tailing-collector clean $(TESTS) $(OTHER_TESTS)
+	bench-verl collector tailing-collector dist clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -105,6 +106,14 @@ bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready colle
 
 bench-verl: $(VENV)/.dev $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## Of it, verl's agent loop under its own backends, and under ours
 	$(BIN)/python -m benchmarks --only verl_agent_loop $(ARGS)
+
+# The time of the last commit: the same source gives the same bytes.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: $(DIST)/.ready  ## The source distribution and the wheel, checked, in dist/
+	rm -rf dist
+	$(DIST)/bin/python -m build --no-isolation --outdir dist . > /dev/null
+	$(DIST)/bin/twine check --strict dist/*
+	$(DIST)/bin/check-wheel-contents dist/*.whl
 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
@@ -179,6 +188,9 @@ $(NODE_AGENT): examples/agents/node/package-lock.json
 s3-server: $(VENV)/.dev
 	$(call part,a server that speaks S3,$(BIN)/python -m tests.delta.s3_server)
 
+package: $(VENV)/.dev dist  # what dist made, as its users install it
+	$(call part,the package,$(call pytest,$(VENV)) tests/package)
+
 foreign: $(FOREIGN)/.ready  # beside Sentry, Datadog, Logfire and weave.init
 	$(call part,beside other tracing libraries,$(call pytest,$(FOREIGN)) tests/foreign)
 
@@ -228,6 +240,7 @@ $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect
 $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 $(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
+$(eval $(call environment,$(DIST),build check-wheel-contents hatch-fancy-pypi-readme hatchling mypy pyright twine))
 
 # LiteLLM's proxy, and what it imports. Its extra "proxy" has more, some of it under a licence that is not open.
 $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \

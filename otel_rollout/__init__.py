@@ -16,30 +16,27 @@ User code needs two names; an environment variable switches recording on::
 from __future__ import annotations
 
 import os as _os
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout import _state
 from otel_rollout import settings_reader as _settings_reader
-from otel_rollout.account.report import ExporterCount, Report, StepCount
 from otel_rollout.base import logs as _logs
 from otel_rollout.base.errors import internal_errors as _internal_errors
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
-from otel_rollout.capture.engine_times import record_engine_times
-from otel_rollout.capture.score_batch import score_batch
 from otel_rollout.capture.scores import score
 from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr
-from otel_rollout.launch import at_exit as _at_exit
-from otel_rollout.launch import shutdown as _shutdown
-from otel_rollout.launch import status as _status
-from otel_rollout.launch import trackers as _trackers
-from otel_rollout.otlp.scan import StepKey
 from otel_rollout.runs import membership as _membership
 from otel_rollout.settings import ExporterOptions, Settings, SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from otel_rollout.account.report import ExporterCount, Report, StepCount
+    from otel_rollout.capture.engine_times import record_engine_times
+    from otel_rollout.capture.score_batch import score_batch
+    from otel_rollout.otlp.scan import StepKey
     from otel_rollout.rollout_table import RolloutTable
 
 __all__ = [
@@ -66,6 +63,17 @@ __all__ = [
     "trajectory_key",
     "uninstrument",
 ]
+
+
+_IMPORTED_WHEN_USED: Final = {
+    "ExporterCount": "otel_rollout.account.report",
+    "Report": "otel_rollout.account.report",
+    "StepCount": "otel_rollout.account.report",
+    "StepKey": "otel_rollout.otlp.scan",
+    "record_engine_times": "otel_rollout.capture.engine_times",
+    "score_batch": "otel_rollout.capture.score_batch",
+}
+"""Public names → modules that take long to import."""
 
 
 def configure(
@@ -201,7 +209,9 @@ def publish_run(**runs: str) -> None:
         runs: exporter and run: ``mlflow="<run id>"``, ``weave="<entity>/<project>/<run>"``. Exporters that
             the rollout does not use are ignored.
     """
-    _trackers.publish_run(runs)
+    from otel_rollout.launch import trackers
+
+    trackers.publish_run(runs)
 
 
 def open_table(uri: str | _os.PathLike[str]) -> RolloutTable:
@@ -220,7 +230,9 @@ def open_table(uri: str | _os.PathLike[str]) -> RolloutTable:
 
 def status() -> Report:
     """Return this machine's counts of recorded and, per exporter, delivered spans."""
-    return _status.status()
+    from otel_rollout.launch import status as launch_status
+
+    return launch_status.status()
 
 
 def shutdown(timeout: float | None = None) -> Report:
@@ -235,7 +247,9 @@ def shutdown(timeout: float | None = None) -> Report:
     Returns:
         The counts of recorded, delivered, rejected, dropped and pending spans.
     """
-    return _shutdown.shutdown(timeout)
+    from otel_rollout.launch import shutdown as launch_shutdown
+
+    return launch_shutdown.shutdown(timeout)
 
 
 @_internal_errors("switching on instrumentors")
@@ -247,12 +261,27 @@ def _switch_on_instrumentors() -> None:
         switching.switch_on(configured)
 
 
+def _register_exit() -> None:
+    from otel_rollout.launch import at_exit  # here: only a process that records needs it
+
+    at_exit.register()
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name that few processes use, at its first use (PEP 562)."""
+    if name not in _IMPORTED_WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_import_module(_IMPORTED_WHEN_USED[name]), name)
+    globals()[name] = value
+    return value
+
+
 def _present_settings() -> Settings:
     """Return this process's settings, without deciding them: the program may still set variables."""
     return _state.process.settings or _settings_reader.from_environment(_os.environ)[0]
 
 
 _logs.guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")
-_state.process.register_exit = _at_exit.register
+_state.process.register_exit = _register_exit
 _state.process.switch_on_instrumentors = _switch_on_instrumentors
 _membership.announce()

@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping
 
 from otel_rollout import _state
 from otel_rollout._state import process
-from otel_rollout.account import metrics
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.launch import launcher
-from otel_rollout.launch.status import delivered_here, present_writer
 from otel_rollout.otlp.writer import AttributeInput
 from otel_rollout.recording import runtime_context
 from otel_rollout.recording.application import SCOPE, Application
@@ -179,6 +177,9 @@ def current() -> Runtime | None:
         if process.patches is not None:  # instrument() may have come before the variables were set
             process.switch_on_instrumentors()
         with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
+            from otel_rollout.account import metrics  # here, as the next: the import of this package is quick
+            from otel_rollout.launch.status import delivered_here, present_writer
+
             metrics.offer(present_writer, delivered_here)
     return active
 

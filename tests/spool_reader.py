@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import zstandard
+from backports import zstd
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
@@ -91,7 +91,7 @@ def segment_lines(path: Path) -> list[bytes]:
         path = next(path.parent.rglob(f"{path.name}.zst"), path)
     data = path.read_bytes()
     if path.suffix == ".zst":
-        data = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj().decompress(data)
+        data = zstd.decompress(data, options={zstd.DecompressionParameter.window_log_max: 27})
     return data.splitlines()
 
 

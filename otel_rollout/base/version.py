@@ -1,14 +1,5 @@
-"""The installed version of this package."""
+"""Name this package's version; the build reads it here."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-
-def _installed() -> str:
-    try:
-        return version("otel-rollout")
-    except PackageNotFoundError:  # a source tree that is not installed
-        return "0+unknown"
-
-
-VERSION: Final = _installed()
+VERSION: Final = "0.1.0"

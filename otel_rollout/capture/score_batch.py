@@ -19,8 +19,8 @@ from otel_rollout.otlp import score_batch as batches
 from otel_rollout.otlp import score_columns, writer
 from otel_rollout.otlp.score_columns import Column
 from otel_rollout.recording import redaction
+from otel_rollout.recording.content import MARK
 from otel_rollout.recording.identity import Identity
-from otel_rollout.recording.secret_patterns import MARK
 from otel_rollout.recording.span import LOCAL_PARENT
 
 _LINE_BYTES: Final = 1 << 20

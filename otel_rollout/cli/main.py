@@ -53,9 +53,7 @@ class _Commands(typer.Typer):
             sys.exit(2)
 
 
-app = _Commands(
-    help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True, add_completion=False
-)
+app = _Commands(help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True)
 
 
 def _check_exporters(to: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,16 +56,23 @@ def _is_past(node_dir: Path, name: SegmentName) -> bool:
 
 def archive(path: Path) -> Path:
     """Compress a whole segment into the archive beside it; return the archived file."""
-    import zstandard
+    from otel_rollout.spool import zstd
 
     directory = path.parent / layout.ARCHIVE
     directory.mkdir(mode=0o700, exist_ok=True)
     target = directory / (path.name + layout.COMPRESSED_SUFFIX)
     fresh = target.with_suffix(".new")
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        _ZSTD_LEVEL, window_log=_ZSTD_WINDOW_LOG, enable_ldm=True
-    )
-    with open(path, "rb", opener=open_private) as plain, open(fresh, "wb", opener=open_private) as compressed:
-        zstandard.ZstdCompressor(compression_params=parameters).copy_stream(plain, compressed)
+    parameter = zstd.CompressionParameter
+    options: dict[int, int] = {
+        parameter.compression_level: _ZSTD_LEVEL,
+        parameter.window_log: _ZSTD_WINDOW_LOG,
+        parameter.enable_long_distance_matching: 1,
+    }
+    with (
+        open(path, "rb", opener=open_private) as plain,
+        open(fresh, "wb", opener=open_private) as file,
+        zstd.ZstdFile(file, "w", options=options) as compressed,
+    ):
+        shutil.copyfileobj(plain, compressed)
     fresh.replace(target)
     return target

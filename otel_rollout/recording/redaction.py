@@ -18,8 +18,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp.json_span import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
-from otel_rollout.recording import secret_finder
-from otel_rollout.recording.secret_patterns import MARK, is_secret_name
+from otel_rollout.recording.content import MARK
 
 if TYPE_CHECKING:
     from otel_rollout.otlp.writer import AttributeInput
@@ -56,22 +55,20 @@ def redaction_of(names: str) -> Redaction | None:
 
 
 def _step(name: str) -> Redaction:
-    return redact_secrets if name == SHIPPED else _of_the_application(name)
+    if name == SHIPPED:
+        from otel_rollout.recording import secret_finder  # here: its patterns take a tenth of our import
+
+        return secret_finder.redact_secrets
+    return _of_the_application(name)
 
 
 def hides(names: str, name: str) -> bool:
     """Return whether ``OTEL_ROLLOUT_REDACT`` replaces a text with this name."""
-    return SHIPPED in (step.strip() for step in names.split(",")) and is_secret_name(name)
+    if SHIPPED not in (step.strip() for step in names.split(",")):
+        return False
+    from otel_rollout.recording.secret_patterns import is_secret_name
 
-
-def redact_secrets(line: bytes) -> bytes:
-    """Replace keys, tokens and passwords in a line; keep all other bytes."""
-    text = line.decode("utf-8", "surrogateescape")
-    if not secret_finder.may_hold_secrets(text):
-        return line
-    is_line = secret_finder.is_json(HEAD_WITHOUT_RESOURCE + line) or secret_finder.is_json(line)
-    found = secret_finder.find_in_json(text, is_line=True) if is_line else secret_finder.find_in_text(text)
-    return secret_finder.replace(text, found).encode("utf-8", "surrogateescape")
+    return is_secret_name(name)
 
 
 def redacted_attributes(

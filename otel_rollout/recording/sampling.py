@@ -14,7 +14,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as otel_context
@@ -226,6 +225,8 @@ def _ratio(argument: str) -> Sampler:
 
 
 def _installed(name: str, argument: str) -> Sampler:
+    from importlib.metadata import entry_points
+
     found = list(entry_points(group=ENTRY_POINTS, name=name))
     if not found:
         known = ", ".join(sorted({point.name for point in entry_points(group=ENTRY_POINTS)}))

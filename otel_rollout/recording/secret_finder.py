@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import orjson
 
-from otel_rollout.otlp.json_span import NOT_TEXT
+from otel_rollout.otlp.json_span import HEAD_WITHOUT_RESOURCE, NOT_TEXT
 from otel_rollout.recording.secret_patterns import IS_OPTION, KINDS, TextSpan, is_secret_name
 
 _BY_SIGNS: Final = {
@@ -28,6 +28,16 @@ _BY_SIGNS: Final = {
 """Signs → kinds, so that signs that several kinds share are searched once."""
 _ESCAPES_OF_SIGNS = ("\\u00", "\\x", "\\/")
 """Beginnings of escapes with which JSON and Python's ``repr`` may write the characters of a sign."""
+
+
+def redact_secrets(line: bytes) -> bytes:
+    """Replace keys, tokens and passwords in a line; keep all other bytes."""
+    text = line.decode("utf-8", "surrogateescape")
+    if not may_hold_secrets(text):
+        return line
+    is_line = is_json(HEAD_WITHOUT_RESOURCE + line) or is_json(line)
+    found = find_in_json(text, is_line=True) if is_line else find_in_text(text)
+    return replace(text, found).encode("utf-8", "surrogateescape")
 
 
 def may_hold_secrets(text: str) -> bool:

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-MARK: Final = "[redacted]"
-"""Text that replaces a secret."""
+from otel_rollout.recording.content import MARK
 
 
 class TextSpan(NamedTuple):

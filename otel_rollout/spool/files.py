@@ -12,14 +12,15 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from otel_rollout.spool import layout, zstd_frames
+from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_beside
 from otel_rollout.spool.segments import MAX_LINE_BYTES
 
 _logger = logging.getLogger(__name__)
 
-MAX_WINDOW_BYTES: Final = 128 << 20
-"""Maximum bytes of the decompression window. Our archives need that much; it is also zstd's default limit."""
+MAX_WINDOW_LOG: Final = 27
+"""Maximum decompression window, 128 MiB, as a power of two. Our archives need that much; it is also zstd's
+default limit."""
 MAX_RATIO: Final = 1000
 """Maximum ratio of decompressed to compressed bytes, above ``ALWAYS_ALLOWED_BYTES``. Conversations whose
 turns resend their context stay below this ratio; a file of zeros does not."""
@@ -89,16 +90,17 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if path.suffix != layout.COMPRESSED_SUFFIX:
             yield file
             return
-        import zstandard
+        from otel_rollout.spool import zstd  # here: a spool's readers rarely meet archives
 
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
         limit = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * os.fstat(file.fileno()).st_size)
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG}
         try:
-            with decompressor.stream_reader(file, read_across_frames=True) as plain:
-                yield io.BufferedReader(_BoundedReader(plain, path, limit), 1 << 20)
-            if zstd_frames.is_cut_off(path):
+            with zstd.ZstdFile(file, "r", options=options) as plain:
+                bounded = _BoundedReader(plain, path, limit)
+                yield io.BufferedReader(bounded, 1 << 20)
+            if bounded.is_cut_off:
                 _logger.warning("%s is cut off: its end is missing, and only what precedes it is read", path)
-        except zstandard.ZstdError as error:
+        except zstd.ZstdError as error:
             raise ValueError(f"{path} cannot be decompressed: {error}") from error
 
 
@@ -108,13 +110,18 @@ def _opener_for(path: Path) -> Callable[[str, int], int] | None:
 
 
 class _BoundedReader(io.RawIOBase):
-    """Reads decompressed bytes; raises ValueError after more than ``limit`` bytes."""
+    """Reads decompressed bytes; raises ValueError after more than ``limit`` bytes.
+
+    Attributes:
+        is_cut_off: whether the file ended inside a frame.
+    """
 
     def __init__(self, plain: Any, path: Path, limit: int) -> None:
         self._plain = plain
         self._path = path
         self._limit = limit
         self._size = 0
+        self.is_cut_off = False
 
     def readable(self) -> bool:
         """Return that bytes can be read."""
@@ -122,7 +129,11 @@ class _BoundedReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes."""
-        count = int(self._plain.readinto(buffer))
+        try:
+            count = int(self._plain.readinto1(buffer))  # readinto() would lose what precedes an error
+        except EOFError:
+            self.is_cut_off = True
+            return 0
         self._size += count
         if self._size > self._limit:
             raise ValueError(

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
-from otel_rollout.recording import redaction
+from otel_rollout.recording.secret_finder import redact_secrets
 from tests.spool_reader import Recorded, read_directory
 
 SECRETS = {  # text with a secret in it → the part that must not be readable
@@ -128,7 +128,7 @@ def test_redacted_line_is_still_json_within_json(value: object, text: str) -> No
     """Both levels of JSON can be parsed after any redaction."""
     inner = orjson.dumps([value, text]).decode("utf-8", "replace")
     line = orjson.dumps({"attributes": [{"value": {"stringValue": inner}}]})
-    redacted = orjson.loads(redaction.redact_secrets(line))
+    redacted = orjson.loads(redact_secrets(line))
     assert len(orjson.loads(redacted["attributes"][0]["value"]["stringValue"])) == 2
 
 

@@ -19,7 +19,7 @@ from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.forwarder.tail_rules import TrajectoryOutcome
 from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.reader import spans_of as decoded
-from otel_rollout.recording.redaction import redact_secrets
+from otel_rollout.recording.secret_finder import redact_secrets
 from otel_rollout.viewer import conversation
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout_mlflow.mapping import to_mlflow

@@ -22,7 +22,7 @@ from otel_rollout.forwarder import tokenizer_cache as decoders_of_runs
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.recording import tokenizers as tokenizers_of_processes
-from otel_rollout.recording.redaction import redact_secrets
+from otel_rollout.recording.secret_finder import redact_secrets
 from otel_rollout.recording.tokenizers import Tokenizers
 from otel_rollout.spool import layout
 from tests.forwarder.tokens_support import DEMO, ExportedSpan, demo_tokenizer, exported_by, line, stored

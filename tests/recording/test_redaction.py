@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from otel_rollout.otlp import writer
 from otel_rollout.recording import redaction, secret_patterns
-from otel_rollout.recording.redaction import redact_secrets
+from otel_rollout.recording.secret_finder import redact_secrets
 
 READABLE = 7
 """Characters of a secret that may stay in a row."""
