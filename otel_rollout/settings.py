@@ -122,6 +122,7 @@ class Settings:
         "trajectory, which is recorded whole or not at all. By groups: `OTEL_ROLLOUT_SAMPLE_RATE`.",
         setting_parsers.text,
         "parentbased_always_on",
+        forwarder="founder",
     )
     sampler_arg: str = _setting(
         "OTEL_TRACES_SAMPLER_ARG",
@@ -135,18 +136,21 @@ class Settings:
         "1. See docs/sampling.md.",
         setting_parsers.share,
         1.0,
+        forwarder="founder",
     )
     sample_every: int = _setting(
         "OTEL_ROLLOUT_SAMPLE_EVERY",
         "Record only steps that are a multiple of this number.",
         setting_parsers.positive,
         1,
+        forwarder="founder",
     )
     sample_validation: ValidationSampling = _setting(
         "OTEL_ROLLOUT_SAMPLE_VALIDATION",
         "Which validation trajectories are recorded: `always` all, `never` none, or `sampled` like training.",
         setting_parsers.choice(*get_args(ValidationSampling)),
         "sampled",
+        forwarder="founder",
     )
     sample_groups: int = _setting(
         "OTEL_ROLLOUT_SAMPLE_GROUPS",
@@ -154,6 +158,7 @@ class Settings:
         "needs OTEL_ROLLOUT_GROUPS_PER_STEP. 0: no limit.",
         setting_parsers.count,
         0,
+        forwarder="founder",
     )
     groups_per_step: int = _setting(
         "OTEL_ROLLOUT_GROUPS_PER_STEP",
@@ -361,6 +366,7 @@ class Settings:
         "processes have recorded. With `all`, a trace of no trajectory is delivered as a trace of its own.",
         setting_parsers.choice(*get_args(ReceivedTraces)),
         "all",
+        forwarder="founder",
     )
     metrics: bool = _setting(
         "OTEL_ROLLOUT_METRICS",
@@ -421,6 +427,12 @@ class Settings:
     def enabled(self) -> bool:
         """Whether spans are recorded."""
         return bool(self.exporters) and not self.sdk_disabled
+
+    @property
+    def is_head_sampled(self) -> bool:
+        """Whether some trajectories are not recorded on purpose."""
+        by_group = (self.sample_rate, self.sample_every, self.sample_groups) != (1, 1, 0)
+        return by_group or self.sample_validation == "never" or "always_on" not in self.sampler
 
     @property
     def tail_rules(self) -> dict[str, float]:

@@ -28,7 +28,6 @@ from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.recording.redaction import redaction_of
-from otel_rollout.recording.sampling import GroupSampling
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
@@ -238,11 +237,7 @@ class Forwarder:
 
 def _is_partly_recorded(configured: Settings) -> bool:
     """Return whether there may be model calls that are not recorded on purpose."""
-    return (
-        configured.receive_traces == "trajectories"
-        or "always_on" not in configured.sampler
-        or GroupSampling.of(configured) is not None
-    )
+    return configured.receive_traces == "trajectories" or configured.is_head_sampled
 
 
 def _line_cache(node_dir: Path, configured: Settings) -> LineCache:

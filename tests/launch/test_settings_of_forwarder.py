@@ -17,6 +17,7 @@ FORWARDER = [*(PACKAGE / "forwarder").rglob("*.py"), *(PACKAGE / "exporting").rg
 """Modules that run in the forwarder and read settings."""
 PROPERTIES = {
     "enabled": {"exporters"},
+    "is_head_sampled": {"sample_rate", "sample_every", "sample_groups", "sample_validation", "sampler"},
     "tail_rules": {"outcome_keep"},
     "experiment": {"experiment_name", "run_id"},
     "missing_exporters": {"exporters", "step_metrics"},
@@ -30,6 +31,9 @@ VALUES = {
     "redact": "secrets",
     "outcome_keep": "errors,spread=0.5",
     "step_metrics": "mlflow",
+    "receive_traces": "trajectories",
+    "sample_rate": 0.5,
+    "sample_validation": "never",
 }
 """Valid values of settings that do not accept every text."""
 
