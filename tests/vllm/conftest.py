@@ -57,12 +57,16 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         engine = Engine(server, port, {**run.child_environment, **soon}, [])
         try:
             engine.start()
-            engine.at_start = run.wait(lambda spans: spans, "the spans of vLLM's start")
+            engine.at_start = run.wait(_has_loaded, "the spans of vLLM's start")
         except BaseException:
             server.kill()
             raise
     yield engine
     server.stop()
+
+
+def _has_loaded(spans: list[Recorded]) -> bool:
+    return {"Load model", "Allocate KV cache"} <= {each.name for each in spans}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,11 @@ class Server:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [*self._command(), *arguments], env={**environ, **ON_CPU, **variables}, stdout=log, stderr=log
+                [*self._command(), *arguments],
+                env={**environ, **ON_CPU, **variables},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # its engine is a process of its own, which outlives a killed server
             )
         wait_for(self._answers, _START_SECONDS, f"vLLM, see {self.log}")
 
@@ -100,22 +105,20 @@ class Server:
         return sum(map(float, found))
 
     def kill(self) -> None:
-        """Kill the server as the kernel does when memory is short."""
-        self._end(signal.SIGKILL)
+        """Kill the server and its engine, as the kernel does when memory is short."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
 
     def stop(self) -> None:
         """End the server in order."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> None:
         if self.process is not None:
-            self.process.send_signal(number)
-            try:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            self.process = None
+            self.kill()
 
 
 def chat(text: str, **options: Any) -> dict[str, Any]:
