@@ -56,6 +56,24 @@ def test_phases_that_begin_before_the_arrival_are_moved_after_it() -> None:
         assert offsets(phases) == [("queue", 0.0, 1.0), ("prefill", 1.0, 1.5), ("decode", 1.5, 3.5)]
 
 
+@pytest.mark.parametrize(
+    ("first_token", "total", "queue", "prefill", "decode", "begin"),
+    [
+        (0.0303283, 0.0421031, 0.0000598, 0.0175688, 0.0147822, 0.0096922),  # chat: 3 ms past its end
+        (0.3996987, 0.6019478, 0.0000406, 0.1503436, 0.3618517, 0.0897119),  # one of three replies: 60 ms
+        (0.0214600, 0.0453400, 0.0000300, 0.0162100, 0.0229700, 0.0052200),  # inside its request
+    ],
+)
+def test_times_that_vllm_said_give_phases_inside_the_request(
+    first_token: float, total: float, queue: float, prefill: float, decode: float, begin: float
+) -> None:
+    """The front end sees tokens late; its smaller delay, of the first and last token, places the phases."""
+    phases = found(said(queue, prefill, decode, first_token, total))
+    assert (phases[0].start_ns - START) / SECOND == pytest.approx(begin, abs=1e-6)
+    assert phases[0].start_ns > START
+    assert phases[-1].end_ns - START <= round(total * SECOND)
+
+
 def test_older_version_that_says_the_queue_alone_gives_the_queue() -> None:
     """vLLM before 0.10 says no time of prefill and decode; nothing is invented."""
     attributes = said(1.0, None, None, first_token=1.5, total=4.0) | {"gen_ai.latency.time_in_scheduler": 0.1}

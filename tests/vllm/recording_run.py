@@ -87,6 +87,7 @@ def recording_run(spool: Path, port: int, **variables: str) -> Iterator[Run]:
         for name, value in settings.items():
             patch.setenv(name, value)
         otel_rollout.configure()
+        otel_rollout.instrument()  # a program does this when it imports the package
         run = Run(spool, otel_rollout.child_environment())
         try:
             yield run

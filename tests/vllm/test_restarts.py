@@ -38,7 +38,7 @@ async def test_killed_engine_loses_the_requests_under_way_alone(run: Run, engine
     engine.start()
     with rollout_trace_attr(step=3):
         call(url, chat("Count."))
-    found = wait_for_requests(run, 2)
+        found = wait_for_requests(run, 2)
     assert [request.engine.attributes[semconv.STEP] for request in found] == [1, 3]
     spans = run.recorded()
     engine_span = {"llm_request": ["queue", "prefill", "decode"]}
