@@ -25,6 +25,7 @@ EXCEPTIONS = {
     "otel_rollout/integrations/trl/tracking.py:_seams": "a handle: holds what was patched at import",
     "otel_rollout/integrations/verifiers/patched_modules.py:seams": "a handle, as verl's",
     "otel_rollout/integrations/verl/patched_modules.py:seams": "a handle: holds what was patched at import",
+    "otel_rollout/integrations/vllm/patched_modules.py:seams": "a handle, as verl's",
     "otel_rollout/otlp/reader.py:_scope": "a bounded cache of a pure function",
     "otel_rollout/otlp/reader.py:_shared_resource": "a bounded cache of a pure function",
     "otel_rollout/propagation/carrier.py:_from_json": "a bounded cache of a pure function",

@@ -6,6 +6,7 @@ The stand-ins have vLLM's parameters. ``tests/vllm`` runs the real engine.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -20,7 +21,15 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_rollout import rollout_trace_attr
 from otel_rollout._state import process
-from otel_rollout.integrations.vllm import construction, failed_steps, output_task, requests, trace_headers
+from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
+from otel_rollout.integrations.vllm import (
+    construction,
+    endpoint_variable,
+    failed_steps,
+    output_task,
+    requests,
+    trace_headers,
+)
 from otel_rollout.integrations.vllm.patched_modules import seams
 from tests.spool_reader import Recorded, tree
 
@@ -66,7 +75,7 @@ class State:
 
     def __init__(self, request: Any) -> None:
         self.request_id = request.request_id
-        self.stats = None
+        self.stats = None if request.trace_headers is None else SimpleNamespace()
         self.detokenizer = None if request.is_embedding else SimpleNamespace(num_output_tokens=lambda: 3)
 
 
@@ -262,6 +271,36 @@ def test_ids_that_repeat_are_one_warning(
     assert ["ids of earlier runs" in message for message in caplog.messages] == [True] * warned
 
 
+# --- The variable that vLLM sets ----------------------------------------------------------------------------
+
+
+class Exporting:
+    """Stands for an engine that tells its workers its endpoint, as vLLM does."""
+
+    def __init__(self, vllm_config: Any, log_stats: bool = True) -> None:
+        os.environ[endpoint_variable.VARIABLE] = vllm_config.observability_config.otlp_traces_endpoint or ""
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "given"), [(ENDPOINT, None), (ENDPOINT, "http://h:4318/v1/traces"), (None, None)]
+)
+def test_endpoint_of_the_engine_is_not_taken_for_the_runs_target(
+    tracing: None, monkeypatch: pytest.MonkeyPatch, endpoint: str | None, given: str | None
+) -> None:
+    """A variable that the user has set stays one; the run is decided before vLLM replaces it."""
+    monkeypatch.setenv(endpoint_variable.VARIABLE, given or "")
+    monkeypatch.setenv(NAMES_VARIABLE, "OTHER")
+    module: Any = ModuleType("vllm.v1.engine.async_llm")
+    module.AsyncLLM = subclass(Exporting, "AsyncLLM")
+    endpoint_variable.install(module)
+    config = SimpleNamespace(observability_config=SimpleNamespace(otlp_traces_endpoint=endpoint))
+    module.AsyncLLM(vllm_config=config)
+    seen = without_receiver({**os.environ, "OTHER": "1", "MINE": "1"})
+    assert "OTHER" not in seen
+    assert "MINE" in seen
+    assert (endpoint_variable.VARIABLE in seen) == (endpoint is None or given is not None)
+
+
 # --- Requests -----------------------------------------------------------------------------------------------
 
 
@@ -312,6 +351,21 @@ def test_request_that_vllm_traces_is_recorded_only_if_it_fails(
     found = [span for span in recorded() if span.name == "llm_request"]
     assert [span.attributes["gen_ai.request.id"] for span in found] == ["aborted"]
     assert found[0].attributes["error.type"] == "aborted"
+
+
+def test_request_of_which_vllm_dies_is_an_error(
+    processor_class: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Without statistics vLLM cannot make its span, when the request has finished already."""
+    processor = processor_class(tracing_enabled=True)
+    with rollout_trace_attr(step=1):
+        processor.add_request(request("1", {"traceparent": "…"}))
+    processor.request_states["1"].stats = None
+    processor.finish("1")
+    assert [span.name for span in recorded()] == ["rollout_trace"]
+    processor.propagate_error(AssertionError())
+    (found,) = [span for span in recorded() if span.name == "llm_request"]
+    assert found.attributes["error.type"] == "AssertionError"
 
 
 def test_requests_that_fail_are_errors(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from otel_rollout.cli import report_output
 from otel_rollout.otlp import received
 from otel_rollout.receiver.span_ids import SpanIds
-from otel_rollout.spool.receiver_files import ReceiverCounts
+from otel_rollout.spool.receiver_files import ReceiverCounts, publish_counts
 from tests.receiver.support import START, InProcess, in_process, request, span
 from tests.spool_reader import Recorded, tree
 
@@ -92,6 +94,17 @@ async def test_repeated_ids_are_said_once(tmp_path: Path, caplog: pytest.LogCapt
         await post_workers(receiver, 0, 1, 2)
     (message,) = [message for message in caplog.messages if "ids of other spans" in message]
     assert "id_generator" in message
+
+
+async def test_status_counts_changed_ids(tmp_path: Path) -> None:
+    """The number is published with the receiver's other counts, and has a line."""
+    with in_process(tmp_path / "node") as receiver:
+        await post_workers(receiver, 0, 1)
+        publish_counts(receiver.node_dir, receiver.counts)
+    report: Any = SimpleNamespace(directory=str(tmp_path / "node"))
+    assert "received spans with ids of other spans, which got new ones: 2" in [
+        *report_output._received(report)
+    ]
 
 
 async def test_requests_with_one_id_have_phases_of_their_own(tmp_path: Path) -> None:

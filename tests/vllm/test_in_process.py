@@ -10,7 +10,6 @@ import pytest
 
 from tests.spool_reader import Recorded, tree
 from tests.vllm import running
-from tests.vllm.tiny_model import make_tiny_model
 
 PHASES = ["queue", "prefill", "decode"]
 TIMES = {
@@ -49,10 +48,10 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run the program twice, which takes a minute or two."""
     place = tmp_path_factory.mktemp("vllm")
-    return Run(place, make_tiny_model(place / "model"))
+    return Run(place, tiny_model)
 
 
 @pytest.mark.parametrize("case", ["greedy", "sampled", "preempted"])

@@ -7,19 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.vllm import running
-from tests.vllm.tiny_model import make_tiny_model
 
 WARNING = "vLLM's engine will die at its first request: otlp_traces_endpoint is set"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the program, which takes some forty seconds."""
     place = tmp_path_factory.mktemp("trap")
-    model = make_tiny_model(place / "model")
     running.run(
         "trap",
-        str(model),
+        str(tiny_model),
         place=place / "run",
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/protobuf",

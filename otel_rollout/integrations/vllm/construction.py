@@ -11,10 +11,9 @@ from opentelemetry import trace
 from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.vllm.patched_modules import seams
-from otel_rollout.integrations.vllm.trace_headers import traces
+from otel_rollout.integrations.vllm.trace_headers import ENGINES, traces
 from otel_rollout.recording.application import sdk_provider_in
 
-_ENGINES: Final = {"vllm.v1.engine.async_llm": "AsyncLLM", "vllm.v1.engine.llm_engine": "LLMEngine"}
 _LOSS: Final = "nothing warns if the engine's settings let it die at its first request"
 NEEDS_STATISTICS: Final = (
     "vLLM's engine will die at its first request: otlp_traces_endpoint is set, and disable_log_stats is True "
@@ -33,7 +32,7 @@ SEEDED: Final = (
 def install(module: ModuleType) -> None:
     """Wrap an engine's constructor."""
     examine = after(_examine, "examining an engine of vLLM's")
-    seams.wrap(module, f"{_ENGINES[module.__name__]}.__init__", examine, _LOSS)
+    seams.wrap(module, f"{ENGINES[module.__name__]}.__init__", examine, _LOSS)
 
 
 def _examine(_: None, engine: Any, *__: Any, **___: Any) -> None:

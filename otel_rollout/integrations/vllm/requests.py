@@ -80,11 +80,13 @@ def _begin(_: None, processor: Any, request: Any, *__: Any, **___: Any) -> None:
 
 
 def _finish(processor: Any, state: Any, finish_reason: Any = None, *_: Any, **__: Any) -> None:
-    requests = process.engine_requests.get(processor)
-    request = None if requests is None else requests.pop(state.request_id, None)
-    if request is not None and not request.is_traced:
-        has_failed = str(finish_reason) == _FAILED
-        _record(request, _FAILED if has_failed else None)
+    requests = process.engine_requests.get(processor) or {}
+    request = requests.get(state.request_id)
+    if request is None or (request.is_traced and state.stats is None):
+        return  # vLLM is about to make its span, and dies of the missing statistics: fail_all() records it
+    del requests[state.request_id]
+    if not request.is_traced:
+        _record(request, _FAILED if str(finish_reason) == _FAILED else None)
 
 
 def _aborting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,8 @@ from otel_rollout.capture.context import is_in_trajectory
 from otel_rollout.integrations.vllm.patched_modules import seams
 from otel_rollout.recording.entered import present_context
 
-_ENGINES: Final = {"vllm.v1.engine.async_llm": "AsyncLLM", "vllm.v1.engine.llm_engine": "LLMEngine"}
+ENGINES: Final = {"vllm.v1.engine.async_llm": "AsyncLLM", "vllm.v1.engine.llm_engine": "LLMEngine"}
+"""Module → class of an engine."""
 _LOSS: Final = "vLLM's own spans do not join trajectories, but for gen_ai.request.id on both"
 _PARAMETER: Final = "trace_headers"
 _propagator: Final = TraceContextTextMapPropagator()
@@ -27,7 +28,7 @@ _propagator: Final = TraceContextTextMapPropagator()
 
 def install(module: ModuleType) -> None:
     """Wrap the method by which an engine takes a request."""
-    seams.wrap(module, f"{_ENGINES[module.__name__]}.add_request", _with_headers, _LOSS)
+    seams.wrap(module, f"{ENGINES[module.__name__]}.add_request", _with_headers, _LOSS)
 
 
 def _with_headers(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -80,6 +80,18 @@ class Server(vllm_on_ray.EngineServer.__ray_metadata__.modified_class):
         task.cancel()
         return repr((await asyncio.gather(task, return_exceptions=True))[0])
 
+    async def pause(self, request_id: str) -> int:
+        """Pause the engine while it answers, as verl does to update weights; return the number of tokens."""
+        task = asyncio.create_task(self.generate(PROMPT, LONG, request_id))
+        while not any(state.detokenizer.num_output_tokens() for state in self._states()):
+            await asyncio.sleep(0.01)
+        await self.engine.pause_generation(mode="abort")
+        await self.engine.resume_generation()
+        return len(await task)
+
+    def _states(self) -> list[Any]:
+        return list(self.engine.output_processor.request_states.values())
+
     async def die(self, request_id: str) -> str:
         """Kill the engine's core while it answers, and return the exception that the caller gets."""
         task = asyncio.create_task(self.generate(PROMPT, LONG, request_id))
@@ -110,7 +122,7 @@ async def first_engine(server: Any, tokenizer: Any) -> dict[str, Any]:
     found["outside"] = await server.stream.remote(SHORT, "outside", "DELTA")
     with rollout_trace_attr(step=2, name="unrecorded", trace=False):
         await server.stream.remote(SHORT, "unrecorded", "DELTA")
-    for name in ("abandon", "cancel", "die"):
+    for name in ("abandon", "cancel", "pause", "die"):
         with rollout_trace_attr(step=2, name=name):
             found[name] = await getattr(server, name).remote(name)
     return found
