@@ -73,7 +73,11 @@ class Proxy:
         self._log = directory / "proxy.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
-        wait_for(self._is_alive, seconds=400, what="LiteLLM's proxy")
+        try:
+            wait_for(self._is_alive, seconds=400, what="LiteLLM's proxy")
+        except BaseException:
+            self.kill()
+            raise
 
     def _is_alive(self) -> bool:
         assert self.process.poll() is None, self._log.read_text()[-3000:]

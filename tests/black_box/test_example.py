@@ -83,7 +83,7 @@ def test_agent_that_finishes_is_a_whole_trajectory(traces: dict[int, Trace]) -> 
     trace = traces[0]
     (root,) = tree(trace)
     turn = ["chat tiny", ["llm_request"]]
-    assert without_phases(root)[1:] == [turn, turn]
+    assert without_phases(root) == ["rollout_trace", turn, turn, ["score reward"]]
     assert trace.info.state.value == "OK"
     first, second = calls_of(trace)
     (call,) = first.outputs["choices"][0]["message"]["tool_calls"]
@@ -121,5 +121,5 @@ def test_killed_agent_is_an_error_with_the_turns_before(traces: dict[int, Trace]
 def test_no_other_traces_of_the_proxy_are_recorded(traces: dict[int, Trace]) -> None:
     """The proxy's own requests, such as health checks, leave no traces."""
     names = {span.name for trace in traces.values() for span in trace.data.spans}
-    assert names <= {"rollout_trace", "chat tiny", "llm_request", *PHASES}
+    assert names <= {"rollout_trace", "chat tiny", "llm_request", "score reward", *PHASES}
     assert sorted(traces) == [0, 1]
