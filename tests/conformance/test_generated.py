@@ -95,7 +95,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
 def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapter]:
     """Each backend under test in turn."""
     if request.param == "mlflow":
-        yield MlflowAdapter(tmp_path_factory.mktemp("mlflow"))
+        yield MlflowAdapter(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
     elif request.param == "weave":
         yield WeaveAdapter(request.getfixturevalue("local_weave"))
     else:

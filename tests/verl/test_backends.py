@@ -157,7 +157,7 @@ async def test_two_backends_get_equal_spans(
     rollout: Callable[..., Any], project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``trace.backend='mlflow,otlp'`` both have every span, in equal trees."""
-    mlflow = MlflowAdapter(tmp_path)
+    mlflow = MlflowAdapter(f"sqlite:///{tmp_path}/mlflow.db")
     with receiver() as adapters:
         (otlp,) = [adapter for adapter in adapters if adapter.exporter == "otlp"]
         for name, value in {**mlflow.variables, **otlp.variables}.items():
