@@ -84,12 +84,13 @@ async def test_json_gives_the_same_phases_as_protobuf(tmp_path: Path) -> None:
 
 async def test_refused_or_unsampled_request_leaves_no_phases(tmp_path: Path) -> None:
     """Phases share the fate of the engine's span."""
+    of_another = engine_span(parent_span_id=b"\1" * 8)  # without a parent, the forwarder would find its call
     with in_process(tmp_path / "a", Policy("the-run", only_trajectories=True)) as receiver:
-        await receiver.post(request([engine_span()]))
+        await receiver.post(request([of_another]))
         assert receiver.counts.refused_spans == {"belongs to no trajectory of this machine": 1}
         assert not receiver.recorded()
     with in_process(tmp_path / "b", Policy("the-run", decision=lambda *_: False)) as receiver:
-        await receiver.post(request([engine_span()]))
+        await receiver.post(request([of_another]))
         assert receiver.counts.sampled_out == 1
         assert not receiver.recorded()
     with in_process(tmp_path / "c") as receiver:

@@ -30,7 +30,7 @@ def test_views_have_the_rows_of_any_engine(tmp_path: Path) -> None:
     for view in views.NAMES:
         found = rows_of(shared, view)
         assert found == rows_of(other, view)
-        assert found or view == "unresolved_scores"
+        assert found or view in ("unresolved_scores", "engine_requests", "engine_steps", "engine_time")
 
 
 def rows_of(engine: Engine, view: str) -> list[str]:
