@@ -157,9 +157,9 @@ def _engine_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]
     seconds = Axes(number=report_text.seconds)
     yield from _lines(
         "Mean time of a trajectory in the engine", steps, links, seconds,
-        ("decode", figure(lambda known: known.decode_seconds)),
         ("prefill", figure(lambda known: known.prefill_seconds)),
         ("queue", figure(lambda known: known.queue_seconds)),
+        ("decode", figure(lambda known: known.decode_seconds)),
     )  # fmt: skip
     yield from _lines(
         "First token of a request", steps, links, seconds,
