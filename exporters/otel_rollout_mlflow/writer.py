@@ -56,7 +56,7 @@ class TraceWriter:
         """
         with rejecting():
             scores = [score for span in spans for score in feedback_of(span)]
-        self._write_spans(experiment_id, [span for span in spans if not is_given_outside(span)])
+        self._write_spans(experiment_id, _newest([span for span in spans if not is_given_outside(span)]))
         self._run_links.link(trace_id_of(span) for span in spans if is_root(span))
         if scores:
             self._write_scores(experiment_id, scores, spans)
@@ -147,6 +147,16 @@ class TraceWriter:
             if error.failure.kind is FailureKind.REFUSED:
                 self._experiments.forget()
             raise
+
+
+def _newest(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+    """Return the last span of each id, which is the one that MLflow would keep.
+
+    With two spans of one id, MLflow may find a circle of parents and children, and then adds up tokens for
+    ever.
+    """
+    contexts = ((span.get_span_context(), span) for span in spans)
+    return list({(found.trace_id, found.span_id): span for found, span in contexts if found}.values())
 
 
 def _mapped(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:

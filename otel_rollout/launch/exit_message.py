@@ -69,7 +69,7 @@ def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path) -
     else:
         parts = [f"{_spans(count.delivered)} delivered to {target}."]
     if count.sampled_out:
-        parts.append(f"{_spans(count.sampled_out)} sampled out by OTEL_ROLLOUT_OUTCOME_KEEP.")
+        parts.append(f"{_spans(count.sampled_out)} sampled out.")
     if count.rejected:
         parts.append(f"{_spans(count.rejected)} rejected there and kept in {node_dir}/rejected.{name}.jsonl.")
     if count.pending:

@@ -32,9 +32,10 @@ _OUTPUT: Final = writer.head_of(semconv.OUTPUT_VALUE)
 _ID: Final = re.compile(rb'\{"stringValue":"([^"\\]{1,256})"')
 _ID_BEGINS: Final = (b"chatcmpl-", b"cmpl-", b"resp_", b"generate-tokens-")
 _ID_IN_REPLY: Final = re.compile(
-    rb"""(?:\\"(?:request_)?id\\": ?\\"|\bid=')((?:%b)[^"'\\]{1,256})[\\']""" % b"|".join(_ID_BEGINS)
+    rb"""(?:\\{1,7}"(?:request_)?id\\{1,7}": ?\\{1,7}"|\bid=')((?:%b)[^"'\\]{1,256})[\\']"""
+    % b"|".join(_ID_BEGINS)
 )
-"""In the JSON of a reply, or in the reply as Python prints it."""
+"""In the JSON of a reply, which may be text in JSON itself, or in the reply as Python prints it."""
 _PART_OF_CALL: Final = re.compile(r"(cmpl-.+)-\d+|((?:chatcmpl-|resp_).+)_\d+")
 """Ids of an engine's requests that are parts of one call: a prompt of several, a step of a response."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)

@@ -183,8 +183,12 @@ def _check(span: Any) -> None:
         raise RefusedSpanError("has no valid span id")
     if len(span.parent_span_id) not in (0, _SPAN_ID_BYTES):
         raise RefusedSpanError("has no valid parent id")
+    if span.parent_span_id == span.span_id:
+        raise RefusedSpanError("is its own parent")
     if not (0 < span.start_time_unix_nano <= _MAX_TIME_NS and 0 < span.end_time_unix_nano <= _MAX_TIME_NS):
         raise RefusedSpanError("has no valid start or end time")
+    if span.end_time_unix_nano < span.start_time_unix_nano:
+        raise RefusedSpanError("ends before it starts")
 
 
 def _add_details(line: dict[str, Any], span: Any) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -19,6 +18,9 @@ _TIMES = {
     PREFILL: semconv.LATENCY_PREFILL,
     DECODE: semconv.LATENCY_DECODE,
 }
+
+_MAX_SECONDS: Final = 366 * 86400
+"""Seconds above which a number is no time of a request."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,9 @@ def is_request(span: ReadableSpan) -> bool:
 def _times(requests: Iterable[Mapping[str, Any]], name: str) -> Iterator[float]:
     for attributes in requests:
         value = attributes.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            yield max(float(value), 0.0)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and 0 <= value <= _MAX_SECONDS:
+            yield float(value)
 
 
 def _rate(requests: Iterable[Mapping[str, Any]], decode: float | None) -> float | None:

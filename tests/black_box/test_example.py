@@ -17,6 +17,10 @@ from tests.ports import free_port
 if TYPE_CHECKING:
     from mlflow.entities import Trace
 
+# What MLflow's own store warns about.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+)
 MODEL = ROOT / "build" / "tiny-model"
 TOKEN = "the-token-of-the-tests-receiver-0123456789"
 PROJECT = "black-box"

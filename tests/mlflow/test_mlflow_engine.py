@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp.engine_phases import PHASES
@@ -56,3 +57,19 @@ def test_engine_phases_are_spans_below_their_request(uri: str, project: str, exp
     assert by_name["generate"].span_type == "LLM"
     times = [by_name[name].end_time_ns - by_name[name].start_time_ns for name in PHASES]
     assert times == [120_000_000, 80_000_000, 1_200_000_000]
+
+
+def test_spans_in_a_circle_do_not_stop_delivery(uri: str, project: str, exporter_for: Any) -> None:
+    """Another program's span may have the call's own id and be below the call's child."""
+    spans = spans_in(trajectory([Call()], project, trace=trace_of(project)))
+    (request,) = [span for span in spans if span.name == semconv.ENGINE_REQUEST]
+    (call,) = [span for span in spans if span.context.span_id == request.parent.span_id]
+    circle = ReadableSpan(
+        "circle", call.context, request.context, call.resource, call.attributes,
+        start_time=call.start_time, end_time=call.end_time,
+    )  # fmt: skip
+    deliver(exporter_for(uri), [circle, *spans])
+    (trace,) = stored(uri, project)
+    names = {span.name for span in trace.data.spans}
+    assert call.name in names
+    assert "circle" not in names

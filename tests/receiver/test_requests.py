@@ -124,14 +124,16 @@ async def test_wrong_spans_are_refused_and_the_rest_is_recorded(tmp_path: Path) 
         span(4, parent_span_id=b"123"),
         span(5, end_time_unix_nano=0),
         span(6, links=[{"trace_id": b"1", "span_id": b"2"}]),
+        span(8, parent_span_id=(8).to_bytes(8, "big")),
+        span(9, end_time_unix_nano=5),
     ]
     with in_process(tmp_path) as receiver:
         answer = await receiver.post(request([span(1), *wrong, span(7)]))
         partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
-        assert (answer.status_code, partial.rejected_spans) == (200, 5)
-        assert partial.error_message == "5 spans were refused; the first one has no valid trace id."
+        assert (answer.status_code, partial.rejected_spans) == (200, 7)
+        assert partial.error_message == "7 spans were refused; the first one has no valid trace id."
         assert [found.name for found in receiver.recorded()] == ["span 1", "span 7"]
-        assert sum(receiver.counts.refused_spans.values()) == 5
+        assert sum(receiver.counts.refused_spans.values()) == 7
         assert receiver.writer.counts().started == receiver.writer.counts().recorded == 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -110,21 +109,6 @@ def test_requests_of_a_client_without_tracing_are_traces_of_their_own(run: Run, 
     assert found.call is None
     assert not found.engine.span.parent_span_id
     assert semconv.STEP not in found.engine.attributes
-
-
-def test_requests_of_a_client_without_tracing_are_refused_if_only_trajectories_are_wanted(
-    start_run: Callable[..., Run], engine: Engine
-) -> None:
-    """They are counted with the reason, and the next trajectory's request joins."""
-    run = start_run(OTEL_ROLLOUT_RECEIVE_TRACES="trajectories")
-    url = f"{engine.server.url}/v1/chat/completions"
-    httpx.post(url, json=chat("Count."), timeout=300)
-    with rollout_trace_attr(step=1):
-        run.wait(lambda _: run.received().refused_spans, "the refused request")
-        call(url, chat("Count."))
-        (found,) = wait_for_requests(run, 1)
-    assert found.call is not None
-    assert run.received().refused_spans == {"belongs to no trajectory of this machine": 1}
 
 
 def test_long_requests_that_preempt_each_other_keep_the_engines_times(run: Run, engine: Engine) -> None:
