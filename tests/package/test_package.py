@@ -165,7 +165,8 @@ def test_command_runs_as_a_module(python: Path) -> None:
 def test_shell_completes_commands(python: Path, shell: str) -> None:
     """`--show-completion` prints a script for the shell, and the script's question is answered."""
     command = python.parent / "otel-rollout"
-    assert "otel-rollout" in run(command, "--show-completion", shell)
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # the shell is the one that is named
+    assert "otel-rollout" in run(command, "--show-completion", shell, **named)
     words = {"COMP_WORDS": "otel-rollout ti", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "otel-rollout ti"}
     asked = {"_OTEL_ROLLOUT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     assert "timeline" in run(command, **words, **asked)
