@@ -37,6 +37,7 @@ PROXY_SETTINGS = {
     "OTEL_PROPAGATORS": "baggage",  # not tracecontext: the key names the trajectory, and no header
     "OTEL_BSP_SCHEDULE_DELAY": "1000",  # ms: a proxy that is killed loses the spans of a second
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no download at its start
+    "REPEATED_STREAMING_CHUNK_LIMIT": "1000000",  # otherwise 100 equal chunks end a stream as an error
 }
 START_TIMEOUT = 300.0
 """Seconds in which the proxy must answer."""

@@ -23,14 +23,43 @@ from litellm.integrations.custom_logger import CustomLogger
 from litellm.integrations.otel.plumbing.context import set_request_root_span
 from litellm.proxy import proxy_server
 from litellm.proxy._types import LitellmUserRoles, UserAPIKeyAuth
+from litellm.proxy.common_utils.http_parsing_utils import safe_set_request_parsed_body
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base import trajectory_key
 
 _UNAUTHORIZED: Final = 401
-_ROUTES: Final = ["llm_api_routes"]
-"""LiteLLM's name of the routes that an agent may use: those that ask a model."""
+_FORBIDDEN: Final = 403
+_ASKING: Final = (
+    "/chat/completions",
+    "/completions",
+    "/messages",
+    "/messages/count_tokens",
+    "/responses",
+    "/embeddings",
+)
+_ROUTES: Final = {
+    **{prefix + path: "POST" for path in _ASKING for prefix in ("", "/v1")},
+    **dict.fromkeys(("/models", "/v1/models"), "GET"),
+}
+"""The routes that an agent may use, each with its method: those that ask a model, and the models' names."""
+_CONTROL_HEADERS: Final = (b"x-litellm-", b"litellm-")
+"""Beginnings of the headers that steer LiteLLM: ids of calls, redaction, callbacks, retries."""
+_CONTROL_FIELDS: Final = frozenset(
+    {
+        "no-log",
+        "no_log",
+        "turn_off_message_logging",
+        "metadata",  # may hold any of the others; engines get none of it
+        "num_retries",
+        "max_retries",
+        "fallbacks",
+        "context_window_fallbacks",
+        "content_policy_fallbacks",
+    }
+)
+"""Fields of a request's body that steer LiteLLM, beside those that begin with ``litellm_``."""
 _propagator: Final = TraceContextTextMapPropagator()
 _logger = logging.getLogger("otel_rollout.litellm_proxy")
 
@@ -39,11 +68,15 @@ async def authenticate(request: Request, api_key: str) -> UserAPIKeyAuth:
     """Admit a request whose key names a trajectory, and put its model calls below that trajectory.
 
     Raises:
-        HTTPException: the key was not made with this proxy's master key.
+        HTTPException: the key was not made with this proxy's master key, or the route asks no model.
     """
     traceparent = trajectory_key.traceparent_of(api_key or "", proxy_server.master_key or "")
     if traceparent is None:
         raise HTTPException(_UNAUTHORIZED, "this key belongs to no trajectory")
+    path = request.scope.get("path", "").removeprefix(request.scope.get("root_path", ""))
+    if _ROUTES.get(path) != request.scope.get("method"):  # a websocket has no method
+        raise HTTPException(_FORBIDDEN, "a trajectory's key opens only the routes that ask a model")
+    _drop_controls(request)
     above = _span_of(traceparent)
     sent = _span_of(request.headers.get("traceparent", ""))
     if sent.get_span_context().trace_id == above.get_span_context().trace_id:
@@ -52,9 +85,26 @@ async def authenticate(request: Request, api_key: str) -> UserAPIKeyAuth:
     return UserAPIKeyAuth(
         api_key=api_key,
         user_role=LitellmUserRoles.INTERNAL_USER,
-        allowed_routes=_ROUTES,
+        allowed_routes=list(_ROUTES),
         parent_otel_span=above,
     )
+
+
+def _drop_controls(request: Request) -> None:
+    """Remove what an agent could steer the recording with, before LiteLLM reads it.
+
+    An id of a call, for example: LiteLLM finds a call's span by the id, and two agents can choose the same.
+    """
+    headers = request.scope["headers"]  # the list that ``request.headers`` reads
+    headers[:] = [(name, value) for name, value in headers if not name.lower().startswith(_CONTROL_HEADERS)]
+    _, body = request.scope.get("parsed_body") or ((), None)
+    if isinstance(body, dict):
+        kept = {field: value for field, value in body.items() if not _is_control(field)}
+        safe_set_request_parsed_body(request, kept)
+
+
+def _is_control(field: str) -> bool:
+    return field in _CONTROL_FIELDS or field.startswith("litellm_")
 
 
 def _span_of(traceparent: str) -> trace.Span:

@@ -212,9 +212,9 @@ def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
             parts.append(_part(part))
     if not calls and isinstance(message.get("tool_calls"), list):  # LiteLLM's
         calls = message["tool_calls"]
-    if parts or calls or reasoning or not results:
-        yield _message(message, role, parts, calls, reasoning=reasoning)
-    yield from results
+    is_told = bool(parts or calls or reasoning or not results)
+    told = [_message(message, role, parts, calls, reasoning=reasoning)] if is_told else []
+    yield from (told + results if calls else results + told)  # results follow the calls that they answer
 
 
 def _have_calls(parts: Sequence[Any]) -> bool:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from otel_rollout._state import process
 from otel_rollout.base import trajectory_key
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.propagation import carrier
 
 _NOT_RECORDED: Final = "00-{}-{}-00"
+_OUTSIDE: Final = (
+    "trajectory_key() was called outside a trajectory, for example in a thread that does not carry the "
+    "context, so the agent is not recorded"
+)
 
 
 def make(secret: str) -> str:
@@ -17,6 +22,8 @@ def make(secret: str) -> str:
     traceparent = None
     with internal_errors("making the key of a trajectory"):
         traceparent = (carrier.inject_span() or {}).get("traceparent")
+        if traceparent is None and process.current_runtime() is not None:
+            warn_once(_OUTSIDE)
     if traceparent is None:  # the agent runs also without tracing
         traceparent = _NOT_RECORDED.format(os.urandom(16).hex(), os.urandom(8).hex())
     return trajectory_key.signed(traceparent, secret)

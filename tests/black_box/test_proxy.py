@@ -18,7 +18,7 @@ from tests.otlp.model_server import ANSWER, ARGUMENTS, model_server
 from tests.receiver.conftest import Run
 from tests.spool_reader import Recorded
 
-TRAJECTORIES = 24
+TRAJECTORIES = 40
 QUESTION = "What do 3 apples and 4 pears cost?"
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
@@ -219,10 +219,106 @@ def test_forged_key_is_refused(proxy: Proxy, trajectory: int) -> None:
     assert exported(proxy.run.node_dir, other.split("-")[1]) == []
 
 
-@pytest.mark.parametrize("path", ["/key/generate", "/model/new", "/config/update", "/health"])
-def test_agent_may_not_administer_the_proxy(proxy: Proxy, trajectory: int, path: str) -> None:
-    """The key opens the routes that ask a model, and no others."""
-    assert proxy.post(path, {}, proxy.key(trajectory))[0] in (401, 403, 405)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/key/generate",
+        "/model/new",
+        "/config/update",
+        "/openai/v1/chat/completions",
+        "/anthropic/v1/messages",
+        "/vllm/v1/chat/completions",
+        "/openai/deployments/shop/chat/completions",
+        "/v1/files",
+        "/v1/batches",
+        "/v1/vector_stores",
+        "/v1/responses/resp_1/cancel",
+        "/mcp/",
+        "/v1/agents",
+    ],
+)
+def test_key_opens_no_other_route_of_the_proxy(proxy: Proxy, path: str) -> None:
+    """Administration, other agents' files and requests that LiteLLM passes through are refused."""
+    body = {"model": "shop", "messages": [{"role": "user", "content": QUESTION}]}
+    assert proxy.post(path, body, proxy.key(0))[0] in (403, 405)
+
+
+def test_key_may_read_the_models_names_and_nothing_else(proxy: Proxy) -> None:
+    """Many agents list the models first; no other GET request is answered."""
+    key = proxy.key(0)
+    status, answer = proxy.get("/v1/models", key)
+    assert status == 200
+    assert "shop" in [model["id"] for model in answer["data"]]
+    for path in ("/model/info", "/v1/files", "/v1/vector_stores", "/v1/mcp/server", "/v1/agents", "/health"):
+        assert proxy.get(path, key)[0] == 403, path
+
+
+def test_agents_that_choose_one_call_id_are_recorded_each_in_its_own_trajectory(
+    proxy: Proxy, numbers: Iterator[int], scripted: str
+) -> None:
+    """LiteLLM takes a call's id from a header; two agents with one id at once do not exchange their turns."""
+    sent_before = len(requests_of(scripted, "shop:slow"))
+    trajectories = [next(numbers) for _ in range(3)]
+    chosen = {"x-litellm-call-id": "one", "x-litellm-trace-id": "one", "x-litellm-session-id": "one"}
+    with ThreadPoolExecutor() as pool:
+        asked = [
+            pool.submit(ask, proxy, proxy.key(trajectory), "shop:slow", **chosen)
+            for trajectory in trajectories
+        ]
+        assert [future.result() for future in asked] == [200] * 3
+    spans = [span for trajectory in trajectories for span in proxy.calls(trajectory, 1)]
+    sent = requests_of(scripted, "shop:slow")[sent_before:]
+    assert {request["traceparent"].split("-")[2] for request in sent} == {
+        span.span.span_id.hex() for span in spans
+    }
+    assert [span.attributes["rollout.sample_index"] for span in spans] == trajectories
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers"),
+    [
+        ({"no-log": True}, {}),
+        ({"no_log": True}, {}),
+        ({"metadata": {"no-log": True, "user_id": "someone"}}, {}),
+        ({"litellm_metadata": {"no-log": True}}, {}),
+        ({"litellm_call_id": "chosen", "litellm_trace_id": "chosen"}, {}),
+        ({}, {"litellm-enable-message-redaction": "true"}),
+        ({}, {"X-LiteLLM-Enable-Message-Redaction": "true"}),
+        ({}, {"x-litellm-disable-callbacks": "otel"}),
+    ],
+)
+def test_agent_cannot_switch_off_its_recording(
+    proxy: Proxy, trajectory: int, fields: dict[str, Any], headers: dict[str, str]
+) -> None:
+    """Fields and headers that steer LiteLLM have no effect: the call is recorded with its messages."""
+    asked = {"model": "shop", "messages": [{"role": "user", "content": QUESTION}], **fields}
+    assert proxy.post(CHAT, asked, proxy.key(trajectory), **headers)[0] == 200
+    (span,) = proxy.calls(trajectory, 1)
+    assert request_of(span) == asked["messages"]
+    assert reply_of(span)["content"]
+
+
+@pytest.mark.parametrize("field", ["", "metadata", "litellm_metadata"])
+def test_request_that_turns_off_messages_is_refused(proxy: Proxy, trajectory: int, field: str) -> None:
+    """LiteLLM itself refuses this field of a body, before the model is asked."""
+    steering: dict[str, Any] = {"turn_off_message_logging": True}
+    asked = {"model": "shop", "messages": [{"role": "user", "content": QUESTION}]}
+    key = proxy.key(trajectory)
+    assert proxy.post(CHAT, {**asked, **({field: steering} if field else steering)}, key)[0] >= 400
+    assert ask(proxy, key) == 200
+    (span,) = proxy.calls(trajectory, 1)
+    assert request_of(span) == asked["messages"]
+
+
+def test_agent_cannot_make_the_proxy_repeat_its_requests(
+    proxy: Proxy, trajectory: int, scripted: str
+) -> None:
+    """Each attempt is the agent's own request, and one span."""
+    asked = {"model": "shop:error", "messages": [{"role": "user", "content": QUESTION}], "num_retries": 3}
+    sent_before = len(requests_of(scripted, "shop:error"))
+    headers = {"x-litellm-num-retries": "3"}
+    assert proxy.post(CHAT, asked, proxy.key(trajectory), **headers)[0] == 500
+    assert len(requests_of(scripted, "shop:error")) == sent_before + 1
 
 
 def test_foreign_traceparent_header_does_not_move_a_call(proxy: Proxy, trajectory: int) -> None:

@@ -80,6 +80,21 @@ def test_text_beside_anthropic_blocks_stays() -> None:
     assert {"role": "user", "content": "Go on."} in read({"role": "user", "content": after})
 
 
+def test_results_come_before_the_text_that_was_sent_with_them() -> None:
+    """Results follow the calls that they answer, in the sent order, and the user's text follows them."""
+    calls = [{"type": "tool_use", "id": str(n), "name": "weather", "input": ARGUMENTS} for n in (1, 2)]
+    results = [{"type": "tool_result", "tool_use_id": str(n), "content": str(20 + n)} for n in (1, 2)]
+    text = {"type": "text", "text": "Go on."}
+    expected = [
+        {"role": "tool", "content": "21", "tool_call_id": "1"},
+        {"role": "tool", "content": "22", "tool_call_id": "2"},
+        {"role": "user", "content": "Go on."},
+    ]
+    asked = {"role": "assistant", "content": calls}
+    assert read(asked, {"role": "user", "content": [*results, text]})[1:] == expected
+    assert read(asked, {"role": "user", "content": [text, *results]})[1:] == expected
+
+
 def test_items_of_the_responses_api() -> None:
     """Items without a role become messages of those who made them."""
     call = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city":"Oslo"}'}

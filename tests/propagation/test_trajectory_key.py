@@ -44,3 +44,19 @@ def test_key_without_tracing_is_admitted_and_not_recorded() -> None:
         keys = [otel_rollout.trajectory_key(SECRET) for _ in range(2)]
     assert not any(span_of(key)[2] for key in keys)
     assert keys[0] != keys[1]
+
+
+@pytest.mark.usefixtures("tracing")
+def test_key_outside_a_trajectory_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The agent runs unrecorded, and one warning says why."""
+    keys = [otel_rollout.trajectory_key(SECRET) for _ in range(2)]
+    assert not any(span_of(key)[2] for key in keys)
+    (warning,) = caplog.records
+    assert "outside a trajectory" in warning.getMessage()
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_key_outside_a_trajectory_without_tracing_is_no_matter(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody is warned where nothing is recorded."""
+    assert not span_of(otel_rollout.trajectory_key(SECRET))[2]
+    assert not caplog.records
