@@ -72,8 +72,9 @@ def is_request(span: ReadableSpan) -> bool:
 def _times(requests: Iterable[Mapping[str, Any]], name: str) -> Iterator[float]:
     for attributes in requests:
         value = attributes.get(name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and 0 <= value <= _MAX_SECONDS:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if 0 <= value <= _MAX_SECONDS:
             yield float(value)
 
 
