@@ -74,7 +74,7 @@ async def authenticate(request: Request, api_key: str) -> UserAPIKeyAuth:
     if traceparent is None:
         raise HTTPException(_UNAUTHORIZED, "this key belongs to no trajectory")
     path = request.scope.get("path", "").removeprefix(request.scope.get("root_path", ""))
-    if _ROUTES.get(path) != request.scope.get("method"):  # a websocket has no method
+    if _ROUTES.get(path, "") != request.scope.get("method"):  # a websocket has no method, and is refused too
         raise HTTPException(_FORBIDDEN, "a trajectory's key opens only the routes that ask a model")
     _drop_controls(request)
     above = _span_of(traceparent)
