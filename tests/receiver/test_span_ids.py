@@ -37,6 +37,7 @@ def worker_spans(rank: int) -> list[dict[str, Any]]:
             parent_span_id=model,
             flags=LOCAL,
             start_time_unix_nano=start + 2,
+            end_time_unix_nano=start + 3,
         ),
         span(
             name="Load model",
@@ -44,6 +45,7 @@ def worker_spans(rank: int) -> list[dict[str, Any]]:
             parent_span_id=bytes([9] * 8),
             flags=REMOTE,
             start_time_unix_nano=start + 1,
+            end_time_unix_nano=start + 4,
         ),
     ]
 
