@@ -201,7 +201,9 @@ def test_spool_is_followed(tmp_path: Path) -> None:
             lambda: len(hrefs(server.get("/trajectories"), "/trajectory?")) == 2, 60, "the second trajectory"
         )
         wait_for(
-            lambda: len(list(tmp_path.glob("temporary/otel-rollout-query-*"))) == 1, 30, "the end of the older table"
+            lambda: len(list(tmp_path.glob("temporary/otel-rollout-query-*"))) == 1,
+            30,
+            "the end of the older table",
         )
         server.end()
     assert not list(tmp_path.glob("temporary/otel-rollout-query-*"))
