@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,4 +69,8 @@ class Job:
     def _read(self) -> list[Recorded]:
         active = process.runtime
         assert active is None or active.writer.flush(10)
+        for _ in range(100):
+            with contextlib.suppress(json.JSONDecodeError):  # a worker is in the middle of a line
+                return read_directory(self.spool)
+            time.sleep(0.05)
         return read_directory(self.spool)
