@@ -10,7 +10,7 @@ import orjson
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import received, writer
+from otel_rollout.otlp import received, received_protobuf, writer
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 
@@ -95,10 +95,13 @@ def lines_of_engine_span(span: trace_pb2.Span) -> list[bytes]:
     """Make the lines that the receiver records of an engine's span."""
     of_resource = trace_pb2.ResourceSpans()
     of_resource.resource.attributes.add(key="service.name").value.string_value = "vllm"
-    of_resource.scope_spans.add().scope.name = "vllm.tracing.otel"
-    (scope,) = received.scopes_of_protobuf(type("Request", (), {"resource_spans": [of_resource]}))
-    head = writer.open_resource_head(_HEAD) + scope.resource
-    return [head + line for line in (received.line_of(scope, span, ()), *received.phase_lines_of(span, b""))]
+    of_resource.scope_spans.add(spans=[span]).scope.name = "vllm.tracing.otel"
+    (scope,) = received_protobuf.scopes_of(type("Request", (), {"resource_spans": [of_resource]}))
+    head = writer.open_resource_head(_HEAD) + scope.resource.head
+    (decoded,) = map(scope.decode, scope.spans)
+    return [
+        head + line for line in (received.line_of(scope, decoded, ()), *received.phase_lines_of(decoded, b""))
+    ]
 
 
 def write_segment(

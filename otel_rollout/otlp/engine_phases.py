@@ -35,6 +35,8 @@ _TIMES: Final = {
 }
 """Phase → name of the attribute with its time, in the order of the phases."""
 PHASES: Final = tuple(_TIMES)
+READ: Final = frozenset({*_TIMES.values(), semconv.LATENCY_FIRST_TOKEN, semconv.LATENCY_TOTAL})
+"""Names of the attributes that are read here."""
 _NS: Final = 1_000_000_000
 _MAX_SECONDS: Final = 32_000_000
 """Seconds, a year, above which a number is no time of a request."""
@@ -66,7 +68,7 @@ def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns
     Args:
         name: the span's name.
         span_id: the span's id, 8 bytes.
-        attributes: the span's attributes.
+        attributes: the span's attributes; those in ``READ`` are enough.
         start_ns: start of the span: the request's arrival, Unix time in ns.
     """
     if name != semconv.ENGINE_REQUEST:
@@ -77,6 +79,8 @@ def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns
         if time is None:
             break
         times.append(time)
+    if not times:
+        return []
     bounds = list(accumulate(times, initial=start_ns + _delay(times, attributes)))
     if not 0 < start_ns <= bounds[-1] <= _MAX_TIME_NS:
         return []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rollout.cli import report_output
-from otel_rollout.otlp import received
+from otel_rollout.otlp import received_protobuf
 from otel_rollout.receiver.span_ids import SpanIds
 from otel_rollout.spool.receiver_files import ReceiverCounts, publish_counts
 from tests.receiver.support import START, InProcess, in_process, request, span
@@ -146,14 +146,15 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
     A span may get a second id only if it came before its process was known to repeat ids.
     """
     ids = SpanIds(ReceiverCounts())
-    owner: dict[bytes, tuple[int, int, int]] = {}
+    owner: dict[str, tuple[int, int, int]] = {}
     for process, number, generation in sent:
         start = START + process * 100 + number * 10 + generation
-        body = request([span(number + 1, start_time_unix_nano=start)], resource={"pid": str(process)})
-        (scope,) = received.scopes_of_protobuf(ExportTraceServiceRequest.FromString(body))
-        (message,) = scope.spans
-        ids.make_unique(scope, message)
-        assert owner.setdefault(message.span_id, (process, number, generation)) == (
+        sent_span = span(number + 1, start_time_unix_nano=start, end_time_unix_nano=start)
+        body = request([sent_span], resource={"pid": str(process)})
+        (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(body))
+        (decoded,) = map(scope.decode, scope.spans)
+        ids.make_unique(scope, decoded)
+        assert owner.setdefault(decoded["spanId"], (process, number, generation)) == (
             process,
             number,
             generation,
@@ -163,14 +164,14 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
 def test_memory_does_not_grow_with_spans() -> None:
     """The table is allocated once; fifty thousand spans add nothing."""
     ids = SpanIds(ReceiverCounts())
-    (scope,) = received.scopes_of_protobuf(ExportTraceServiceRequest.FromString(request([span()])))
-    (message,) = scope.spans
+    (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(request([span()])))
+    (decoded,) = map(scope.decode, scope.spans)
     tracemalloc.start()
     try:
         for number in range(50_000):
-            message.span_id = (number + 1).to_bytes(8, "big")
-            message.start_time_unix_nano = START + number
-            ids.make_unique(scope, message)
+            decoded["spanId"] = f"{number + 1:016x}"
+            decoded["startTimeUnixNano"] = str(START + number)
+            ids.make_unique(scope, decoded)
         assert tracemalloc.get_traced_memory()[0] < 100_000
     finally:
         tracemalloc.stop()
