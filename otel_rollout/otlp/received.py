@@ -149,6 +149,23 @@ def span_of(
     }
 
 
+def put_below(span: Span, parent_id: str) -> None:
+    """Put a span without a parent below the root of its trajectory: a trace has one root.
+
+    An engine's request says so, because its model call may be found by its id.
+
+    Args:
+        span: the span, which is changed.
+        parent_id: the root's id in hex.
+    """
+    if span["spanId"] == parent_id:
+        return
+    span["parentSpanId"] = parent_id
+    span["flags"] = span["flags"] & 0xFF | writer.HAS_IS_REMOTE | writer.IS_REMOTE
+    if span["name"] == semconv.ENGINE_REQUEST:
+        span["attributes"].append({"key": semconv.ENGINE_UNPLACED, "value": {"boolValue": True}})
+
+
 def event_of(time_ns: int, name: str, attributes: list[Entry], dropped: int) -> dict[str, Any]:
     """Return an event of a span in a line."""
     return {

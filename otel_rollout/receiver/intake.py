@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -97,15 +97,22 @@ class Intake:
         trajectories: the trajectories of this machine.
         counts: gets the numbers of spans.
         policy: which spans are recorded, and how.
+        store: stores the numbers of spans, before a request is acknowledged.
     """
 
     def __init__(
-        self, writer: SegmentWriter, trajectories: Trajectories, counts: ReceiverCounts, policy: Policy
+        self,
+        writer: SegmentWriter,
+        trajectories: Trajectories,
+        counts: ReceiverCounts,
+        policy: Policy,
+        store: Callable[[ReceiverCounts], object] = lambda _: None,
     ) -> None:
         self._writer = writer
         self._trajectories = trajectories
         self._counts = counts
         self._policy = policy
+        self._store = store
         self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
         self._span_ids = SpanIds(counts)
 
@@ -117,6 +124,13 @@ class Intake:
                 request sends them twice, with the same ids.
         """
         outcome = Outcome()
+        try:
+            await self._take(scopes, outcome)
+        finally:
+            self._store(self._counts)
+        return outcome
+
+    async def _take(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> None:
         self._trajectories.begin_request()
         deadline = time.monotonic() + MAX_WAIT
         for number, taken in enumerate(self._taken(scopes, outcome), 1):
@@ -130,7 +144,6 @@ class Intake:
                     raise FullError
                 await asyncio.sleep(_CHECK_INTERVAL)
             self._record(taken)
-        return outcome
 
     def _record(self, taken: _Taken) -> None:
         """Record a span, and then the phases below it, which count as spans of ours."""
@@ -181,6 +194,8 @@ class Intake:
         span = scope.decode(given)
         trace_id = bytes.fromhex(span["traceId"])
         known = self._trajectories.find(trace_id)
+        if known is not None and not span["parentSpanId"]:
+            received.put_below(span, known.span_id)
         # The forwarder finds the model call of an engine's span that came without a trace header.
         is_chosen = known is not None or (span["name"] == semconv.ENGINE_REQUEST and not span["parentSpanId"])
         if not is_chosen and self._policy.only_trajectories:
