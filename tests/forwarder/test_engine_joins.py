@@ -440,7 +440,7 @@ def test_damaged_decision_leaves_the_line_as_recorded(hasty: None) -> None:
 
 @pytest.mark.parametrize("leaves_out", [False, True])
 def test_request_in_another_tracers_trace_joins_by_its_id(hasty: None, leaves_out: bool) -> None:
-    """A gateway with a trace of its own has the id too; a request that no call here has made stays as it is."""
+    """A gateway with its own trace has the id too; a request that no call here has made stays as it is."""
     with joined() as found:
         found.joins = EngineJoins(found.node_dir, is_wanted=True, leaves_out=leaves_out)
         of_gateway = call_line(5, "chatcmpl-1", trace=77, is_known=False, times=(5, 95))
