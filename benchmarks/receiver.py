@@ -86,11 +86,11 @@ class Bodies:
         """Return a request in OTLP/JSON."""
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-        from otel_rollout.otlp import received
+        from otel_rollout.otlp import received, received_protobuf
 
         request = ExportTraceServiceRequest.FromString(self.protobuf(first))
-        (scope,) = received.scopes_of_protobuf(request)
-        lines = [received.line_of(scope, span, ()) for span in scope.spans]
+        (scope,) = received_protobuf.scopes_of(request)
+        lines = [received.line_of(scope, scope.decode(span), ()) for span in scope.spans]
         spans = b",".join(line[len(scope.head) : -len(b"]}]}]}\n")] for line in lines)
         return b'{"resourceSpans":[{%b%b]}]}]}' % (b'"scopeSpans":[{', scope.head + spans)
 

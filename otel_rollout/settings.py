@@ -429,10 +429,15 @@ class Settings:
         return bool(self.exporters) and not self.sdk_disabled
 
     @property
+    def samples_groups(self) -> bool:
+        """Whether some groups are not recorded, by their names."""
+        is_limited = (self.sample_rate, self.sample_every, self.sample_groups) != (1, 1, 0)
+        return is_limited or self.sample_validation == "never"
+
+    @property
     def is_head_sampled(self) -> bool:
         """Whether some trajectories are not recorded on purpose."""
-        by_group = (self.sample_rate, self.sample_every, self.sample_groups) != (1, 1, 0)
-        return by_group or self.sample_validation == "never" or "always_on" not in self.sampler
+        return self.samples_groups or "always_on" not in self.sampler
 
     @property
     def tail_rules(self) -> dict[str, float]:

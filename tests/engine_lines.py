@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import orjson
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import received, writer
+from otel_rollout.otlp import received, received_protobuf, writer
+from otel_rollout.recording.identity import Identity
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 
@@ -31,6 +32,8 @@ def call_line(
     times: tuple[int, int] = (0, 100),
     by: str = semconv.GEN_AI_RESPONSE_ID,
     parent: int = 0,
+    kind: str = "",
+    is_known: bool = True,
 ) -> bytes:
     """Make the line of a model call.
 
@@ -41,9 +44,14 @@ def call_line(
         times: begin and end in ms.
         by: the attribute that has the id; in an output, it is the id of a reply.
         parent: the parent's id.
+        kind: the span's kind; empty without one.
+        is_known: whether the trace is a trajectory's.
     """
     reply = orjson.dumps({"choices": [{"index": 0}], "id": request_id}).decode()
-    attributes = {**identity(trace), by: reply if by == semconv.OUTPUT_VALUE else request_id}
+    attributes = identity(trace) if is_known else {}
+    attributes[by] = reply if by == semconv.OUTPUT_VALUE else request_id
+    if kind:
+        attributes[semconv.SPAN_KIND] = kind
     pieces = writer.line(
         writer.scope_head("a client", None, None, None),
         writer.head_below(b"%032x" % trace, b"%016x" % parent if parent else b"", 1),
@@ -57,7 +65,12 @@ def call_line(
 
 
 def engine_lines(
-    span: int, request_id: str, times: tuple[int, int] = (10, 90), trace: int = 0, parent: int = 0
+    span: int,
+    request_id: str,
+    times: tuple[int, int] = (10, 90),
+    trace: int = 0,
+    parent: int = 0,
+    is_known: bool = True,
 ) -> list[bytes]:
     """Make the lines of an engine's request and its phases.
 
@@ -67,6 +80,7 @@ def engine_lines(
         times: begin and end in ms.
         trace: the trace's id; 0 for a trace of its own.
         parent: the parent's id, if the request came with a trace header.
+        is_known: whether the trace of the header is a trajectory's of this machine.
     """
     seconds = (times[1] - times[0]) / 1000
     latencies = {
@@ -88,17 +102,25 @@ def engine_lines(
     for key, value in latencies.items():
         message.attributes.add(key=key).value.double_value = value
     message.attributes.add(key=semconv.GEN_AI_REQUEST_ID).value.string_value = request_id
-    return lines_of_engine_span(message)
+    return lines_of_engine_span(message, identity(trace) if trace and is_known else {})
 
 
-def lines_of_engine_span(span: trace_pb2.Span) -> list[bytes]:
-    """Make the lines that the receiver records of an engine's span."""
+def lines_of_engine_span(span: trace_pb2.Span, known: Mapping[str, Any] | None = None) -> list[bytes]:
+    """Make the lines that the receiver records of an engine's span.
+
+    Args:
+        span: the span.
+        known: the identity of its trajectory; empty if the receiver does not know it.
+    """
     of_resource = trace_pb2.ResourceSpans()
     of_resource.resource.attributes.add(key="service.name").value.string_value = "vllm"
-    of_resource.scope_spans.add().scope.name = "vllm.tracing.otel"
-    (scope,) = received.scopes_of_protobuf(type("Request", (), {"resource_spans": [of_resource]}))
-    head = writer.open_resource_head(_HEAD) + scope.resource
-    return [head + line for line in (received.line_of(scope, span, ()), *received.phase_lines_of(span, b""))]
+    of_resource.scope_spans.add(spans=[span]).scope.name = "vllm.tracing.otel"
+    (scope,) = received_protobuf.scopes_of(type("Request", (), {"resource_spans": [of_resource]}))
+    head = writer.open_resource_head(_HEAD) + scope.resource.head
+    (decoded,) = map(scope.decode, scope.spans)
+    line = received.line_of(scope, decoded, received.entries(known or {}))
+    phases = received.phase_lines_of(decoded, Identity(known or {}).encode())
+    return [head + each for each in (line, *phases)]
 
 
 def write_segment(

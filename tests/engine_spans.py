@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import received, writer
+from otel_rollout.otlp import received, received_json, writer
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.recording.identity import Identity
 from otel_rollout.table.location import location_of
@@ -127,12 +127,12 @@ def _recorded(
     request = {
         "resourceSpans": [{"scopeSpans": [{"scope": {"name": scope or semconv.SCOPE}, "spans": [span]}]}]
     }
-    (of_scope,) = received.scopes_of_json(request)
-    message = received.message_of(of_scope.spans[0])
+    (of_scope,) = received_json.scopes_of(request)
+    (decoded,) = map(of_scope.decode, of_scope.spans)
     known = Identity(identity)
-    line = received.line_of(of_scope, message, received.entries(identity))
-    phases = received.phase_lines_of(message, known.encode())
-    head = writer.open_resource_head({semconv.RUN_ID: "run-1"}) + of_scope.resource
+    line = received.line_of(of_scope, decoded, received.entries(identity))
+    phases = received.phase_lines_of(decoded, known.encode())
+    head = writer.open_resource_head({semconv.RUN_ID: "run-1"}) + of_scope.resource.head
     return [head + each for each in (line, *phases)]
 
 

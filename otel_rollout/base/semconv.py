@@ -99,6 +99,9 @@ ENGINE_REQUEST: Final = "llm_request"
 ENGINE_PHASE: Final = "rollout.engine.phase"
 """str. On a span below the engine's: ``queue``, ``prefill`` or ``decode``, which is the span's name too
 (:mod:`otel_rollout.otlp.engine_phases`)."""
+ENGINE_UNPLACED: Final = "rollout.engine.unplaced"
+"""bool. True on an engine's request that came without a parent, and that is below the root of its trajectory:
+the model call that made it is not known."""
 LATENCY_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105 - no password
 """float. Seconds from the request's arrival in the engine to its first token. On the engine's span, as the
 next ones; vLLM's names, not the convention's."""

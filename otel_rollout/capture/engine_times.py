@@ -18,6 +18,7 @@ from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import engine_request
 from otel_rollout.capture.context import is_in_trajectory
+from otel_rollout.otlp.engine_phases import MAX_SECONDS
 from otel_rollout.recording.entered import present_context
 
 _DURATIONS: Final = {
@@ -33,8 +34,6 @@ _POINTS: Final = {
     semconv.LATENCY_INFERENCE: ("scheduled_ts", "last_token_ts"),
 }
 """Our attribute → fields of ``RequestOutput.metrics`` between which the time lies."""
-_MAX_SECONDS: Final = 86_400.0
-"""Seconds, a day, above which a number is no time of a request."""
 _MAX_NUMBER: Final = 1e12
 _NS: Final = 1_000_000_000
 _NO_TIMES: Final = (
@@ -91,7 +90,7 @@ def times_of_state(metrics: object) -> Times:
     found = {key: _between(metrics, *names) for key, names in _POINTS.items()}
     times = {key: seconds for key, seconds in found.items() if seconds is not None}
     first_token = _number(_field(metrics, "first_token_latency"))
-    if first_token and first_token <= _MAX_SECONDS and semconv.LATENCY_PREFILL in times:
+    if first_token and first_token <= MAX_SECONDS and semconv.LATENCY_PREFILL in times:
         times[semconv.LATENCY_FIRST_TOKEN] = first_token
     return _summed(times)
 
@@ -104,7 +103,7 @@ def arrival_ns(metrics: object, end_ns: int) -> int | None:
         end_ns: end of the request.
     """
     arrival = _number(_field(metrics, "arrival_time"))
-    if arrival is None or not 0 <= end_ns / _NS - arrival <= _MAX_SECONDS:
+    if arrival is None or not 0 <= end_ns / _NS - arrival <= MAX_SECONDS:
         return None
     return round(arrival * _NS)
 
@@ -128,7 +127,7 @@ def _duration(metrics: object, name: str) -> float | None:
     if given is None:
         return None
     found = _number(given)
-    if found is None or found > _MAX_SECONDS * 1000:
+    if found is None or found > MAX_SECONDS * 1000:
         warn_once(f"record_engine_times() ignores {name}: it is no duration in milliseconds", name)
         return None
     return found / 1000
@@ -140,7 +139,7 @@ def _between(metrics: object, start: str, end: str) -> float | None:
     if not points[0] or not points[1]:  # 0: it has not come to that
         return None
     seconds = points[1] - points[0]
-    return seconds if 0 <= seconds <= _MAX_SECONDS else None
+    return seconds if 0 <= seconds <= MAX_SECONDS else None
 
 
 def _field(metrics: object, name: str) -> Any:

@@ -18,6 +18,8 @@ OTHER_TIME: Final = "calls with its id are of other times"
 """Outcome of a request that lies within no call of its id."""
 NO_CALL: Final = "no call has its id"
 """Outcome of a request whose id no recorded span has."""
+KEPT: Final = ""
+"""Outcome, which is not counted, of a request below another span that no call in a trajectory has made."""
 MAX_CALLS: Final = 1 << 17
 """Ids of calls that are remembered; the ids that were read first are forgotten first."""
 _MAX_CALLS_OF_ID: Final = 16
@@ -61,7 +63,9 @@ class Calls:
                 return AMBIGUOUS, None
             if call is not None:
                 return JOINED, engine_requests.placement_of(request, call)
-        return (OTHER_TIME if calls else NO_CALL, None) if is_last else None
+        if not is_last:
+            return None
+        return KEPT if request.has_parent else OTHER_TIME if calls else NO_CALL, None
 
 
 class RecordedCalls:

@@ -6,7 +6,8 @@ ledger where each line belongs, before any exporter gets it. So all exporters ge
 The thread reads nothing before the first such span is met.
 
 A span waits until a call with its id was read, at most ``DEADLINE``. Then it is exported as recorded, and
-counted.
+counted. A span below one of an unknown trace may be in its right place, in a trajectory of another machine.
+So it waits briefly, and it is exported and not counted if no call here has made it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ DEADLINE = 30.0
 """Seconds that a request waits for its call at most."""
 WAITED_DEADLINE = 6.0
 """The same while a program waits for delivery. Agents export their spans every five seconds."""
+KNOWN_PARENT_DEADLINE = 2.0
+"""Seconds that a request below another span waits at most: its call, if it is here, ended before it came."""
 MAX_WAITING: Final = 10_000
 """Requests that wait at most. Before further ones their segment is not read, and the longest wait ends."""
 READ_BYTES: Final = 8 << 20
@@ -61,16 +64,24 @@ class _Span:
     Attributes:
         request: its request.
         since: monotonic time at which it was read.
-        lines: segment and end of its lines that are not in the ledger.
+        position: segment and end of its line.
+        phases: segment and end of the lines below it that are not in the ledger.
         is_decided: whether its place is known.
         placement: its place; None if it is exported as recorded.
     """
 
     request: Request
     since: float
-    lines: list[tuple[str, int]] = field(default_factory=list)
+    position: tuple[str, int]
+    phases: list[tuple[str, int]] = field(default_factory=list)
     is_decided: bool = False
     placement: Placement | None = None
+
+    def engine_lines(self) -> list[EngineLine]:
+        """Return what the ledger says of its lines: nothing of phases that stay where they are."""
+        stays = self.placement is None and self.request.has_parent
+        positions = [self.position] if stays else [self.position, *self.phases]
+        return [EngineLine(*position, self.placement) for position in positions]
 
 
 class Resolved(NamedTuple):
@@ -156,7 +167,7 @@ class EngineJoins:
         if decided is None:
             return None if is_request else Resolved(line)  # a phase of a span that came with a header
         if decided.placement is None:
-            return Resolved(line, self._leaves_out)
+            return Resolved(line, self._leaves_out and not (is_request and engine_requests.has_parent(line)))
         return Resolved(engine_requests.placed(line, decided.placement))
 
     def _run(self) -> None:
@@ -222,7 +233,7 @@ class EngineJoins:
 
     def _add_request(self, segment: str, end: int, line: bytes, ledger: Ledger) -> None:
         request = engine_requests.request_in(line)
-        span = _Span(request or Request("", "", "", 0, 0), time.monotonic(), [(segment, end)])
+        span = _Span(request or Request("", "", "", 0, 0), time.monotonic(), (segment, end))
         decided = ledger.engine_line(segment, end)
         if decided is not None:
             span.is_decided, span.placement = True, decided.placement
@@ -235,7 +246,7 @@ class EngineJoins:
         if span is None:  # of a span that came with a header
             return
         self._undecided.add((segment, end))
-        span.lines.append((segment, end))
+        span.phases.append((segment, end))
         if span.is_decided:
             self._late.append(span)
 
@@ -255,20 +266,20 @@ class EngineJoins:
             age = now - span.since
             if age < SETTLE and not everything:
                 break  # later ones are younger
-            found = self._calls.find(span.request, everything or age >= deadline)
+            patience = min(deadline, KNOWN_PARENT_DEADLINE) if span.request.has_parent else deadline
+            found = self._calls.find(span.request, everything or age >= patience)
             if found is not None:
                 outcome, span.placement = found
-                outcomes[outcome] += 1
+                if outcome:
+                    outcomes[outcome] += 1
                 span.is_decided = True
                 decided[id(span)] = span
                 del self._waiting[position]
-        lines = [
-            EngineLine(*position, span.placement) for span in decided.values() for position in span.lines
-        ]
+        lines = [line for span in decided.values() for line in span.engine_lines()]
         if lines or len(self._waiting) != self._reported:
             ledger.place_engine_lines(lines, outcomes, len(self._waiting))
             self._reported = len(self._waiting)
         for span in decided.values():
-            self._undecided.difference_update(span.lines)
-            span.lines.clear()
+            self._undecided.difference_update(span.phases)
+            span.phases.clear()
         self._late.clear()

@@ -28,16 +28,18 @@ from otel_rollout.otlp import writer
 QUEUE: Final = "queue"
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
-_TIMES: Final = {
+TIMES: Final = {
     QUEUE: semconv.LATENCY_QUEUE,
     PREFILL: semconv.LATENCY_PREFILL,
     DECODE: semconv.LATENCY_DECODE,
 }
 """Phase → name of the attribute with its time, in the order of the phases."""
-PHASES: Final = tuple(_TIMES)
+PHASES: Final = tuple(TIMES)
+READ: Final = frozenset({*TIMES.values(), semconv.LATENCY_FIRST_TOKEN, semconv.LATENCY_TOTAL})
+"""Names of the attributes that are read here."""
 _NS: Final = 1_000_000_000
-_MAX_SECONDS: Final = 32_000_000
-"""Seconds, a year, above which a number is no time of a request."""
+MAX_SECONDS: Final = 366 * 86_400
+"""Seconds, a year, above which a number is no time of a request. The view ``engine_requests`` has it, too."""
 _MAX_TIME_NS: Final = (1 << 63) - 1
 _INTERNAL: Final = 1
 """OTLP's ``SpanKind`` of a phase."""
@@ -66,23 +68,25 @@ def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns
     Args:
         name: the span's name.
         span_id: the span's id, 8 bytes.
-        attributes: the span's attributes.
+        attributes: the span's attributes; those in ``READ`` are enough.
         start_ns: start of the span: the request's arrival, Unix time in ns.
     """
     if name != semconv.ENGINE_REQUEST:
         return []
     times: list[int] = []
-    for key in _TIMES.values():
+    for key in TIMES.values():
         time = _ns(attributes.get(key))
         if time is None:
             break
         times.append(time)
+    if not times:
+        return []
     bounds = list(accumulate(times, initial=start_ns + _delay(times, attributes)))
     if not 0 < start_ns <= bounds[-1] <= _MAX_TIME_NS:
         return []
     return [
         Phase(phase, blake2b(span_id + phase.encode(), digest_size=8).digest(), begin, end)
-        for phase, begin, end in zip(_TIMES, bounds, bounds[1:], strict=False)
+        for phase, begin, end in zip(TIMES, bounds, bounds[1:], strict=False)
     ]
 
 
@@ -96,11 +100,16 @@ def _delay(times: list[int], attributes: Mapping[str, Any]) -> int:
     return max(0, delay if total is None else min(delay, total - sum(times)))
 
 
-def _ns(seconds: Any) -> int | None:
-    """Return a time in ns; None for what is no time of a request."""
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+def seconds_of(value: Any) -> float | None:
+    """Return an attribute's value as seconds; None for what is no time of a request."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    return round(seconds * _NS) if 0 <= seconds <= _MAX_SECONDS else None
+    return value if 0 <= value <= MAX_SECONDS else None
+
+
+def _ns(value: Any) -> int | None:
+    seconds = seconds_of(value)
+    return None if seconds is None else round(seconds * _NS)
 
 
 def phase_lines(

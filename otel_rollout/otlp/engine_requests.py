@@ -1,8 +1,8 @@
 """Find the request of an inference engine, and the model call that made it, in recorded lines.
 
-An engine's span that came without a trace header is a trace of its own. Its request id is also on the span
-of the model call, as the id of the reply. This module reads both, and puts the engine's span, with the phases
-below it, under the model call.
+An engine's span that came without a trace header is a trace of its own; with the header of another tracer, it
+is in that tracer's trace. Its request id is also on the span of the model call, as the id of the reply. This
+module reads both, and puts the engine's span, with the phases below it, under the model call.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ _HEAD_BYTES: Final = 8192
 _REQUEST: Final = b'"name":%b' % writer.json_string(semconv.ENGINE_REQUEST)
 _PHASE: Final = writer.head_of(semconv.ENGINE_PHASE)
 _ID_HEADS: Final = tuple(map(writer.head_of, (semconv.GEN_AI_RESPONSE_ID, semconv.GEN_AI_REQUEST_ID)))
+_REQUEST_ID: Final = _ID_HEADS[1]
+_IDENTITY: Final = tuple(writer.head_of(key) for key in semconv.IDENTITY if key != semconv.PROJECT_NAME)
+"""Of a span in a trajectory; the project is on the resource of every line."""
+_UNPLACED: Final = writer.head_of(semconv.ENGINE_UNPLACED)
+_KIND: Final = writer.head_of_string(semconv.SPAN_KIND)
+_IS_LLM: Final = f'{semconv.KIND_LLM}"'.encode()
 _OUTPUT: Final = writer.head_of(semconv.OUTPUT_VALUE)
 _ID: Final = re.compile(rb'\{"stringValue":"([^"\\]{1,256})"')
 _ID_BEGINS: Final = (b"chatcmpl-", b"cmpl-", b"resp_", b"generate-tokens-")
@@ -38,18 +44,21 @@ _ID_IN_REPLY: Final = re.compile(
 """In the JSON of a reply, which may be text in JSON itself, or in the reply as Python prints it."""
 _PART_OF_CALL: Final = re.compile(r"(cmpl-.+)-\d+|((?:chatcmpl-|resp_).+)_\d+")
 """Ids of an engine's requests that are parts of one call: a prompt of several, a step of a response."""
+_OF_PLACE: Final = frozenset({*semconv.IDENTITY, semconv.ENGINE_UNPLACED})
+"""Attributes that are replaced when a span gets its place."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
 class Request(NamedTuple):
-    """A request in an engine, whose span came without a trace header.
+    """A request in an engine, whose model call is not known.
 
     Attributes:
-        trace_id: the trace of the span alone, in hex.
+        trace_id: the trace of the span, in hex.
         span_id: the span's id in hex.
         id: the request's id.
         start_ns: Unix time in ns.
         end_ns: Unix time in ns.
+        has_parent: whether the span is below another one: of another trace, or a trajectory's root.
     """
 
     trace_id: str
@@ -57,6 +66,7 @@ class Request(NamedTuple):
     id: str
     start_ns: int
     end_ns: int
+    has_parent: bool = False
 
 
 class Call(NamedTuple):
@@ -95,13 +105,18 @@ class Placement(NamedTuple):
 
 
 def is_without_call(line: bytes) -> bool:
-    """Return whether a line holds an engine's span that came without a trace header."""
+    """Return whether a line holds an engine's span that came without the trace header of a model call."""
     return (
         line.find(_REQUEST, 0, _HEAD_BYTES) >= 0
         and scan.has_one_span(line)
-        and scan.may_have_root(line)
-        and writer.head_of(semconv.GEN_AI_REQUEST_ID) in line
+        and (scan.may_have_root(line) or _UNPLACED in line or not any(head in line for head in _IDENTITY))
+        and _REQUEST_ID in line
     )
+
+
+def has_parent(line: bytes) -> bool:
+    """Return whether a line for which :func:`is_without_call` holds has a span below another one."""
+    return not scan.may_have_root(line)
 
 
 def is_phase(line: bytes) -> bool:
@@ -114,7 +129,8 @@ def request_in(line: bytes) -> Request | None:
     try:
         span = _span_of(orjson.loads(line))
         id_ = span.text(semconv.GEN_AI_REQUEST_ID)
-        return None if not id_ else Request(span.trace_id, span.span_id, id_, span.start_ns, span.end_ns)
+        times = span.start_ns, span.end_ns
+        return None if not id_ else Request(span.trace_id, span.span_id, id_, *times, bool(span.parent_id))
     except _UNREADABLE:
         return None
 
@@ -152,7 +168,9 @@ def _ids_in(line: bytes) -> Iterator[str]:
         at = line.find(head)
         if at >= 0 and (id_ := _ID.match(line, at + len(head))):
             yield id_[1].decode(errors="replace")
-    at = line.find(_OUTPUT)
+    kind, at = line.find(_KIND), line.find(_OUTPUT)
+    if kind >= 0 and not line.startswith(_IS_LLM, kind + len(_KIND)):
+        return  # a tool, or an agent, whose output has a model's reply in it
     if at >= 0 and any(line.find(begin, at) >= 0 for begin in _ID_BEGINS):  # fast, also in long lines
         yield from (id_.decode(errors="replace") for id_ in _ID_IN_REPLY.findall(line, at))
 
@@ -173,7 +191,8 @@ def call_of(request: Request, calls: Iterable[Call], clock_error_ns: int = CLOCK
     """Return the call that made a request; None if none did.
 
     The request lies within its call. Of calls one within another, such as a client's span in that of a proxy,
-    the innermost made the request.
+    the innermost made the request. A call in a trajectory is preferred: a proxy may have a trace of its own.
+    A request that has a parent joins no other call.
 
     Args:
         request: the request.
@@ -187,6 +206,9 @@ def call_of(request: Request, calls: Iterable[Call], clock_error_ns: int = CLOCK
     holding = {
         (call.trace_id, call.span_id): call for call in calls if call.start_ns <= begin and end <= call.end_ns
     }
+    traces = {call.trace_id for call in holding.values() if call.identity}
+    if traces or request.has_parent:
+        holding = {key: call for key, call in holding.items() if call.trace_id in traces}
     nested = sorted(holding.values(), key=lambda call: (call.start_ns, -call.end_ns, call.span_id))
     for outer, inner in pairwise(nested):
         if outer.trace_id != inner.trace_id or inner.end_ns > outer.end_ns:
@@ -210,11 +232,11 @@ def placed(line: bytes, placement: Placement) -> bytes:
         parsed = orjson.loads(line)
         span = _span_of(parsed)
         fields = span.fields
-        above = span.parent_id
         fields["traceId"] = placement.trace_id
         fields["spanId"] = _new_id(span.span_id, placement)
-        fields["parentSpanId"] = _new_id(above, placement) if above else placement.parent_id
-        own = [entry for entry in fields.get("attributes", ()) if entry["key"] not in semconv.IDENTITY]
+        is_request = fields["name"] == semconv.ENGINE_REQUEST
+        fields["parentSpanId"] = placement.parent_id if is_request else _new_id(span.parent_id, placement)
+        own = [entry for entry in fields.get("attributes", ()) if entry["key"] not in _OF_PLACE]
         fields["attributes"] = orjson.loads(f"[{placement.identity}]") + own
         return orjson.dumps(parsed) + b"\n"
     except _UNREADABLE:

@@ -121,7 +121,7 @@ def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | 
         if type_ == "doubleValue":
             return {"double_value": float(content)}
         if type_ == "bytesValue":
-            return {"bytes_value": _bytes(content)}
+            return {"bytes_value": bytes_of_base64(content)}
         if type_ == "arrayValue":
             return {
                 "array_value": {"values": [_any_value(v, depth + 1) for v in content.get("values") or ()]}
@@ -142,7 +142,7 @@ def _integer(value: Any) -> int | None:
     raise ValueError(f"an integer expected, not {value!r}")
 
 
-def _bytes(text: str) -> bytes:
+def bytes_of_base64(text: str) -> bytes:
     """Decode base64 in either alphabet, padded or not."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 

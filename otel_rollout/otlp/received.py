@@ -1,34 +1,38 @@
-"""Write spans that other programs have sent as OTLP, in protobuf or JSON, as recorded lines.
+"""Write spans that other programs have sent as OTLP as recorded lines.
 
-Both encodings become protobuf messages first, which checks types and ranges. A body in JSON therefore passes
-the same code as one in protobuf, and its lines have the same form as those of a recording process.
+Protobuf (:mod:`otel_rollout.otlp.received_protobuf`) and JSON (:mod:`otel_rollout.otlp.received_json`) are
+decoded into one form first: a span's part of a line, as JSON with every value checked. So lines have the same
+form in whichever encoding a span came, and the form that a recording process writes.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
-from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import engine_phases, writer
-from otel_rollout.otlp.protobuf import entries_of, fields_of
-from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP, attributes_of
+from otel_rollout.otlp.engine_phases import Phase
+from otel_rollout.otlp.json_span import JsonSpan
+from otel_rollout.otlp.reader import attributes_of
 
-_TRACE_ID_BYTES: Final = 16
-_SPAN_ID_BYTES: Final = 8
+TRACE_ID_BYTES: Final = 16
+SPAN_ID_BYTES: Final = 8
 _MAX_TIME_NS: Final = (1 << 63) - 1
 _OF_THIS_RUN: Final = frozenset({semconv.SEGMENT_ID, semconv.RUN_ID, semconv.PROJECT_NAME})
 """Attributes of a resource that say where a line was recorded; a sender's are replaced."""
+_PROCESS_NUMBERS: Final = ("process.pid", "vllm.process_id")
+"""Attributes of a resource with the number of the sender's process."""
 _END: Final = b"]}]}]}\n"
 """The end of a line after its span: closes the span list, the scope and the resource."""
-_NO_FIELDS: Final = (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError)
-"""Errors of code that meets a value of the wrong type or range in JSON."""
 
+Entry = dict[str, Any]
+"""An attribute in the list of a line's span: its key, and its value by type."""
+Span = dict[str, Any]
+"""A span in a line: ids in lower-case hex, times as text, each attribute once."""
 RedactResource = Callable[[Mapping[str, writer.AttributeInput]], Mapping[str, writer.AttributeInput]]
 
 
@@ -36,196 +40,165 @@ class RefusedSpanError(ValueError):
     """Raised for a span that cannot be recorded; the message is half a sentence about the span."""
 
 
+class ReceivedResource(NamedTuple):
+    """What a sender says about itself.
+
+    Attributes:
+        run_id: the run that the sender names; empty if it names none.
+        process: the number of the sender's process; empty if the sender does not say it.
+        head: the resource as the rest of a head without its end.
+    """
+
+    run_id: str
+    process: str
+    head: bytes
+
+
 class ReceivedScope(NamedTuple):
     """The spans of one resource and instrumentation scope of a request.
 
     Attributes:
-        run_id: the run that the sender names on its resource; empty if it names none.
-        resource: the sender's resource, as the rest of a head without its end.
+        resource: the sender.
         name: name of the instrumentation scope.
         head: the scope, and the beginning of the span list, as in a line.
-        spans: the spans, for :func:`message_of`.
+        spans: the spans, as they came.
+        decode: returns one of these as a span of a line; raises ``RefusedSpanError`` for a wrong one.
     """
 
-    run_id: str
-    resource: bytes
+    resource: ReceivedResource
     name: str
     head: bytes
     spans: Sequence[Any]
+    decode: Callable[[Any], Span]
 
 
-def scopes_of_protobuf(request: Any, redact: RedactResource | None = None) -> Iterator[ReceivedScope]:
-    """Yield the scopes of an ``ExportTraceServiceRequest``.
-
-    Args:
-        request: the decoded request.
-        redact: redacts the attributes of a resource.
-    """
-    for of_resource in request.resource_spans:
-        run_id, resource = _resource(of_resource, redact)
-        for of_scope in of_resource.scope_spans:
-            yield _scope(run_id, resource, of_scope, of_scope.spans)
-
-
-def scopes_of_json(request: Any, redact: RedactResource | None = None) -> Iterator[ReceivedScope]:
-    """Yield the scopes of a request in OTLP/JSON.
+def resource_of(sent: Sequence[Entry], schema_url: str, redact: RedactResource | None) -> ReceivedResource:
+    """Return a sender's resource.
 
     Args:
-        request: the decoded JSON.
-        redact: redacts the attributes of a resource.
-
-    Raises:
-        ValueError: the JSON is no request of OTLP; a single wrong span raises nothing here.
+        sent: the resource's attributes.
+        schema_url: the resource's schema; empty without one.
+        redact: redacts the attributes.
     """
-    try:
-        for given in request.get("resourceSpans") or ():
-            attributes = entries_of((given.get("resource") or {}).get("attributes"))
-            fields = {"resource": {"attributes": attributes}, "schema_url": given.get("schemaUrl")}
-            run_id, resource = _resource(_message(trace_pb2.ResourceSpans, fields), redact)
-            for of_scope in given.get("scopeSpans") or ():
-                spans = of_scope.get("spans") or ()
-                if not isinstance(spans, list) and spans:
-                    raise TypeError("the spans are no list")
-                yield _scope(run_id, resource, _scope_of_json(of_scope), spans)
-    except _NO_FIELDS as error:
-        raise ValueError("it has fields that OTLP does not have there") from error
+    kept = [entry for entry in sent if entry["key"] not in _OF_THIS_RUN]
+    if redact is not None:
+        encoded = writer.attribute_list(redact(attributes_of({"attributes": kept})))
+    else:
+        encoded = orjson.dumps(kept)
+    schema = b'"schemaUrl":%b,' % orjson.dumps(schema_url) if schema_url else b""
+    head = b"%b]},%b%b" % (b"," + encoded[1:-1] if kept else b"", schema, writer.SCOPES)
+    scalars = JsonSpan({"attributes": sent}).scalars()
+    process = next((str(scalars[name]) for name in _PROCESS_NUMBERS if scalars.get(name)), "")
+    run_id = scalars.get(semconv.RUN_ID)
+    return ReceivedResource(run_id if isinstance(run_id, str) else "", process, head)
 
 
-def _scope_of_json(of_scope: Mapping[str, Any]) -> Any:
-    scope = of_scope.get("scope") or {}
-    fields = {
-        "name": scope.get("name"),
-        "version": scope.get("version"),
-        "attributes": entries_of(scope.get("attributes")),
-    }
-    return _message(trace_pb2.ScopeSpans, {"scope": fields, "schema_url": of_scope.get("schemaUrl")})
+def scope_head(name: str, version: str, attributes: Sequence[Entry], schema_url: str) -> bytes:
+    """Return a scope, and the beginning of its span list, as in a line."""
+    return writer.scope_head(name, version, attributes_of({"attributes": attributes}), schema_url)
 
 
-def _message(type_: Callable[..., Any], fields: Mapping[str, Any]) -> Any:
-    """Make a message of fields, which protobuf checks; its type hints ask for messages inside."""
-    return type_(**fields)
+# --- spans --------------------------------------------------------------------------------------------------
 
 
-def json_response(refused: int, sentence: str) -> bytes:
-    """Return an ``ExportTraceServiceResponse`` in OTLP/JSON."""
-    partial = {"rejectedSpans": str(refused), "errorMessage": sentence}
-    return orjson.dumps({"partialSuccess": partial} if refused else {})
-
-
-def json_status(code: int, sentence: str) -> bytes:
-    """Return a ``google.rpc.Status`` in OTLP/JSON."""
-    return orjson.dumps({"code": code, "message": sentence})
-
-
-def message_of(span: Any) -> Any:
-    """Return a span of a scope as a protobuf message.
-
-    Raises:
-        RefusedSpanError: the span is JSON with wrong values.
-    """
-    if isinstance(span, trace_pb2.Span):
-        return span
-    try:
-        return trace_pb2.Span(**fields_of(span))
-    except _NO_FIELDS as error:
-        raise RefusedSpanError("has a field of a wrong type, or no valid ids") from error
-
-
-def line_of(scope: ReceivedScope, span: Any, identity: Sequence[dict[str, Any]]) -> bytes:
-    """Return the line of a span after the head of its resource; see ``open_resource_head``.
+def span_of(
+    ids: tuple[bytes, bytes, bytes],
+    times: tuple[int, int],
+    flags: int,
+    name: str,
+    kind: int,
+    attributes: list[Entry],
+) -> Span:
+    """Return a span of a line, without its details.
 
     Args:
-        scope: the span's scope.
-        span: result of :func:`message_of`.
-        identity: result of :func:`entries` for the identity of the span's trajectory; it replaces what the
-            sender says about it.
+        ids: ids of the trace, the span and its parent; a parent of zeros is none.
+        times: start and end, Unix time in ns.
+        flags: OTLP's flags.
+        name: the span's name.
+        kind: OTLP's ``SpanKind``.
+        attributes: the attributes; no two have one key.
 
     Raises:
-        RefusedSpanError: the span has no valid ids or times.
+        RefusedSpanError: an id or a time is wrong.
     """
-    _check(span)
-    attributes = _attributes(span.attributes)
-    if identity:
-        attributes = [*identity, *(e for e in attributes if e["key"] not in semconv.IDENTITY)]
-    line: dict[str, Any] = {
-        "parentSpanId": span.parent_span_id.hex() if any(span.parent_span_id) else "",
-        "flags": span.flags,
-        "traceId": span.trace_id.hex(),
-        "spanId": span.span_id.hex(),
-        "name": span.name,
-        "kind": span.kind,
-        "startTimeUnixNano": str(span.start_time_unix_nano),
-        "endTimeUnixNano": str(span.end_time_unix_nano),
+    trace_id, span_id, parent_id = ids
+    start_ns, end_ns = times
+    if len(trace_id) != TRACE_ID_BYTES or not any(trace_id):
+        raise RefusedSpanError("has no valid trace id")
+    if len(span_id) != SPAN_ID_BYTES or not any(span_id):
+        raise RefusedSpanError("has no valid span id")
+    if len(parent_id) not in (0, SPAN_ID_BYTES):
+        raise RefusedSpanError("has no valid parent id")
+    if parent_id == span_id:
+        raise RefusedSpanError("is its own parent")
+    if not (0 < start_ns <= _MAX_TIME_NS and 0 < end_ns <= _MAX_TIME_NS):
+        raise RefusedSpanError("has no valid start or end time")
+    if end_ns < start_ns:
+        raise RefusedSpanError("ends before it starts")
+    return {
+        "parentSpanId": parent_id.hex() if any(parent_id) else "",
+        "flags": flags,
+        "traceId": trace_id.hex(),
+        "spanId": span_id.hex(),
+        "name": name,
+        "kind": kind,
+        "startTimeUnixNano": str(start_ns),
+        "endTimeUnixNano": str(end_ns),
         "attributes": attributes,
     }
-    _add_details(line, span)
-    return scope.head + orjson.dumps(line) + _END
 
 
-def phase_lines_of(span: Any, identity: bytes) -> list[bytes]:
-    """Return the lines of the phases of an engine's request, after the head of its resource; see ``line_of``.
+def put_below(span: Span, parent_id: str) -> None:
+    """Put a span without a parent below the root of its trajectory: a trace has one root.
+
+    An engine's request says so, because its model call may be found by its id.
 
     Args:
-        span: result of :func:`message_of`, with valid ids and times.
-        identity: the encoded attributes of the identity of the span's trajectory.
+        span: the span, which is changed.
+        parent_id: the root's id in hex.
     """
-    if span.name != semconv.ENGINE_REQUEST:
-        return []
-    attributes = attributes_of({"attributes": _attributes(span.attributes)})
-    phases = engine_phases.phases_of(span.name, span.span_id, attributes, span.start_time_unix_nano)
-    return engine_phases.phase_lines(phases, span.trace_id, span.span_id, span.flags, identity)
+    if span["spanId"] == parent_id:
+        return
+    span["parentSpanId"] = parent_id
+    span["flags"] = span["flags"] & 0xFF | writer.HAS_IS_REMOTE | writer.IS_REMOTE
+    if span["name"] == semconv.ENGINE_REQUEST:
+        span["attributes"].append({"key": semconv.ENGINE_UNPLACED, "value": {"boolValue": True}})
 
 
-def _check(span: Any) -> None:
-    if len(span.trace_id) != _TRACE_ID_BYTES or not any(span.trace_id):
-        raise RefusedSpanError("has no valid trace id")
-    if len(span.span_id) != _SPAN_ID_BYTES or not any(span.span_id):
-        raise RefusedSpanError("has no valid span id")
-    if len(span.parent_span_id) not in (0, _SPAN_ID_BYTES):
-        raise RefusedSpanError("has no valid parent id")
-    if span.parent_span_id == span.span_id:
-        raise RefusedSpanError("is its own parent")
-    if not (0 < span.start_time_unix_nano <= _MAX_TIME_NS and 0 < span.end_time_unix_nano <= _MAX_TIME_NS):
-        raise RefusedSpanError("has no valid start or end time")
-    if span.end_time_unix_nano < span.start_time_unix_nano:
-        raise RefusedSpanError("ends before it starts")
-
-
-def _add_details(line: dict[str, Any], span: Any) -> None:
-    """Add the fields that few spans have."""
-    if span.events:
-        line["events"] = [
-            {
-                "timeUnixNano": str(event.time_unix_nano),
-                "name": event.name,
-                "attributes": _attributes(event.attributes),
-                **_dropped(event.dropped_attributes_count),
-            }
-            for event in span.events
-        ]
-    if span.links:
-        line["links"] = [_link(link) for link in span.links]
-    line.update(_dropped(span.dropped_attributes_count, span.dropped_events_count, span.dropped_links_count))
-    if span.status.code or span.status.message:
-        line["status"] = {"code": span.status.code, "message": span.status.message}
-    if span.trace_state:
-        line["traceState"] = span.trace_state
-
-
-def _link(link: Any) -> dict[str, Any]:
-    if len(link.trace_id) != _TRACE_ID_BYTES or len(link.span_id) != _SPAN_ID_BYTES:
-        raise RefusedSpanError("has a link without valid ids")
+def event_of(time_ns: int, name: str, attributes: list[Entry], dropped: int) -> dict[str, Any]:
+    """Return an event of a span in a line."""
     return {
-        "traceId": link.trace_id.hex(),
-        "spanId": link.span_id.hex(),
-        "traceState": link.trace_state,
-        "flags": link.flags,
-        "attributes": _attributes(link.attributes),
-        **_dropped(link.dropped_attributes_count),
+        "timeUnixNano": str(time_ns),
+        "name": name,
+        "attributes": attributes,
+        **dropped_counts(dropped),
     }
 
 
-def _dropped(attributes: int, events: int = 0, links: int = 0) -> dict[str, int]:
+def link_of(
+    ids: tuple[bytes, bytes], trace_state: str, flags: int, attributes: list[Entry], dropped: int
+) -> dict[str, Any]:
+    """Return a link of a span in a line; ids of zeros are valid.
+
+    Raises:
+        RefusedSpanError: an id is wrong.
+    """
+    trace_id, span_id = ids
+    if len(trace_id) != TRACE_ID_BYTES or len(span_id) != SPAN_ID_BYTES:
+        raise RefusedSpanError("has a link without valid ids")
+    return {
+        "traceId": trace_id.hex(),
+        "spanId": span_id.hex(),
+        "traceState": trace_state,
+        "flags": flags,
+        "attributes": attributes,
+        **dropped_counts(dropped),
+    }
+
+
+def dropped_counts(attributes: int, events: int = 0, links: int = 0) -> dict[str, int]:
+    """Return the fields that count what a sender has dropped; none for zeros."""
     counts = {
         "droppedAttributesCount": attributes,
         "droppedEventsCount": events,
@@ -234,66 +207,57 @@ def _dropped(attributes: int, events: int = 0, links: int = 0) -> dict[str, int]
     return {name: count for name, count in counts.items() if count}
 
 
-# --- Resource, scope and values -----------------------------------------------------------------------------
-
-
-def _resource(of_resource: Any, redact: RedactResource | None) -> tuple[str, bytes]:
-    """Return the run that a sender names, and its resource as the rest of an open head."""
-    sent = _attributes(of_resource.resource.attributes)
-    run_id = next((str(e["value"].get("stringValue", "")) for e in sent if e["key"] == semconv.RUN_ID), "")
-    kept = [entry for entry in sent if entry["key"] not in _OF_THIS_RUN]
-    if redact is not None:
-        encoded = writer.attribute_list(redact(attributes_of({"attributes": kept})))
-    else:
-        encoded = orjson.dumps(kept)
-    schema = b'"schemaUrl":%b,' % orjson.dumps(of_resource.schema_url) if of_resource.schema_url else b""
-    return run_id, b"%b]},%b%b" % (b"," + encoded[1:-1] if kept else b"", schema, writer.SCOPES)
-
-
-def _scope(run_id: str, resource: bytes, of_scope: Any, spans: Sequence[Any]) -> ReceivedScope:
-    scope = of_scope.scope
-    attributes = attributes_of({"attributes": _attributes(scope.attributes)})
-    head = writer.scope_head(scope.name, scope.version, attributes, of_scope.schema_url)
-    return ReceivedScope(run_id, resource, scope.name, head, spans)
-
-
-def entries(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return attributes as the entries of a list in a line."""
-    return list(orjson.loads(writer.attribute_list(attributes)))
-
-
-def _attributes(given: Iterable[Any], depth: int = 0) -> list[dict[str, Any]]:
-    """Return attributes, or the entries of a map, of a protobuf message; the last one of equal keys."""
-    found = {entry.key: {"key": entry.key, "value": _value(entry.value, depth)} for entry in given}
-    return list(found.values())
-
-
-def _value(value: Any, depth: int) -> dict[str, Any]:
-    type_ = value.WhichOneof("value")
-    if type_ == "string_value":
-        return {"stringValue": value.string_value}
-    if type_ == "int_value":
-        return {"intValue": str(value.int_value)}
-    if type_ == "bool_value":
-        return {"boolValue": value.bool_value}
-    if type_ == "double_value":
-        return {"doubleValue": _double(value.double_value)}
-    return {} if type_ is None else _nested(type_, value, depth)
-
-
-def _nested(type_: str, value: Any, depth: int) -> dict[str, Any]:
-    if type_ == "bytes_value":
-        return {"bytesValue": base64.b64encode(value.bytes_value).decode()}
-    if depth >= MAX_DEPTH:
-        return {"stringValue": TOO_DEEP}
-    if type_ == "array_value":
-        return {"arrayValue": {"values": [_value(entry, depth + 1) for entry in value.array_value.values]}}
-    if type_ == "kvlist_value":
-        return {"kvlistValue": {"values": _attributes(value.kvlist_value.values, depth + 1)}}
-    return {}  # of a newer version of OTLP
-
-
-def _double(value: float) -> float | str:
+def double_of(value: float) -> float | str:
+    """Return a number of an attribute in a line, where JSON has no such number as text."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+# --- lines --------------------------------------------------------------------------------------------------
+
+
+def line_of(scope: ReceivedScope, span: Span, identity: Sequence[Entry]) -> bytes:
+    """Return the line of a span after the head of its resource; see ``open_resource_head``.
+
+    Args:
+        scope: the span's scope.
+        span: the decoded span.
+        identity: result of :func:`entries` for the identity of the span's trajectory; it replaces what the
+            sender says about it.
+    """
+    if identity:
+        own = [entry for entry in span["attributes"] if entry["key"] not in semconv.IDENTITY]
+        span = {**span, "attributes": [*identity, *own]}
+    return scope.head + orjson.dumps(span) + _END
+
+
+def phases_of(span: Span) -> list[Phase]:
+    """Return the phases of an engine's request; none of another span."""
+    if span["name"] != semconv.ENGINE_REQUEST:
+        return []
+    said = [entry for entry in span["attributes"] if entry["key"] in engine_phases.READ]
+    if not said:
+        return []
+    times = JsonSpan({"attributes": said}).scalars()
+    span_id, start_ns = bytes.fromhex(span["spanId"]), int(span["startTimeUnixNano"])
+    return engine_phases.phases_of(span["name"], span_id, times, start_ns)
+
+
+def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:
+    """Return the lines of the phases of an engine's request, after the head of its resource; see ``line_of``.
+
+    Args:
+        span: the decoded span.
+        identity: the encoded attributes of the identity of the span's trajectory.
+    """
+    phases = phases_of(span)
+    if not phases:
+        return []
+    trace_id, span_id = bytes.fromhex(span["traceId"]), bytes.fromhex(span["spanId"])
+    return engine_phases.phase_lines(phases, trace_id, span_id, span["flags"], identity)
+
+
+def entries(attributes: Mapping[str, Any]) -> list[Entry]:
+    """Return attributes as the entries of a list in a line."""
+    return list(orjson.loads(writer.attribute_list(attributes)))

@@ -15,7 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from otel_rollout.base.errors import warn_once
-from otel_rollout.otlp.received import RedactResource, json_response, json_status
+from otel_rollout.otlp.received import RedactResource
+from otel_rollout.otlp.received_json import json_response, json_status
 from otel_rollout.receiver.body import ENCODINGS, JSON, MAX_BYTES, PROTOBUF, Body, BodyError, TooLargeError
 from otel_rollout.receiver.intake import FullError, Intake, Outcome
 from otel_rollout.spool.receiver_files import ReceiverCounts

@@ -12,7 +12,7 @@ import orjson
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_rollout.otlp import received
+from otel_rollout.otlp import received_json, received_protobuf
 from otel_rollout.otlp.received import ReceivedScope, RedactResource
 from otel_rollout.receiver.message_count import has_more_messages
 
@@ -57,7 +57,7 @@ class Body(NamedTuple):
         if len(content) > _SMALL_BYTES and self._has_many_messages(content):
             raise TooLargeError(f"The body has more than {MAX_MESSAGES} messages or values.")
         if self.type_ == PROTOBUF:
-            return received.scopes_of_protobuf(_parsed_protobuf(content), redact)
+            return received_protobuf.scopes_of(_parsed_protobuf(content), redact)
         return iter(_scopes_of_json(content, redact))
 
     def _has_many_messages(self, content: bytes) -> bool:
@@ -81,7 +81,7 @@ def _scopes_of_json(content: bytes, redact: RedactResource | None) -> list[Recei
     except (ValueError, RecursionError):
         raise BodyError("The body is no JSON.") from None
     try:
-        return list(received.scopes_of_json(parsed, redact))
+        return list(received_json.scopes_of(parsed, redact))
     except ValueError as error:
         raise BodyError(f"The body is no request of OTLP in JSON: {error}.") from None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -80,14 +80,12 @@ class _Taken(NamedTuple):
 
     Attributes:
         scope: the span's scope.
-        line: the span's line, without the head of its resource.
-        phases: the lines of the phases below an engine's request.
+        lines: the span's line and those of the phases below an engine's request, without the resource's head.
         identity: the identity of its trajectory.
     """
 
     scope: ReceivedScope
-    line: bytes
-    phases: list[bytes]
+    lines: list[bytes]
     identity: Identity
 
 
@@ -99,15 +97,22 @@ class Intake:
         trajectories: the trajectories of this machine.
         counts: gets the numbers of spans.
         policy: which spans are recorded, and how.
+        store: stores the numbers of spans, before a request is acknowledged.
     """
 
     def __init__(
-        self, writer: SegmentWriter, trajectories: Trajectories, counts: ReceiverCounts, policy: Policy
+        self,
+        writer: SegmentWriter,
+        trajectories: Trajectories,
+        counts: ReceiverCounts,
+        policy: Policy,
+        store: Callable[[ReceiverCounts], object] = lambda _: None,
     ) -> None:
         self._writer = writer
         self._trajectories = trajectories
         self._counts = counts
         self._policy = policy
+        self._store = store
         self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
         self._span_ids = SpanIds(counts)
 
@@ -119,6 +124,13 @@ class Intake:
                 request sends them twice, with the same ids.
         """
         outcome = Outcome()
+        try:
+            await self._take(scopes, outcome)
+        finally:
+            self._store(self._counts)
+        return outcome
+
+    async def _take(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> None:
         self._trajectories.begin_request()
         deadline = time.monotonic() + MAX_WAIT
         for number, taken in enumerate(self._taken(scopes, outcome), 1):
@@ -126,22 +138,21 @@ class Intake:
                 await asyncio.sleep(0)
             if taken is None:
                 continue
-            lines = (taken.line, *taken.phases)
-            size = min(sum(map(len, lines)) + len(lines) * _HEAD_BYTES, JOURNAL_BYTES)
+            size = min(sum(map(len, taken.lines)) + len(taken.lines) * _HEAD_BYTES, JOURNAL_BYTES)
             while self._writer.room < size:
                 if time.monotonic() > deadline:
                     raise FullError
                 await asyncio.sleep(_CHECK_INTERVAL)
             self._record(taken)
-        return outcome
 
     def _record(self, taken: _Taken) -> None:
-        """Record a span, and then the phases below it as spans of ours."""
-        if not self._write(taken, taken.line):
+        """Record a span, and then the phases below it, which count as spans of ours."""
+        own, *phases = taken.lines
+        if not self._write(taken, own):
             return
         self._writer.counters.recorded_by(taken.scope.name)
         self._counts.recorded += 1
-        for line in taken.phases:
+        for line in phases:
             self._write(taken, line)
 
     def _write(self, taken: _Taken, line: bytes) -> bool:
@@ -155,16 +166,15 @@ class Intake:
             except Exception:  # noqa: BLE001 - of the application's function: sending again does not help
                 writer.counters.drop("redaction", taken.identity)
                 return False
-        if not writer.write(taken.scope.resource + line, taken.identity):
+        if not writer.write(taken.scope.resource.head + line, taken.identity):
             raise FullError
         return True
 
     def _taken(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> Iterator[_Taken | None]:
         """Yield the spans to record; None for a span that is not recorded."""
         for scope in scopes:
-            is_double = scope.run_id == self._policy.run_id or (
-                scope.name == semconv.SCOPE and not scope.run_id
-            )
+            run_id = scope.resource.run_id
+            is_double = run_id == self._policy.run_id or (scope.name == semconv.SCOPE and not run_id)
             for given in scope.spans:
                 try:
                     if is_double:
@@ -181,19 +191,22 @@ class Intake:
 
     def _accept(self, scope: ReceivedScope, given: object) -> _Taken | None:
         """Return what to record of a span; None if its trace is sampled out."""
-        span = received.message_of(given)
-        known = self._trajectories.find(span.trace_id)
+        span = scope.decode(given)
+        trace_id = bytes.fromhex(span["traceId"])
+        known = self._trajectories.find(trace_id)
+        if known is not None and not span["parentSpanId"]:
+            received.put_below(span, known.span_id)
         # The forwarder finds the model call of an engine's span that came without a trace header.
-        is_chosen = known is not None or (span.name == semconv.ENGINE_REQUEST and not span.parent_span_id)
+        is_chosen = known is not None or (span["name"] == semconv.ENGINE_REQUEST and not span["parentSpanId"])
         if not is_chosen and self._policy.only_trajectories:
             raise RefusedSpanError("belongs to no trajectory of this machine")
         self._span_ids.make_unique(scope, span)
-        line = received.line_of(scope, span, () if known is None else known.entries)
-        if not is_chosen and not self._is_recorded(span.trace_id, span.name):
+        if not is_chosen and not self._is_recorded(trace_id, span["name"]):
             return None
         identity = NO_IDENTITY if known is None else known.identity
+        line = received.line_of(scope, span, () if known is None else known.entries)
         phases = received.phase_lines_of(span, identity.encoded or identity.encode())
-        return _Taken(scope, line, phases, identity)
+        return _Taken(scope, [line, *phases], identity)
 
     def _is_recorded(self, trace_id: bytes, name: str) -> bool:
         decision = self._policy.decision

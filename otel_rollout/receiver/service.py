@@ -31,6 +31,7 @@ from otel_rollout.spool.process_lock import ProcessLock
 from otel_rollout.spool.receiver_files import (
     ReceiverAddress,
     ReceiverCounts,
+    Totals,
     publish_address,
     publish_counts,
     read_counts,
@@ -93,7 +94,7 @@ class Service:
             decision_of(configured.sampler, configured.sampler_arg),
             configured.receive_traces == "trajectories",
         )
-        intake = Intake(self._writer, self._trajectories, self._counts, policy)
+        intake = Intake(self._writer, self._trajectories, self._counts, policy, Totals(node_dir).store)
         application = Application(
             intake,
             self._counts,

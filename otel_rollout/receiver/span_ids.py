@@ -5,25 +5,31 @@ vLLM does in each of its workers, makes the ids of every other process with that
 later span would overwrite the earlier one in most backends.
 
 Spans with equal trace id and span id are different if they started at different times: a span that is sent
-again starts when it did. From then on all ids of that process in that trace are changed, also those of
-parents in the process, by a function of the id and the process. So a span that is sent again gets the same id
-again, and children find their parents.
+again starts when it did. They are different, too, if they come from processes with different numbers, as far
+as senders say the number. This shows before the ids of two spans meet: a span says which parent its process
+has, and spans come before their parents.
+
+From then on all ids of that process in that trace are changed, also those of parents in the process, by a
+function of the id and the process. So a span that is sent again gets the same id again, and children find
+their parents.
 """
 
 from __future__ import annotations
 
 from array import array
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
-from otel_rollout.otlp.received import ReceivedScope
+from otel_rollout.otlp.received import ReceivedScope, Span
 from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 _SLOTS: Final = 1 << 20
 """Spans that are remembered, in 8 MiB; a newer span may take the place of an older one."""
+_MAX_OWNED: Final = 1 << 14
+"""Ids that are remembered with the process that has them."""
 _MAX_CHANGED: Final = 1 << 12
 """Pairs of trace and process whose ids are changed."""
 _LOW: Final = 0xFFFF_FFFF
@@ -45,33 +51,45 @@ class SpanIds:
     def __init__(self, counts: ReceiverCounts) -> None:
         self._counts = counts
         self._slots = array("Q", bytes(8 * _SLOTS))
+        self._owners: BoundedDict[int, str] = BoundedDict(_MAX_OWNED)
         self._changed: BoundedDict[int, None] = BoundedDict(_MAX_CHANGED)
 
-    def make_unique(self, scope: ReceivedScope, span: Any) -> None:
+    def make_unique(self, scope: ReceivedScope, span: Span) -> None:
         """Change the span's id, and its parent's, if its process makes ids that other spans have.
 
         Args:
             scope: the span's scope; its resource stands for the process.
-            span: the span as a protobuf message, which is changed.
+            span: the span, which is changed.
         """
-        start_ns = span.start_time_unix_nano
-        is_taken = self._is_taken(span.trace_id, span.span_id, start_ns)
-        if not is_taken and not self._changed:
-            return
-        process = hash((span.trace_id, scope.resource))
-        if is_taken:
-            self._changed[process] = None
-        elif process not in self._changed:
-            return
-        span.span_id = _derived(span.span_id, scope.resource)
-        if span.flags & (HAS_IS_REMOTE | IS_REMOTE) == HAS_IS_REMOTE and any(span.parent_span_id):
-            span.parent_span_id = _derived(span.parent_span_id, scope.resource)
-        if self._is_taken(span.trace_id, span.span_id, start_ns):  # the process repeats its own ids
-            span.span_id = _derived(span.span_id, start_ns.to_bytes(8, "big"))
+        resource, trace_id = scope.resource, span["traceId"]
+        parent_id = span["parentSpanId"] if _has_local_parent(span) else ""
+        sender = hash((trace_id, resource.head))
+        if sender not in self._changed:
+            if not self._has_ids_of_another(span, parent_id, resource.process):
+                return
+            self._changed[sender] = None
+        span["spanId"] = _derived(span["spanId"], resource.head)
+        if parent_id:
+            span["parentSpanId"] = _derived(parent_id, resource.head)
+        start_ns = span["startTimeUnixNano"]
+        if self._is_taken(trace_id, span["spanId"], int(start_ns)):  # the process repeats its own ids
+            span["spanId"] = _derived(span["spanId"], start_ns.encode())
         self._counts.changed_ids += 1
         warn_once(REPEATED)
 
-    def _is_taken(self, trace_id: bytes, span_id: bytes, start_ns: int) -> bool:
+    def _has_ids_of_another(self, span: Span, parent_id: str, process: str) -> bool:
+        """Return whether another span or process has the ids of a span; if none has, remember them."""
+        trace_id, span_id = span["traceId"], span["spanId"]
+        own = [hash((trace_id, id_)) for id_ in (span_id, parent_id) if id_] if process else []
+        if any(key in self._owners and self._owners[key] != process for key in own):
+            return True
+        if self._is_taken(trace_id, span_id, int(span["startTimeUnixNano"])):
+            return True
+        for key in own:
+            self._owners[key] = process
+        return False
+
+    def _is_taken(self, trace_id: str, span_id: str, start_ns: int) -> bool:
         """Return whether another span is known to have the ids; if none is, remember this one.
 
         A slot has 32 bits of the hash of the ids, and the lowest 32 bits of the start.
@@ -85,5 +103,11 @@ class SpanIds:
         return False
 
 
-def _derived(span_id: bytes, from_: bytes) -> bytes:
-    return blake2b(span_id, key=blake2b(from_, digest_size=32).digest(), digest_size=8).digest()
+def _has_local_parent(span: Span) -> bool:
+    """Return whether a span says that its parent is a span of its own process."""
+    return bool(span["parentSpanId"]) and span["flags"] & (HAS_IS_REMOTE | IS_REMOTE) == HAS_IS_REMOTE
+
+
+def _derived(span_id: str, from_: bytes) -> str:
+    key = blake2b(from_, digest_size=32).digest()
+    return blake2b(bytes.fromhex(span_id), key=key, digest_size=8).hexdigest()

@@ -25,11 +25,13 @@ class Known(NamedTuple):
     Attributes:
         identity: its identity, for the counts.
         entries: the identity as the entries of a list of attributes.
+        span_id: the id of its root span, in hex.
         is_root: whether the trajectory is not part of another one.
     """
 
     identity: Identity
     entries: list[dict[str, Any]]
+    span_id: str
     is_root: bool
 
 
@@ -76,12 +78,11 @@ class Trajectories:
             return
         try:
             (span,) = spans_of_json(parsed_line(line))
-            attributes = span.scalars()
+            self._known[trace_id] = _known(span.scalars(), span.span_id, is_root)
         except (UnreadableLineError, ValueError, KeyError, TypeError):  # the slot is being written
             return
-        self._known[trace_id] = _known(attributes, is_root)
 
 
-def _known(attributes: Mapping[str, Any], is_root: bool) -> Known:
+def _known(attributes: Mapping[str, Any], span_id: str, is_root: bool) -> Known:
     identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
-    return Known(identity, received.entries(identity.attributes), is_root)
+    return Known(identity, received.entries(identity.attributes), span_id, is_root)

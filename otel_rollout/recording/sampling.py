@@ -117,7 +117,9 @@ class GroupSampling:
     @classmethod
     def of(cls, configured: Settings) -> GroupSampling | None:
         """Return the configured sampling; None if all groups are recorded."""
-        sampling = cls(
+        if not configured.samples_groups:
+            return None
+        return cls(
             configured.sample_rate,
             configured.sample_every,
             configured.sample_validation,
@@ -125,8 +127,6 @@ class GroupSampling:
             configured.groups_per_step,
             configured.sample_seed,
         )
-        is_all = sampling.rate == sampling.every == 1 and not sampling.most and sampling.validation != "never"
-        return None if is_all else sampling
 
     def takes(self, group: Group, context: otel_context.Context) -> bool:
         """Return whether a trajectory of a group that starts in ``context`` is recorded."""

@@ -1,15 +1,17 @@
 """Read and write the files of a node directory's receiver: its lock, address and counts.
 
 The address has a token, so only this user may read the file, as every file of a node directory. The receiver
-writes both files, and no other process does.
+writes these files, and no other process does.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import struct
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,6 +26,8 @@ LOG_FILE: Final = "receiver.log"
 _LOCK_FILE: Final = "receiver.lock"
 _ADDRESS_FILE: Final = "receiver.json"
 _COUNTS_FILE: Final = "receiver.counts.json"
+_TOTALS_FILE: Final = "receiver.totals"
+_TOTALS: Final = struct.Struct("=3Q")
 _STARTED_FILE: Final = "receiver.started"
 
 
@@ -129,6 +133,26 @@ class ReceiverCounts:
         self.refused_requests[str(status)] = self.refused_requests.get(str(status), 0) + 1
 
 
+class Totals:
+    """Stores the numbers of spans before they are acknowledged, for the receiver that follows a killed one.
+
+    Args:
+        node_dir: the node directory.
+
+    Raises:
+        OSError: when the file cannot be opened.
+    """
+
+    def __init__(self, node_dir: Path) -> None:
+        self._descriptor = open_private(node_dir / _TOTALS_FILE, os.O_WRONLY | os.O_CREAT)
+
+    def store(self, counts: ReceiverCounts) -> None:
+        """Store the numbers in the file, which keeps them if this process is killed."""
+        numbers = _TOTALS.pack(counts.recorded, counts.sampled_out, counts.changed_ids)
+        with suppress(OSError):  # a full disk: the counts are published later
+            os.pwrite(self._descriptor, numbers, 0)
+
+
 def publish_counts(node_dir: Path, counts: ReceiverCounts) -> None:
     """Write the counts for ``status``, and for the receiver that follows."""
     write_json(node_dir / _COUNTS_FILE, dataclasses.asdict(counts))
@@ -137,13 +161,14 @@ def publish_counts(node_dir: Path, counts: ReceiverCounts) -> None:
 def read_counts(node_dir: Path) -> ReceiverCounts | None:
     """Return the counts of a node directory's receivers; None if none has run."""
     found = _read(node_dir / _COUNTS_FILE)
+    recorded, sampled_out, changed_ids = _totals(node_dir)
     try:
         return ReceiverCounts(
-            int(found["recorded"]),
-            int(found["sampled_out"]),
+            max(int(found["recorded"]), recorded),
+            max(int(found["sampled_out"]), sampled_out),
             {str(reason): int(number) for reason, number in found["refused_spans"].items()},
             {str(status): int(number) for status, number in found["refused_requests"].items()},
-            int(found.get("changed_ids", 0)),
+            max(int(found.get("changed_ids", 0)), changed_ids),
             str(found["problem"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -160,6 +185,13 @@ def has_failed_since(node_dir: Path, seconds: float) -> str:
     except OSError:
         return ""
     return counts.problem if age < seconds else ""
+
+
+def _totals(node_dir: Path) -> tuple[int, ...]:
+    try:
+        return _TOTALS.unpack(read_private(node_dir / _TOTALS_FILE))
+    except (OSError, struct.error):
+        return (0, 0, 0)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

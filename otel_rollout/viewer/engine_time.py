@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import model_calls
-from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
+from otel_rollout.otlp import engine_phases, model_calls
+from otel_rollout.otlp.engine_phases import DECODE
 from otel_rollout.viewer.span_tree import kind_of
-
-_TIMES = {
-    QUEUE: semconv.LATENCY_QUEUE,
-    PREFILL: semconv.LATENCY_PREFILL,
-    DECODE: semconv.LATENCY_DECODE,
-}
-
-_MAX_SECONDS: Final = 366 * 86400
-"""Seconds above which a number is no time of a request."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,11 @@ def engine_time_of(spans: Sequence[ReadableSpan]) -> EngineTime | None:
     requests = [span.attributes or {} for span in spans if is_request(span)]
     if not requests:
         return None
-    phases = {phase: sum(times) for phase, name in _TIMES.items() if (times := list(_times(requests, name)))}
+    phases = {
+        phase: sum(times)
+        for phase, name in engine_phases.TIMES.items()
+        if (times := list(_times(requests, name)))
+    }
     return EngineTime(
         len(requests),
         phases,
@@ -71,11 +66,9 @@ def is_request(span: ReadableSpan) -> bool:
 
 def _times(requests: Iterable[Mapping[str, Any]], name: str) -> Iterator[float]:
     for attributes in requests:
-        value = attributes.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            continue
-        if 0 <= value <= _MAX_SECONDS:
-            yield float(value)
+        seconds = engine_phases.seconds_of(attributes.get(name))
+        if seconds is not None:
+            yield float(seconds)
 
 
 def _rate(requests: Iterable[Mapping[str, Any]], decode: float | None) -> float | None:

@@ -326,7 +326,8 @@ class TreeExporter(FileExporter):
 
 
 def exported(path: Path) -> list[list[Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half
 
 
 @pytest.fixture
@@ -435,6 +436,43 @@ def test_damaged_decision_leaves_the_line_as_recorded(hasty: None) -> None:
                 )
             resolved = found.joins.resolve(name.stem, len(recorded[0]), recorded[0], found.ledger)
             assert resolved == (recorded[0], False)
+
+
+@pytest.mark.parametrize("leaves_out", [False, True])
+def test_request_in_another_tracers_trace_joins_by_its_id(hasty: None, leaves_out: bool) -> None:
+    """A gateway with its own trace has the id too; a request that no call here has made stays as it is."""
+    with joined() as found:
+        found.joins = EngineJoins(found.node_dir, is_wanted=True, leaves_out=leaves_out)
+        of_gateway = call_line(5, "chatcmpl-1", trace=77, is_known=False, times=(5, 95))
+        lines = engine_lines(9, "chatcmpl-1", trace=77, parent=5, is_known=False)
+        of_another_machine = engine_lines(8, "chatcmpl-2", trace=78, parent=6, is_known=False)
+        name = write_segment(found.node_dir, 1, [*lines, *of_another_machine])
+        found.look()
+        assert found.of_engines() == []
+        write_segment(found.node_dir, 2, [of_gateway, call_line(1, "chatcmpl-1")])
+        found.finish()
+        engine, *phases = found.of_engines()[:4]
+        assert (engine["trace"], engine["parent"]) == (f"{1:032x}", f"{1:016x}")
+        assert {phase["parent"] for phase in phases} == {engine["id"]}
+        assert found.of_engines()[4:] == [fields_of(line) for line in of_another_machine]
+        assert found.outcomes == {engine_calls.JOINED: 1}
+        ends = itertools.accumulate(map(len, [*lines, *of_another_machine]))
+        for line, end in zip([*lines, *of_another_machine], ends, strict=True):
+            resolved = found.joins.resolve(name.stem, end, line, found.ledger)
+            assert resolved is not None
+            assert not resolved.is_left_out
+
+
+def test_request_in_another_tracers_trace_waits_briefly(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be in its right place, so it holds up its sender less than a request that is nowhere."""
+    monkeypatch.setattr(engine_joins, "DEADLINE", 1000.0)
+    monkeypatch.setattr(engine_joins, "KNOWN_PARENT_DEADLINE", 0.0)
+    with joined() as found:
+        lines = engine_lines(9, "chatcmpl-1", trace=77, parent=5, is_known=False)
+        write_segment(found.node_dir, 1, [*lines, *engine_lines(8, "chatcmpl-2")])
+        found.look()
+        assert found.of_engines() == [fields_of(line) for line in lines]
+        assert found.outcomes == {"waiting": 1}
 
 
 def test_requests_of_unrecorded_calls_are_sampled_out(hasty: None) -> None:

@@ -88,6 +88,23 @@ def test_call_is_known_by_attribute_or_output(by: str) -> None:
     assert b'"rollout.sample_index"' in call.identity
 
 
+@pytest.mark.parametrize(("kind", "is_call"), [("LLM", True), ("", True), ("TOOL", False), ("AGENT", False)])
+def test_output_of_a_tool_or_agent_makes_no_model_call(kind: str, is_call: bool) -> None:
+    """A tool may return a model's reply, and an agent ends with one: the id in their output is no call's."""
+    line = call_line(5, "chatcmpl-1", by=semconv.OUTPUT_VALUE, kind=kind)
+    assert engine_requests.calls_in(line)[0] == ({"chatcmpl-1"} if is_call else set())
+
+
+def test_engine_span_below_an_unknown_parent_is_without_call() -> None:
+    """A span of an unknown trace has no identity; of a trajectory's trace, the receiver knows it."""
+    unknown = engine_lines(1, "chatcmpl-1", trace=3, parent=4, is_known=False)[0]
+    assert engine_requests.is_without_call(unknown)
+    assert engine_requests.has_parent(unknown)
+    request = engine_requests.request_in(unknown)
+    assert request is not None
+    assert request.has_parent
+
+
 def test_engine_span_with_parent_and_other_spans_are_left_alone() -> None:
     """A span that came with a header is neither without call nor a call; its phases are phases."""
     with_header, *phases = engine_lines(1, "chatcmpl-1", trace=3, parent=4)

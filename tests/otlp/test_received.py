@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
-from otel_rollout.otlp import received, scan, writer
+from otel_rollout.otlp import received, received_json, received_protobuf, scan, writer
 from otel_rollout.otlp.reader import spans_of
 from tests.spool_reader import parse_line
 
@@ -119,7 +119,7 @@ def as_otlp_json(message: Any) -> Any:
 
 def lines(scopes: Any, identity: Any = ()) -> list[bytes]:
     return [
-        HEAD + scope.resource + received.line_of(scope, received.message_of(span), identity)
+        HEAD + scope.resource.head + received.line_of(scope, scope.decode(span), identity)
         for scope in scopes
         for span in scope.spans
     ]
@@ -129,7 +129,7 @@ def lines(scopes: Any, identity: Any = ()) -> list[bytes]:
 def test_line_holds_every_field_of_the_span(span: dict[str, Any]) -> None:
     """An independent parser of OTLP/JSON reads the message that was sent."""
     sent = request_of(span)
-    (line,) = lines(received.scopes_of_protobuf(sent))
+    (line,) = lines(received_protobuf.scopes_of(sent))
     (found,) = parse_line(line).resource_spans
     expected = ResourceSpans()
     expected.CopyFrom(sent.resource_spans[0])
@@ -145,7 +145,7 @@ def test_line_is_read_by_every_reader_of_lines(span: dict[str, Any]) -> None:
     """A received line has ids, step and scope where a recorded line has them."""
     identity = received.entries({"rollout.step": 7, "rollout.validate": True})
     span["attributes"] = [*span["attributes"], text_attribute("rollout.step", "of the sender")]
-    (line,) = lines(received.scopes_of_protobuf(request_of(span)), identity)
+    (line,) = lines(received_protobuf.scopes_of(request_of(span)), identity)
     (decoded,) = spans_of(line)
     assert decoded.attributes is not None
     assert decoded.attributes["rollout.step"] == 7
@@ -161,7 +161,7 @@ def test_json_and_protobuf_give_one_line(span: dict[str, Any]) -> None:
     """The encoding in which a span arrived leaves no trace."""
     request = request_of(span)
     parsed = orjson.loads(orjson.dumps(as_otlp_json(request)))
-    assert lines(received.scopes_of_json(parsed)) == lines(received.scopes_of_protobuf(request))
+    assert lines(received_json.scopes_of(parsed)) == lines(received_protobuf.scopes_of(request))
 
 
 def test_deeply_nested_value_is_cut() -> None:
@@ -176,6 +176,6 @@ def test_deeply_nested_value_is_cut() -> None:
         "end_time_unix_nano": 2,
         "attributes": [{"key": "deep", "value": value}],
     }
-    (line,) = lines(received.scopes_of_protobuf(request_of(span)))
+    (line,) = lines(received_protobuf.scopes_of(request_of(span)))
     assert b"nested too deeply" in line
     assert spans_of(line)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -182,6 +183,42 @@ def test_killed_receiver_comes_back_at_its_address_and_loses_nothing(start_run: 
     ids = [int.from_bytes(found.span.span_id, "big") for found in run.recorded() if found.scope == "agent"]
     assert set(ids) == set(sent)
     assert len(ids) < 1.2 * len(sent)
+
+
+def test_counts_add_up_over_killed_receivers(start_run: StartRun) -> None:
+    """What was acknowledged is counted, also if the receiver is killed right after its answer."""
+    run = start_run()
+
+    def is_taken(content: bytes) -> bool:
+        with suppress(httpx.TransportError):
+            return run.post(content).status_code == 200
+        return False
+
+    for number in range(1, 4):
+        content = request([span(10 * number + index) for index in range(5)])
+        wait_for(lambda content=content: is_taken(content), what="an answer")
+        pid = run.receiver_pid()
+        run.kill_receiver()
+        wait_for(lambda pid=pid: run.receiver_pid() != pid, what="the next receiver")
+    counts = read_counts(run.node_dir)
+    assert counts is not None
+    assert counts.recorded == 15
+
+
+def test_span_without_a_parent_is_below_the_root_of_its_trajectory(start_run: StartRun) -> None:
+    """A sender may know the trace id only; an engine's request then joins its call by id, if there is one."""
+    run = start_run()
+    trace_id, root_id = run.children[0]["TRACEPARENT"].split("-")[1:3]
+    names = ("a", "llm_request")
+    spans = [json_span(number, traceId=trace_id, name=name) for number, name in enumerate(names, 1)]
+    content = orjson.dumps(json_request(*spans))
+    assert run.post(content, "application/json").status_code == 200
+    run.finish()
+    found = run.recorded()
+    assert tree(found) == {"rollout_trace": ["a", "llm_request"]}
+    assert {each.span.parent_span_id.hex() for each in found if each.scope == "by hand"} == {root_id}
+    unplaced = [each.name for each in found if "rollout.engine.unplaced" in each.attributes]
+    assert unplaced == ["llm_request"]
 
 
 def test_second_receiver_on_a_port_says_which_variable_to_change(start_run: StartRun) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rollout.cli import report_output
-from otel_rollout.otlp import received
+from otel_rollout.otlp import received_protobuf
 from otel_rollout.receiver.span_ids import SpanIds
 from otel_rollout.spool.receiver_files import ReceiverCounts, publish_counts
 from tests.receiver.support import START, InProcess, in_process, request, span
@@ -78,6 +78,46 @@ async def test_workers_seeded_alike_keep_their_spans_apart(tmp_path: Path, singl
         found = tree(receiver.recorded())
         assert found == {"Start": [{"Load model": ["Load weights"]}] * 3}
         assert receiver.counts.changed_ids == 4
+
+
+def bodies_of(process: int, *spans: dict[str, Any]) -> list[bytes]:
+    """Return a request for each span of a process that names its number."""
+    times = {"start_time_unix_nano": START + process, "end_time_unix_nano": START + 9}
+    return [request([{**one, **times}], resource={"vllm.process_id": str(process)}) for one in spans]
+
+
+@pytest.mark.parametrize("is_root_first", [True, False])
+async def test_child_that_comes_before_its_parent_is_below_its_own(
+    tmp_path: Path, is_root_first: bool
+) -> None:
+    """Another process seeded alike has the parent's id, not the child's: their numbers tell them apart."""
+    root, child_1, child_2 = (number.to_bytes(8, "big") for number in range(1, 4))
+    above = {"span_id": root, "parent_span_id": bytes([9] * 8), "flags": REMOTE}
+    below = {"parent_span_id": root, "flags": LOCAL}
+    one = bodies_of(1, span(name="child 1", **{**below, "span_id": child_1}), span(name="root 1", **above))
+    two = bodies_of(2, span(name="child 2", **{**below, "span_id": child_2}), span(name="root 2", **above))
+    order = [one[1], *two] if is_root_first else [one[0], two[0], one[1], two[1]]
+    with in_process(tmp_path / "node") as receiver:
+        for body in (request([ENGINE]), *order, two[0]):
+            assert (await receiver.post(body)).status_code == 200
+        found = tree(distinct(receiver.recorded()))
+    first = "root 1" if is_root_first else {"root 1": ["child 1"]}
+    assert found == {"Start": [first, {"root 2": ["child 2"]}]}
+
+
+async def test_two_providers_of_one_process_share_its_ids(tmp_path: Path) -> None:
+    """A library with a provider and a resource of its own makes spans below those of the application."""
+    below = {"parent_span_id": (1).to_bytes(8, "big"), "flags": LOCAL}
+    with in_process(tmp_path / "node") as receiver:
+        for spans, resource in (
+            ([span(2, name="of a library", **below)], {"vllm.process_id": "7"}),
+            ([span(1, name="of the application")], {"process.pid": "7"}),
+            ([span(3, name="of another library", **below)], {"service.name": "library"}),
+        ):
+            await receiver.post(request(spans, resource=resource))
+        found = tree(receiver.recorded())
+        assert found == {"of the application": ["of a library", "of another library"]}
+        assert receiver.counts.changed_ids == 0
 
 
 async def test_spans_that_are_sent_again_keep_their_ids(tmp_path: Path) -> None:
@@ -146,14 +186,15 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
     A span may get a second id only if it came before its process was known to repeat ids.
     """
     ids = SpanIds(ReceiverCounts())
-    owner: dict[bytes, tuple[int, int, int]] = {}
+    owner: dict[str, tuple[int, int, int]] = {}
     for process, number, generation in sent:
         start = START + process * 100 + number * 10 + generation
-        body = request([span(number + 1, start_time_unix_nano=start)], resource={"pid": str(process)})
-        (scope,) = received.scopes_of_protobuf(ExportTraceServiceRequest.FromString(body))
-        (message,) = scope.spans
-        ids.make_unique(scope, message)
-        assert owner.setdefault(message.span_id, (process, number, generation)) == (
+        sent_span = span(number + 1, start_time_unix_nano=start, end_time_unix_nano=start)
+        body = request([sent_span], resource={"pid": str(process)})
+        (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(body))
+        (decoded,) = map(scope.decode, scope.spans)
+        ids.make_unique(scope, decoded)
+        assert owner.setdefault(decoded["spanId"], (process, number, generation)) == (
             process,
             number,
             generation,
@@ -163,14 +204,14 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
 def test_memory_does_not_grow_with_spans() -> None:
     """The table is allocated once; fifty thousand spans add nothing."""
     ids = SpanIds(ReceiverCounts())
-    (scope,) = received.scopes_of_protobuf(ExportTraceServiceRequest.FromString(request([span()])))
-    (message,) = scope.spans
+    (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(request([span()])))
+    (decoded,) = map(scope.decode, scope.spans)
     tracemalloc.start()
     try:
         for number in range(50_000):
-            message.span_id = (number + 1).to_bytes(8, "big")
-            message.start_time_unix_nano = START + number
-            ids.make_unique(scope, message)
+            decoded["spanId"] = f"{number + 1:016x}"
+            decoded["startTimeUnixNano"] = str(START + number)
+            ids.make_unique(scope, decoded)
         assert tracemalloc.get_traced_memory()[0] < 100_000
     finally:
         tracemalloc.stop()

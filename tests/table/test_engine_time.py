@@ -10,11 +10,13 @@ import pytest
 from otel_rollout.analysis.run_choice import run_of
 from otel_rollout.analysis.run_rows import rows_of as run_rows
 from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store
+from otel_rollout.table.views import sql_of
 from tests.engine_spans import Call, trajectory
 from tests.table.tables import asked, root, row, written
 
@@ -87,6 +89,22 @@ def test_request_inside_an_inner_call_is_of_the_outer_call(tmp_path: Path) -> No
     )  # fmt: skip
     (found,) = asked(store, "SELECT requests, calls_without_request, queue_seconds FROM engine_time")
     assert tuple(found.values()) == (1, 1, None)
+
+
+def test_phases_of_the_engines_own_are_not_counted(tmp_path: Path) -> None:
+    """An engine that traces its phases itself has spans of the same names beside those of this package."""
+    rows = [root("1"), row("1", "b", "a1", kind="LLM"), row("1", "c", "b", kind=None, name="llm_request")]
+    for span, scope in (("d", "vllm.tracing.otel"), ("e", "otel_rollout"), ("f", None)):
+        rows.append(row("1", span, "c", kind=None, name="queue", scope=scope))
+        rows.append(row("1", f"{span}1", "c", kind=None, name="decode", scope=scope))
+    store = written(tmp_path / "table", rows)
+    (found,) = asked(store, "SELECT queue_seconds, decode_seconds FROM engine_time")
+    assert tuple(found.values()) == (1.0, 1.0)
+
+
+def test_longest_time_of_a_request_is_that_of_the_view() -> None:
+    """The view is SQL, and cannot take the constant from the code."""
+    assert f"BETWEEN 0 AND {engine_phases.MAX_SECONDS} " in sql_of("engine_requests")
 
 
 def test_spans_that_are_their_own_ancestors_end_the_search(tmp_path: Path) -> None:

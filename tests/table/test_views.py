@@ -314,7 +314,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any
     again += [by_identity("f3", 0.9, rollout_n=3), by_identity("f4", 1.0, rollout_n=None)]
     times = '{"gen_ai.latency.e2e":1,"gen_ai.latency.time_to_first_token":0.25,"gen_ai.request.n":1}'
     again += [row("2", "d", "c", kind=None, name="llm_request", attributes=times)]
-    again += [row("2", "e", "d", kind=None, name="queue"), row("2", "f", "d", kind=None, name="decode")]
+    for span, phase in (("e", "queue"), ("f", "decode")):
+        again.append(row("2", span, "d", kind=None, name=phase, scope="otel_rollout"))
     again += [row("2", "9", "c", name="llm_request", attributes=times)]
     again += outcome({"trained": False, "trained_reward": 0.5, "advantage": math.nan}, rollout_n=3)
     again += outcome({"trained_tokens": 2.0**63, "logprob_diff_turn": 1.5}, rollout_n=3)

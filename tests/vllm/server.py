@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -29,6 +30,8 @@ ON_CPU = {
 BLOCK_TOKENS = 32
 BLOCKS = 64
 """Blocks of the cache: enough for 2048 tokens, so that a few long requests preempt each other."""
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 _START_SECONDS = 540
 """A minute where nothing else runs."""
 
@@ -67,6 +70,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # its engine is a process of its own, which outlives a killed server
+                preexec_fn=_end_with_parent,
             )
         wait_for(self._answers, _START_SECONDS, f"vLLM, see {self.log}")
 
@@ -119,6 +123,11 @@ class Server:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(60)
             self.kill()
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process when the tests are killed."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def chat(text: str, **options: Any) -> dict[str, Any]:

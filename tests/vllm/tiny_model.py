@@ -7,6 +7,9 @@ from pathlib import Path
 MAX_TOKENS = 1024
 """Tokens of the longest context."""
 
+OF_ENGINE = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512}
+"""Arguments of an engine in a test's process."""
+
 
 def make_tiny_model(folder: Path) -> Path:
     """Save a model and its tokenizer in ``folder``, and return the folder.

@@ -30,6 +30,8 @@ class _Span(Protocol):
     def kind(self) -> str: ...
     @property
     def name(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
 
 
 _SpanType = TypeVar("_SpanType", bound=_Span)
@@ -44,12 +46,20 @@ class EnginePart(NamedTuple):
 
 
 def phases_among(spans: Sequence[_SpanType]) -> list[_SpanType]:
-    """Return the engine phases among spans: below requests, and without the kind that an operation has."""
+    """Return the engine phases among spans: below requests, of this package, and without an operation's kind.
+
+    An engine may have spans of these names of its own.
+    """
     requests = {span.span_id for span in spans if span.name == semconv.ENGINE_REQUEST}
     if not requests:
         return []
     return [
-        span for span in spans if span.parent_id in requests and span.name in ENGINE_PHASES and not span.kind
+        span
+        for span in spans
+        if span.parent_id in requests
+        and span.name in ENGINE_PHASES
+        and span.scope == semconv.SCOPE
+        and not span.kind
     ]
 
 

@@ -36,6 +36,7 @@ class Span(NamedTuple):
         tokens_in: tokens that the model received.
         tokens_out: tokens that the model returned.
         worker: the process that recorded it; None if unknown.
+        scope: its instrumentation scope; empty without one.
     """
 
     span_id: str
@@ -48,6 +49,7 @@ class Span(NamedTuple):
     tokens_in: int | None
     tokens_out: int | None
     worker: Worker | None
+    scope: str = ""
 
 
 class Name(NamedTuple):
@@ -172,4 +174,5 @@ def _spans(rows: Iterable[Row], workers: dict[str | None, Worker | None]) -> Ite
             row["tokens_in"],
             row["tokens_out"],
             workers[resource],
+            row["scope"] or "",
         )

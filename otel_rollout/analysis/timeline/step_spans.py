@@ -25,7 +25,7 @@ _COLUMNS: Final = (
     "trace_id, span_id, parent_span_id, run_id, sample_index, rollout_n, validate, is_root, kind, start_ns, "
     f"duration_ns, left(name, {_MAX_TEXT}) AS name, left(tool_name, {_MAX_TEXT}) AS tool_name, status, "
     f"left(error_type, {_MAX_TEXT}) AS error_type, left(error_message, {_MAX_TEXT}) AS error_message, "
-    "tokens_in, tokens_out, resource"
+    "tokens_in, tokens_out, resource, scope"
 )
 IN_TIME: Final = (
     "start_ns > 0 AND (score_name IS NULL OR (duration_ns > 0 AND coalesce(score_by, 'trace') = 'trace' "

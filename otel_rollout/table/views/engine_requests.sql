@@ -1,7 +1,7 @@
 -- Each request in an inference engine, as the engine traces it (without a kind) or this package. Its engine phases are
--- spans below it. A time that the engine did not tell is null, and so is a first token before the request or a year
--- after it. The first token is an attribute: split_part reads a number from JSON twenty times faster than a regular
--- expression.
+-- spans of this package below it: an engine may have spans of these names of its own. A time that the engine did not
+-- tell is null, and so is a first token before the request or a year after it (MAX_SECONDS in otlp/engine_phases.py).
+-- The first token is an attribute: split_part reads a number from JSON twenty times faster than a regular expression.
 WITH told AS (
   SELECT
     trace_id, parent_span_id AS request_id,
@@ -9,7 +9,8 @@ WITH told AS (
     sum(duration_ns) FILTER (WHERE name = 'prefill') / 1e9 AS prefill_seconds,
     sum(duration_ns) FILTER (WHERE name = 'decode') / 1e9 AS decode_seconds
   FROM spans
-  WHERE name IN ('queue', 'prefill', 'decode') AND kind IS NULL AND parent_span_id IS NOT NULL
+  WHERE name IN ('queue', 'prefill', 'decode') AND kind IS NULL AND scope = 'otel_rollout'
+    AND parent_span_id IS NOT NULL
   GROUP BY trace_id, parent_span_id
 )
 SELECT

@@ -35,7 +35,11 @@ def engine(number: int, of: str, start: float, *lengths: float) -> list[dict[str
     rows = [row(trace, request, of, name="llm_request", **identity, **whole)]
     for place, (name, length) in enumerate(zip(ENGINE_PHASES, lengths, strict=False)):
         times = {"start_ns": at(start), "duration_ns": round(length * SECOND)}
-        rows.append(row(trace, f"{of}2{place}", request, name=name, **identity, **times))
+        rows.append(
+            row(trace, f"{of}2{place}", request, name=name, scope="otel_rollout", **identity, **times)
+        )
+        of_engine = {"scope": "vllm.tracing.otel", **times}  # it may trace its phases itself
+        rows.append(row(trace, f"{of}3{place}", request, name=name, **identity, **of_engine))
         start += length
     return rows
 

@@ -18,6 +18,7 @@ from vllm import LLM, SamplingParams, TokensPrompt
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
+from tests.vllm.tiny_model import OF_ENGINE
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=1, max_tokens=8, ignore_eos=True)
@@ -123,9 +124,7 @@ def main() -> None:
     """Run all cases."""
     llm = LLM(
         sys.argv[1],
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=512,
+        **OF_ENGINE,
         num_gpu_blocks_override=BLOCKS,
         disable_log_stats=False,
         enable_prefix_caching=False,

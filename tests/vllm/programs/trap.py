@@ -13,17 +13,12 @@ from vllm import LLM, SamplingParams, TokensPrompt
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr
+from tests.vllm.tiny_model import OF_ENGINE
 
 
 def main() -> None:
     """Construct the engine, and generate."""
-    llm = LLM(
-        sys.argv[1],
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=512,
-        otlp_traces_endpoint="http://127.0.0.1:9/v1/traces",
-    )
+    llm = LLM(sys.argv[1], otlp_traces_endpoint="http://127.0.0.1:9/v1/traces", **OF_ENGINE)
     print("constructed", flush=True)
     prompt = TokensPrompt(prompt_token_ids=[10, 11, 12])
     try:
