@@ -91,6 +91,24 @@ def test_failures_are_filtered(tmp_path: Path) -> None:
     assert "no rows" in run("list", "--from", path, "--step", 9).output
 
 
+@pytest.mark.parametrize("name", ["run-1", "first", "latest"])
+def test_a_run_is_named_by_its_id_or_its_experiment(tmp_path: Path, name: str) -> None:
+    """`--run` takes what `report --run` takes."""
+    path = tmp_path / "table"
+    identity = {"run_id": "run-1", "experiment": "first"}
+    written(
+        path, [root("1", **identity, start_ns=2), root("2", run_id="run-2", experiment="second", start_ns=1)]
+    )
+    listed = json.loads(run("list", "--from", path, "--run", name, "--format", "json").stdout)
+    assert [each["run_id"] for each in listed] == ["run-1"]
+    assert [len(rows(run(each, "--from", path, "--run", name).output)) for each in ("groups", "steps")] == [
+        1,
+        1,
+    ]
+    refused = run("list", "--from", path, "--run", "run-9", code=2)
+    assert "There is no run 'run-9'." in refused.output
+
+
 def test_groups_and_steps_are_listed(table: Path) -> None:
     """Each with its mean reward."""
     assert len(rows(run("groups", "--from", table, "--step", 1).output)) == 2
