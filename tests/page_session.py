@@ -28,9 +28,9 @@ class Block(NamedTuple):
     output: str
 
 
-def blocks_of(page: Path) -> list[Block]:
-    """Return the blocks of a page, each with the output that the page shows for it."""
-    found = _BLOCK.findall(page.read_text())
+def blocks_of(page: str) -> list[Block]:
+    """Return the blocks of a page's text, each with the output that the page shows for it."""
+    found = _BLOCK.findall(page)
     following = [*found[1:], ("", "")]
     return [
         Block(language, text, after[1] if after[0] == "text" else "")

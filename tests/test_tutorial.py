@@ -36,7 +36,7 @@ def test_tutorial_leads_to_the_cause(tmp_path: Path) -> None:
     """Every command prints the lines that the page shows below it; the browser shows a trajectory."""
     shell = reader(tmp_path)
     compared = 0
-    for block in blocks_of(PAGE):
+    for block in blocks_of(PAGE.read_text()):
         if block.language == "python":
             (tmp_path / PROGRAM).write_text(block.text)
         elif block.text == VIEW:
