@@ -56,6 +56,15 @@ FromOption = Annotated[
 StepOption = Annotated[str | None, typer.Option("--step", help="Steps.", metavar="NUMBERS")]
 SampleOption = Annotated[str | None, typer.Option("--sample", help="One dataset row.")]
 RewardOption = Annotated[str | None, typer.Option("--reward", help="Reward.", metavar="NUMBERS")]
+MismatchOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Largest difference of the sampler's and the trainer's log probability.", metavar="NUMBERS"
+    ),
+]
+QueueOption = Annotated[
+    str | None, typer.Option(help="Seconds in an inference engine's queue.", metavar="NUMBERS")
+]
 RunOption = Annotated[str | None, typer.Option("--run", help="A run's id or experiment, or `latest`.")]
 ValidationOption = Annotated[
     bool | None, typer.Option("--validation/--training", help="Only of validation, or only of training.")
@@ -95,17 +104,8 @@ def list_(
         bool, typer.Option("--filtered", help="Not trained on: the loss left them out.")
     ] = False,
     lag: Annotated[str | None, typer.Option(help="Policy lag, in versions.", metavar="NUMBERS")] = None,
-    mismatch: Annotated[
-        str | None,
-        typer.Option(
-            help="Largest difference of the sampler's and the trainer's log probability.",
-            metavar="NUMBERS",
-        ),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(help="Seconds in an inference engine's queue.", metavar="NUMBERS"),
-    ] = None,
+    mismatch: MismatchOption = None,
+    queue: QueueOption = None,
     is_broken: Annotated[
         bool,
         typer.Option("--broken-prefix", help="With a turn whose tokens are not the next prompt's beginning."),
