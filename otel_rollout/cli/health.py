@@ -45,8 +45,8 @@ def health(
 ) -> None:
     """Check whether a run is to be trusted: rewards, replies, tools, siblings, contexts, weights, processes.
 
-    Each check is healthy, unhealthy, or unobserved: what was not recorded cannot be healthy. The exit status
-    is 1 if a check is unhealthy, else 0.
+    Each check is healthy, unhealthy, or unobserved: what was not recorded
+    cannot be healthy. The exit status is 1 if a check is unhealthy, else 0.
     """
     if html and json:
         raise typer.BadParameter("--html and --json exclude each other.")

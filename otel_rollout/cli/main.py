@@ -31,6 +31,7 @@ from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
 from otel_rollout.cli import timeline as timeline_commands
 from otel_rollout.cli import view as view_commands
+from otel_rollout.cli.examples import epilog
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
 
@@ -53,7 +54,7 @@ class _Commands(typer.Typer):
             sys.exit(2)
 
 
-app = _Commands(help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True)
+app = _Commands(help="See every trajectory of an agentic-RL rollout.", epilog=epilog(), no_args_is_help=True)
 
 
 def _check_exporters(to: str | None) -> str | None:
@@ -85,19 +86,19 @@ SpoolOption = Annotated[
 ]
 
 
-app.command()(demo)
-app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.show)
-app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.compare)
-app.command("list")(table_commands.list_)
-app.command()(table_commands.groups)
-app.command(context_settings=show_commands.CONTEXT_SETTINGS)(group_commands.group)
-app.command()(table_commands.steps)
-app.command()(table_commands.query)
-app.command()(view_commands.view)
-app.command()(report_commands.report)
-app.command()(timeline_commands.timeline)
-app.command()(health_commands.health)
-app.command("import")(importing.import_)
+app.command(epilog=epilog("demo"))(demo)
+app.command(epilog=epilog("show"), context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.show)
+app.command(epilog=epilog("compare"), context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.compare)
+app.command("list", epilog=epilog("list"))(table_commands.list_)
+app.command(epilog=epilog("groups"))(table_commands.groups)
+app.command(epilog=epilog("group"), context_settings=show_commands.CONTEXT_SETTINGS)(group_commands.group)
+app.command(epilog=epilog("steps"))(table_commands.steps)
+app.command(epilog=epilog("query"))(table_commands.query)
+app.command(epilog=epilog("view"))(view_commands.view)
+app.command(epilog=epilog("report"))(report_commands.report)
+app.command(epilog=epilog("timeline"))(timeline_commands.timeline)
+app.command(epilog=epilog("health"))(health_commands.health)
+app.command("import", epilog=epilog("import"))(importing.import_)
 app.add_typer(maintenance.app, name="table")
 
 
@@ -121,7 +122,7 @@ def main(
             typer.echo(sentence, err=True)
 
 
-@app.command()
+@app.command(epilog=epilog("status"))
 def status(
     spool: SpoolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -169,7 +170,7 @@ def _log_to_stderr() -> None:
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[_LogHandler()])
 
 
-@app.command()
+@app.command(epilog=epilog("forward"))
 def forward(
     spool: SpoolOption = None,
     to: ToOption = None,
@@ -227,7 +228,7 @@ def _run_service(directory: Path, configured: settings.Settings, to: str | None)
         typer.echo(f"{report.directory}: {report.summary()}")
 
 
-@app.command()
+@app.command(epilog=epilog("replay"))
 def replay(
     paths: Annotated[
         list[Path],
@@ -293,7 +294,7 @@ def _print_replayed(report: Report) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=epilog("doctor"))
 def doctor(
     address: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from otel_rollout.cli.examples import epilog
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
 
@@ -28,7 +29,7 @@ _BYTES: Final = {
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b)", re.IGNORECASE)
 _COLUMNS: Final = ("run_id", "first_step", "last_step", "steps", "trajectories", "spans", "newest", "size")
 
-app = typer.Typer(help="Keep a rollout table small.", no_args_is_help=True)
+app = typer.Typer(help="Keep a rollout table small.", epilog=epilog("table"), no_args_is_help=True)
 
 UriArgument = Annotated[
     str | None,
@@ -48,7 +49,7 @@ RetentionOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=epilog("table compact"))
 def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None:
     """Merge small files, sorted by run and step; remove files and log entries that nobody needs.
 
@@ -65,7 +66,7 @@ def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None
     )
 
 
-@app.command()
+@app.command(epilog=epilog("table prune"))
 def prune(
     uri: UriArgument = None,
     older_than: Annotated[
@@ -84,8 +85,8 @@ def prune(
 ) -> None:
     """Remove whole training steps: by age, by run, or until the rest is small enough.
 
-    Without `--yes` nothing is removed. Removed rows stay on disk for the retention, and then go with the next
-    `prune` or `compact`.
+    Without `--yes` nothing is removed. Removed rows stay on disk for the
+    retention, and then go with the next `prune` or `compact`.
     """
     with errors_reported():
         from otel_rollout.table import pruning

@@ -44,7 +44,6 @@ _ORDER: Final = {
 }
 _DIGITS: Final = 8
 """Digits of a trace id in a table."""
-_NUMBERS: Final = "A number, a range 1-3, a comparison '<0.1', or several with commas."
 
 FromOption = Annotated[
     str | None,
@@ -54,15 +53,24 @@ FromOption = Annotated[
         "Lines. \\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]",
     ),
 ]
-StepOption = Annotated[str | None, typer.Option("--step", help=f"Steps. {_NUMBERS}", metavar="NUMBERS")]
+StepOption = Annotated[str | None, typer.Option("--step", help="Steps.", metavar="NUMBERS")]
 SampleOption = Annotated[str | None, typer.Option("--sample", help="One dataset row.")]
-RewardOption = Annotated[str | None, typer.Option("--reward", help=f"Reward. {_NUMBERS}", metavar="NUMBERS")]
-RunOption = Annotated[str | None, typer.Option("--run", help="A run's id, or `latest`.")]
+RewardOption = Annotated[str | None, typer.Option("--reward", help="Reward.", metavar="NUMBERS")]
+MismatchOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Largest difference of the sampler's and the trainer's log probability.", metavar="NUMBERS"
+    ),
+]
+QueueOption = Annotated[
+    str | None, typer.Option(help="Seconds in an inference engine's queue.", metavar="NUMBERS")
+]
+RunOption = Annotated[str | None, typer.Option("--run", help="A run's id or experiment, or `latest`.")]
 ValidationOption = Annotated[
     bool | None, typer.Option("--validation/--training", help="Only of validation, or only of training.")
 ]
 WhereOption = Annotated[
-    str | None, typer.Option("--where", help="A SQL condition on the view's columns.", metavar="EXPRESSION")
+    str | None, typer.Option("--where", help="A SQL condition on the view's columns.", metavar="SQL")
 ]
 SortOption = Annotated[
     str | None, typer.Option("--sort", help="A column; -COLUMN is descending. Several with commas.")
@@ -70,7 +78,10 @@ SortOption = Annotated[
 LimitOption = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=0, help=f"Maximum rows; 0 for all. \\[default: {_PAGE} of a table, else all]"
+        "--limit",
+        min=0,
+        metavar="ROWS",
+        help=f"Maximum rows; 0 for all. \\[default: {_PAGE} of a table, else all]",
     ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help=", ".join(FORMATS) + ".")]
@@ -84,28 +95,17 @@ def list_(
     step: StepOption = None,
     sample: SampleOption = None,
     reward: RewardOption = None,
-    turns: Annotated[str | None, typer.Option(help=f"Model calls. {_NUMBERS}", metavar="NUMBERS")] = None,
-    seconds: Annotated[str | None, typer.Option(help=f"Duration. {_NUMBERS}", metavar="NUMBERS")] = None,
+    turns: Annotated[str | None, typer.Option(help="Model calls.", metavar="NUMBERS")] = None,
+    seconds: Annotated[str | None, typer.Option(help="Duration.", metavar="NUMBERS")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Ended with an error.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Not ended yet.")] = False,
     tool_error: Annotated[bool, typer.Option("--tool-error", help="With a failed tool call.")] = False,
     filtered: Annotated[
         bool, typer.Option("--filtered", help="Not trained on: the loss left them out.")
     ] = False,
-    lag: Annotated[
-        str | None, typer.Option(help=f"Policy lag, in versions. {_NUMBERS}", metavar="NUMBERS")
-    ] = None,
-    mismatch: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Largest difference of the sampler's and the trainer's log probability. {_NUMBERS}",
-            metavar="NUMBERS",
-        ),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(help=f"Seconds in an inference engine's queue. {_NUMBERS}", metavar="NUMBERS"),
-    ] = None,
+    lag: Annotated[str | None, typer.Option(help="Policy lag, in versions.", metavar="NUMBERS")] = None,
+    mismatch: MismatchOption = None,
+    queue: QueueOption = None,
     is_broken: Annotated[
         bool,
         typer.Option("--broken-prefix", help="With a turn whose tokens are not the next prompt's beginning."),
@@ -118,7 +118,10 @@ def list_(
     format_: FormatOption = "table",
     output: OutputOption = None,
 ) -> None:
-    """List trajectories: filter, sort, and write them as CSV, JSON or Parquet."""
+    """List trajectories: filter, sort, and write them as CSV, JSON or Parquet.
+
+    NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas.
+    """
     numbers = {
         "step": step, "reward": reward, "turns": turns, "seconds": seconds, "lag": lag, "mismatch": mismatch,
         "queue_seconds": queue,
@@ -135,9 +138,7 @@ def groups(
     from_: FromOption = None,
     step: StepOption = None,
     sample: SampleOption = None,
-    reward: Annotated[
-        str | None, typer.Option("--reward", help=f"Mean reward. {_NUMBERS}", metavar="NUMBERS")
-    ] = None,
+    reward: Annotated[str | None, typer.Option("--reward", help="Mean reward.", metavar="NUMBERS")] = None,
     validation: ValidationOption = None,
     run: RunOption = None,
     where: WhereOption = None,
@@ -146,7 +147,10 @@ def groups(
     format_: FormatOption = "table",
     output: OutputOption = None,
 ) -> None:
-    """List groups with the mean, least and greatest reward and its spread."""
+    """List groups with the mean, least and greatest reward and its spread.
+
+    NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas.
+    """
     numbers = {"step": step, "reward_mean": reward}
     equal = {"sample_index": sample, "validate": validation}
     _show_view("groups", from_, numbers, equal, [], run, where, sort, limit, format_, output)
@@ -163,7 +167,10 @@ def steps(
     format_: FormatOption = "table",
     output: OutputOption = None,
 ) -> None:
-    """List steps with mean reward, failures, tool calls and tokens."""
+    """List steps with mean reward, failures, tool calls and tokens.
+
+    NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas.
+    """
     equal = {"validate": validation}
     _show_view("steps", from_, {"step": step}, equal, [], run, where, sort, limit, format_, output)
 
@@ -203,6 +210,7 @@ def _show_view(
     """Show the rows of a view that the options describe."""
     with errors_reported():
         chosen = _format(format_, output)
+        from otel_rollout.analysis.run_choice import run_of
         from otel_rollout.cli.sources import as_table
         from otel_rollout.table import filters
         from otel_rollout.table.query import Engine
@@ -220,7 +228,7 @@ def _show_view(
         with as_table(from_) as (store, location):
             engine = Engine(store.open(), keep=source != view)
             if run is not None:
-                described.append(filters.equals("run_id", _run_id(engine, run)))
+                described.append(run_of(engine, run).condition)
             order = _ORDER[view]
             if sort is not None:
                 known = engine.columns_of(source)
@@ -253,17 +261,6 @@ def _source_of(view: str, named: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         beside = _BESIDE_ENGINE if source == view else columns
         source, columns = engine_time.joined_to(source), (*beside, *engine_time.COLUMNS)
     return source, columns
-
-
-def _run_id(engine: Any, run: str) -> str | None:
-    """Return the id of the named run; of the one that began last for ``latest``."""
-    if run != "latest":
-        return run
-    newest = engine.run(
-        "SELECT run_id FROM recorded_spans WHERE is_root AND validate IS NOT NULL "
-        "ORDER BY start_ns DESC LIMIT 1"
-    )
-    return newest["run_id"][0].as_py() if newest.num_rows else None
 
 
 def _show(

@@ -19,6 +19,7 @@ from otel_rollout.base.printable import in_one_line, printable
 
 if TYPE_CHECKING:
     from arro3.core import Table as ArrowTable
+    from rich.table import Table
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: Final = get_args(Format)
@@ -37,25 +38,43 @@ _STATES: Final = {"error": "bold red", "running": "yellow"}
 
 
 def print_table(rows: Sequence[dict[str, Any]], columns: Sequence[str], notes: Iterable[str]) -> None:
-    """Print rows as a table, with notes below."""
+    """Print rows as a table, with notes below.
+
+    On a terminal that is narrower than the table, headings break after underscores.
+    """
     from rich.console import Console
     from rich.measure import Measurement
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
-    table = Table()
-    for name in columns:
-        is_number = any(isinstance(row[name], _NUMBERS) for row in rows)
-        table.add_column(Text(in_one_line(name)), justify="right" if is_number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(text := _cell(name, row[name]), _STATES.get(text, "")) for name in columns))
     # Like the list of `show`: a name that is cut or wrapped cannot be pasted.
     unbounded = console.options.update_width(_NO_LIMIT)
-    console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
+    table = _table(rows, columns)
+    width = Measurement.get(console, unbounded, table).maximum
+    if console.is_terminal and width > console.width:
+        table = _table(rows, columns, heading=lambda name: name.replace("_", "_\n"))
+        width = Measurement.get(console, unbounded, table).maximum
+    console.width = max(console.width, width)
     console.print(table)
     for note in notes:
         console.print(Text(printable(note)), soft_wrap=True)
+
+
+def _table(
+    rows: Sequence[dict[str, Any]], columns: Sequence[str], heading: Callable[[str], str] = str
+) -> Table:
+    """Return rows as a table that wraps nothing."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in columns:
+        is_number = any(isinstance(row[name], _NUMBERS) for row in rows)
+        head = Text(heading(in_one_line(name)))
+        table.add_column(head, justify="right" if is_number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(text := _cell(name, row[name]), _STATES.get(text, "")) for name in columns))
+    return table
 
 
 def write(rows: ArrowTable, format_: Format, output: Path | None) -> None:

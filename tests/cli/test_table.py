@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -15,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from otel_rollout.base import semconv
 from otel_rollout.cli import app
-from tests.cli.command import ON_A_TERMINAL
+from tests.cli.command import COMMAND, ON_A_TERMINAL
 from tests.table.generated_table import Shape
 from tests.table.tables import generated, root, row, score, written
 from tests.viewer.test_conversation import line
@@ -70,6 +74,31 @@ def test_list_prints_a_page(table: Path) -> None:
     assert len(rows(run("list", "--from", table, "--limit", 0).output)) == 160
 
 
+def test_headings_break_on_a_terminal_that_is_too_narrow(table: Path) -> None:
+    """The groups fit into 120 columns; in a pipe, and where there is room, a heading is one line."""
+    for columns, heading in ((120, "reward_"), (200, "reward_mean")):
+        shown = on_a_terminal("groups", "--from", table, "--limit", 2, columns=columns)
+        assert heading in shown.split("│", 1)[0].replace("┃", " ").split()
+        assert max(map(len, shown.splitlines()[:5])) <= columns
+    assert "reward_mean" in run("groups", "--from", table, "--limit", 2).output
+
+
+def on_a_terminal(*arguments: object, columns: int) -> str:
+    """Return what the command prints on a terminal of so many columns."""
+    master, slave = pty.openpty()
+    command = [*COMMAND, *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=slave, stderr=slave, env=environment, close_fds=True) as process:
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while read := os.read(master, 1 << 16):
+                shown += read
+        assert process.wait(60) == 0
+    os.close(master)
+    return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).replace("\r", "")
+
+
 def test_failures_are_filtered(tmp_path: Path) -> None:
     """By the trajectory's end and by its tools' errors; the error's class is shown."""
     path = tmp_path / "table"
@@ -89,6 +118,24 @@ def test_failures_are_filtered(tmp_path: Path) -> None:
         "1/7/1"
     ]
     assert "no rows" in run("list", "--from", path, "--step", 9).output
+
+
+@pytest.mark.parametrize("name", ["run-1", "first", "latest"])
+def test_a_run_is_named_by_its_id_or_its_experiment(tmp_path: Path, name: str) -> None:
+    """`--run` takes what `report --run` takes."""
+    path = tmp_path / "table"
+    identity = {"run_id": "run-1", "experiment": "first"}
+    written(
+        path, [root("1", **identity, start_ns=2), root("2", run_id="run-2", experiment="second", start_ns=1)]
+    )
+    listed = json.loads(run("list", "--from", path, "--run", name, "--format", "json").stdout)
+    assert [each["run_id"] for each in listed] == ["run-1"]
+    assert [len(rows(run(each, "--from", path, "--run", name).output)) for each in ("groups", "steps")] == [
+        1,
+        1,
+    ]
+    refused = run("list", "--from", path, "--run", "run-9", code=2)
+    assert "There is no run 'run-9'." in refused.output
 
 
 def test_groups_and_steps_are_listed(table: Path) -> None:

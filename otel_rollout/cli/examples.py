@@ -1,0 +1,113 @@
+"""Examples that the help of the commands ends with."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+_OF_ALL: Final = ""
+"""Key of the examples of ``otel-rollout --help``."""
+EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    _OF_ALL: (
+        ("report --compare 40..60", "what changed"),
+        ("list --step 60 --sort reward --limit 10", "the worst replies"),
+        ("show 60/7/3", "one, turn by turn"),
+    ),
+    "demo": (
+        ("demo", "into mlflow.db and ./rollouts"),
+        ("demo --backend otlp --steps 1", "one step, to a Collector"),
+    ),
+    "show": (
+        ("show", "list the newest run"),
+        ("show 12/7/3", "step/sample/rollout"),
+        ("show 12/7/3 --html trajectory.html", "the same as a page"),
+    ),
+    "compare": (
+        ("compare 12/7/3 12/7/0", "two siblings"),
+        ("compare 12/7/3 12/7/0 --html two.html", "the same as a page"),
+    ),
+    "list": (
+        ("list --step 1-5 --reward '<0.1'", "by step and reward"),
+        ("list --tool-error --sort -tokens_out", "failed tools"),
+        ("list --failed --format csv -o failed.csv", "as a file"),
+    ),
+    "groups": (
+        ("groups --sort -reward_spread --limit 5", "the widest spread"),
+        ("groups --step 12 --where 'tool_errors > 0'", "by columns"),
+    ),
+    "group": (
+        ("group 12/7", "step 12, sample 7"),
+        ("group 12/7 --html group.html", "the same as a page"),
+    ),
+    "steps": (
+        ("steps --run latest", "of the run that began last"),
+        ("steps --validation --format json", "for a program"),
+    ),
+    "query": (
+        ("query 'SELECT tool_name, count(*) FROM tool_calls GROUP BY 1'", ""),
+        ("query 'SELECT * FROM turns' --format parquet -o turns.parquet", ""),
+    ),
+    "view": (
+        ("view", "the newest run"),
+        ("view --from s3://bucket/rollouts --open", "of a table"),
+    ),
+    "report": (
+        ("report", "the newest run, a row per step"),
+        ("report --compare 30-40..50-60", "what changed between ranges"),
+        ("report --compare first-try", "what changed since another run"),
+    ),
+    "timeline": (
+        ("timeline", "the slowest step"),
+        ("timeline --step 12 --html step.html", "a page with lanes"),
+        ("timeline --step 12 --perfetto step.json.gz", "for Perfetto"),
+    ),
+    "health": (
+        ("health", "the newest run"),
+        ("health --json", "for a program; status 1: unhealthy"),
+    ),
+    "import": (
+        ("import /tmp/otel-rollout-1000 --to delta", "a spool"),
+        ("import mlflow --to delta", "traces in MLflow"),
+    ),
+    "table compact": (
+        ("table compact", ""),
+        ("table compact s3://bucket/rollouts --retention 48h", ""),
+    ),
+    "table prune": (
+        ("table prune --older-than 30d", "show what would go"),
+        ("table prune --max-size 100GB --yes", "remove the oldest steps"),
+    ),
+    "table": (("table prune --older-than 30d", "show what would go"),),
+    "status": (
+        ("status", "the latest run of this machine"),
+        ("status --watch", "until Ctrl-C"),
+        ("status --all --json", "every run, for a program"),
+    ),
+    "forward": (
+        ("forward", "what is pending"),
+        ("forward --to mlflow --spool ./copied-spool", "a copied spool"),
+        ("forward --watch", "as a service"),
+    ),
+    "replay": (
+        ("replay ./archive --to weave", "to another target"),
+        ("replay rejected.mlflow.jsonl --to mlflow", "once more"),
+    ),
+    "doctor": (
+        ("doctor", "this machine"),
+        ("doctor --ray", "and every node of its Ray cluster"),
+    ),
+}
+"""Command → its examples: arguments, and what they do."""
+
+
+def epilog(command: str = _OF_ALL) -> str:
+    """Return the end of a command's help: its examples, one a line."""
+    lines = [(f"otel-rollout {arguments}", purpose) for arguments, purpose in EXAMPLES[command]]
+    width = max(len(line) for line, _ in lines)
+    printed = (f"{line.ljust(width)}  {purpose}".rstrip() for line, purpose in lines)
+    return "\n".join(["", "Examples:", *(f"  {line}" for line in printed)])
+
+
+def arguments(command: str) -> list[list[str]]:
+    """Return the arguments of a command's examples, as a shell splits them."""
+    return [shlex.split(text) for text, _ in EXAMPLES[command]]

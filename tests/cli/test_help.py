@@ -1,0 +1,73 @@
+"""The help of every command ends with examples, which parse and fit into a terminal."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from otel_rollout.cli import app
+from otel_rollout.cli.examples import EXAMPLES, arguments, epilog
+
+TERMINAL = 80
+PADDED = TERMINAL - 2
+"""Columns of a line of text in a help of 80 columns."""
+ROOT = typer.main.get_command(app)
+
+
+def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a command and those below it, each with what is typed after ``otel-rollout``."""
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from commands(child, f"{path} {name}".strip())
+
+
+COMMANDS = dict(commands(ROOT))
+
+
+def parsed(words: list[str]) -> str:
+    """Parse arguments without running their command; return the command's path."""
+    path = ""
+    while hasattr(COMMANDS[path], "commands"):
+        word, *words = words
+        path = f"{path} {word}".strip()
+    with COMMANDS[path].make_context(path, words):
+        return path
+
+
+def test_every_command_has_examples() -> None:
+    """No command is without, and no example is of a command that is gone."""
+    assert set(EXAMPLES) == set(COMMANDS)
+    assert all(1 <= len(examples) <= 3 for examples in EXAMPLES.values())
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_help_shows_each_example_on_one_line_of_a_terminal(path: str) -> None:
+    """The help of 80 columns has every example as it is written, and cuts no name."""
+    ran = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": str(TERMINAL)})
+    assert ran.exit_code == 0
+    printed = [line.rstrip() for line in ran.output.splitlines()]
+    for line in epilog(path).splitlines():
+        assert f" {line}".rstrip() in printed
+    assert max(map(len, printed)) <= TERMINAL
+    names = [option for parameter in COMMANDS[path].params for option in getattr(parameter, "opts", ())]
+    assert [name for name in names if name.startswith("--") and f"{name} " not in ran.output] == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_examples_parse(path: str) -> None:
+    """The command's parser takes its examples; those of several commands are of existing ones."""
+    for words in arguments(path):
+        assert parsed(words) == path or path in ("", "table")
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_paragraphs_of_a_help_break_where_the_terminal_does(path: str) -> None:
+    """A paragraph is one line, or lines that 80 columns hold: others would break twice."""
+    for paragraph in inspect.cleandoc(COMMANDS[path].help or "").split("\n\n"):
+        lines = paragraph.splitlines()
+        assert len(lines) == 1 or max(map(len, lines)) <= PADDED

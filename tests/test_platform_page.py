@@ -1,0 +1,77 @@
+"""docs/platform.md: its limits are those of the code, its figures those of the pages that they are from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.account import metrics
+from otel_rollout.settings import Settings
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "platform.md").read_text()
+UNITS = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+HALF_OF_THE_DISK = "half of the free space"
+METRIC = "otel_rollout."
+
+
+def rows(section: str) -> list[list[str]]:
+    """Return the cells of the first table of a section, without its head."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def number(text: str) -> float:
+    """Return a quantity such as ``4 MiB`` as a number."""
+    found = re.fullmatch(r"([\d,.]+)(?: (\w+))?", text)
+    assert found, text
+    return float(found[1].replace(",", "")) * UNITS[found[2] or ""]
+
+
+def in_code(name: str) -> float:
+    """Return a setting's default by its variable, or a constant by its module and name."""
+    setting = next((each for each in fields(Settings) if each.metadata.get("variable") == name), None)
+    if setting is not None:
+        default: float = setting.default
+        return default
+    module, _, constant = name.rpartition(".")
+    value: float = getattr(import_module(f"otel_rollout.{module}"), constant)
+    return value
+
+
+@pytest.mark.parametrize("row", rows("Limits"), ids=lambda row: row[0])
+def test_limit_is_the_codes(row: list[str]) -> None:
+    """The table names each bound as the code has it."""
+    _, bound, name, consequence = row
+    value = in_code(name.strip("`"))
+    assert value == (0 if bound == HALF_OF_THE_DISK else number(bound))
+    assert consequence
+
+
+@pytest.mark.parametrize("row", rows("Sizing"), ids=lambda row: row[0])
+def test_figure_is_that_of_its_source(row: list[str]) -> None:
+    """A figure stands in the page that the row names, as a number of its own."""
+    _, figures, source = row
+    found = re.fullmatch(r"\[.*\]\(([\w-]+\.md)(#[\w-]+)?\)", source)
+    assert found, source
+    text = (DOCS / found[1]).read_text()
+    for figure in re.findall(r"\d[\d,.]*\d|\d", figures):
+        assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", text), figure
+
+
+def test_alerts_name_metrics_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every metric of the page is offered, and every offered one is on the page."""
+    offered: list[str] = []
+
+    class Meter:
+        def create_observable_counter(self, name: str, *described: object) -> None:
+            offered.append(name)
+
+    monkeypatch.setattr(metrics.metrics, "get_meter", lambda *_: Meter())
+    metrics.offer(lambda: None, dict)
+    assert set(re.findall(rf"`({re.escape(METRIC)}\w+)`", PAGE)) == set(offered)
