@@ -44,7 +44,7 @@ DIST := .venv-dist
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
 OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
-BUILT_FOR_TESTS = tailing-collector browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
+BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
@@ -55,8 +55,8 @@ RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/te
 ELSEWHERE := tests/package tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
 	tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \
-	bench-verl collector tailing-collector dist clean $(TESTS) $(OTHER_TESTS)
+.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server go-tools soak mutants \
+	bench bench-verl collector tailing-collector dist clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -186,7 +186,10 @@ $(NODE_AGENT): examples/agents/node/package-lock.json
 		npm ci --prefix $(dir $<) --no-audit --no-fund --loglevel error && touch $@)
 
 s3-server: $(VENV)/.dev
-	$(call part,a server that speaks S3,$(BIN)/python -m tests.delta.s3_server)
+	$(call part,a server that speaks S3,$(BIN)/python -m tests.go_tools versitygw)
+
+go-tools: $(VENV)/.dev
+	$(call part,what renders the manifests and checks the workflows,$(BIN)/python -m tests.go_tools kustomize actionlint)
 
 package: $(VENV)/.dev dist  # what dist made, as its users install it
 	$(call part,the package,$(call pytest,$(VENV)) tests/package)
