@@ -18,11 +18,13 @@ from tests import go_tools
 from tests.collector.support import (
     CONFIGURATIONS,
     ROOT,
+    Collector,
     get,
     run_python,
     running_collectors,
     training_environment,
 )
+from tests.waiting import wait_for
 
 BASE = CONFIGURATIONS
 OVERLAY = ROOT / "examples" / "kubernetes"
@@ -79,6 +81,11 @@ def test_collector_reads_the_files_of_its_config_map(kind: str, name: str) -> No
     assert data == {file: (CONFIGURATIONS / file).read_text() for file in files}
 
 
+def names(collector: Collector) -> set[str]:
+    """The names of a Collector's own metrics."""
+    return {name for name, _, _ in collector.own_metrics()}
+
+
 @pytest.mark.parametrize(("kind", "name"), COLLECTORS)
 def test_a_collector_runs_as_its_manifest_says(binary: Path, tmp_path: Path, kind: str, name: str) -> None:
     """With the manifest's arguments and variables, it starts and its probes answer."""
@@ -96,6 +103,7 @@ def test_a_collector_runs_as_its_manifest_says(binary: Path, tmp_path: Path, kin
         for probe in probes:
             assert probe["port"] == int(listens["COLLECTOR_HEALTH"].rpartition(":")[2])
             assert get(f"http://127.0.0.1:{collector.health}{probe['path']}") is not None
+        wait_for(lambda: "otelcol_exporter_queue_size" in names(collector), what="what a drain waits for")
     memory = variables.get("COLLECTOR_MEMORY_MIB", "512")
     quantity = container["resources"]["limits"]["memory"]
     assert quantity.endswith("Mi")
