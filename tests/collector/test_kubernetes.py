@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from otel_rollout.spool import layout
 from tests import go_tools
 from tests.collector.support import (
     CONFIGURATIONS,
@@ -24,6 +27,8 @@ from tests.collector.support import (
     running_collectors,
     training_environment,
 )
+from tests.forwarder.test_delivery import forwarder_pid
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 BASE = CONFIGURATIONS
@@ -182,6 +187,31 @@ def test_job_without_the_label_is_left_alone(tmp_path: Path) -> None:
     training.write_text(training.read_text().replace("otel-rollout/sidecar", "example.com/sidecar"))
     pod = pod_of(manifest("Job", "training", training.parent))["spec"]
     assert "initContainers" not in pod
+
+
+def test_the_sidecar_delivers_what_a_killed_worker_left(
+    tmp_path: Path, collector: Callable[..., Collector]
+) -> None:
+    """Its script, as it is: the spans of a worker that is gone arrive, and SIGTERM ends it with 0."""
+    (sidecar,) = pod_of(manifest("Job", "training", OVERLAY))["spec"]["initContainers"]
+    spool = tmp_path / "spool"
+    environment = training_environment(spool)
+    unreachable = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    at_once = {"OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "0"}
+    run_python("tests.programs.record_one_operation", environment | unreachable | at_once)
+    (node_dir,) = layout.node_directories(spool)
+    os.kill(wait_for(lambda: forwarder_pid(node_dir), what="the worker's forwarder"), signal.SIGKILL)
+
+    running = collector("local.yaml", "to-file.yaml")
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint, "PATH": path}
+    with subprocess.Popen([*sidecar["command"], *sidecar["args"]], env=environment) as process:
+        try:
+            wait_for(lambda: len(running.spans()) == 2, what="the worker's spans")
+            process.terminate()  # to the shell alone, as Kubernetes does
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe"])
