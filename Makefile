@@ -15,6 +15,9 @@ endef
 # $(call pytest,DIRECTORY) runs the tests with an environment. It ends what hangs.
 pytest = timeout --foreground --signal=ABRT --kill-after=1m 35m $(1)/bin/python -m pytest
 
+comma := ,
+space := $(subst ,, )
+
 # $(call in_pairs,TARGETS) makes two targets at a time: they wait more than they work.
 in_pairs = $(MAKE) --no-print-directory --jobs 2 --output-sync=line $(1)
 
@@ -44,7 +47,7 @@ DIST := .venv-dist
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
 OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
-BUILT_FOR_TESTS = tailing-collector browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
+BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
@@ -55,8 +58,8 @@ RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/te
 ELSEWHERE := tests/package tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
 	tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench \
-	bench-verl collector tailing-collector dist clean $(TESTS) $(OTHER_TESTS)
+.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server go-tools soak mutants \
+	bench bench-verl collector tailing-collector dist upgrade parts clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -110,10 +113,21 @@ bench-verl: $(VENV)/.dev $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## Of it, verl's 
 # The time of the last commit: the same source gives the same bytes.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 dist: $(DIST)/.ready  ## The source distribution and the wheel, checked, in dist/
+	$(DIST)/bin/cffconvert --validate
 	rm -rf dist
 	$(DIST)/bin/python -m build --no-isolation --outdir dist . > /dev/null
 	$(DIST)/bin/twine check --strict dist/*
 	$(DIST)/bin/check-wheel-contents dist/*.whl
+
+# What a nightly run tests. The other packages move only where the named ones need it.
+EXTRA ?= dev
+upgrade: $(VENV)/.tools  ## UPGRADE='mlflow==3.15.* ray' newer than the constraints of EXTRA=dev, verl-tests, foreign-tests
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --extra $(EXTRA) \
+		$(foreach package,$(UPGRADE),--upgrade-package '$(package)') \
+		--output-file constraints$(addprefix -,$(filter-out dev,$(EXTRA:-tests=))).txt pyproject.toml
+
+parts:  # of test-all, as JSON, for the workflows
+	@printf '["%s"]\n' '$(subst $(space),"$(comma)",$(strip $(OTHER_TESTS)))'
 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
@@ -121,8 +135,9 @@ collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, 
 tailing-collector: $(VENV)/.dev collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
 
-lint: $(VENV)/.dev
-	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports)
+lint: $(VENV)/.dev go-tools
+	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && \
+		$$($(BIN)/python -m tests.go_tools actionlint) -shellcheck= -pyflakes=)
 
 types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
@@ -186,7 +201,10 @@ $(NODE_AGENT): examples/agents/node/package-lock.json
 		npm ci --prefix $(dir $<) --no-audit --no-fund --loglevel error && touch $@)
 
 s3-server: $(VENV)/.dev
-	$(call part,a server that speaks S3,$(BIN)/python -m tests.delta.s3_server)
+	$(call part,a server that speaks S3,$(BIN)/python -m tests.go_tools versitygw)
+
+go-tools: $(VENV)/.dev
+	$(call part,what renders the manifests and checks the workflows,$(BIN)/python -m tests.go_tools kustomize actionlint)
 
 package: $(VENV)/.dev dist  # what dist made, as its users install it
 	$(call part,the package,$(call pytest,$(VENV)) tests/package)
@@ -240,7 +258,7 @@ $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect
 $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 $(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
-$(eval $(call environment,$(DIST),build check-wheel-contents hatch-fancy-pypi-readme hatchling mypy pyright twine))
+$(eval $(call environment,$(DIST),build cffconvert check-wheel-contents hatch-fancy-pypi-readme hatchling mypy pyright twine))
 
 # LiteLLM's proxy, and what it imports. Its extra "proxy" has more, some of it under a licence that is not open.
 $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \

@@ -92,8 +92,12 @@ class LedgerState:
         return sum(tally.done for tally in self.steps.get(exporter, {}).values())
 
 
-def read_ledger(node_dir: Path) -> LedgerState:
+def read_ledger(node_dir: Path, busy_timeout: float = _BUSY_TIMEOUT) -> LedgerState:
     """Read the ledger of a node directory; the state is empty while there is none.
+
+    Args:
+        node_dir: the node directory.
+        busy_timeout: seconds that SQLite waits for another process's lock.
 
     Raises:
         sqlite3.OperationalError: the file cannot be read at present, for example because it is locked.
@@ -108,7 +112,7 @@ def read_ledger(node_dir: Path) -> LedgerState:
         return dataclasses.replace(state, problem=f"the ledger cannot be read: {error}")
     if path.exists():
         try:
-            _read(path, state)
+            _read(path, state, busy_timeout)
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             if not path.exists():
                 return state
@@ -130,10 +134,12 @@ def check_files(node_dir: Path) -> None:
         check_absent_or_own(node_dir / (FILE + suffix))
 
 
-def connect(database: str | Path, uri: bool = False) -> sqlite3.Connection:
+def connect(
+    database: str | Path, uri: bool = False, busy_timeout: float = _BUSY_TIMEOUT
+) -> sqlite3.Connection:
     """Open a ledger's file; ``uri`` says that ``database`` is a URI."""
     # Not sqlite3.connect, which tracing libraries replace: these queries are none of the application's.
-    return sqlite3.Connection(database, timeout=_BUSY_TIMEOUT, uri=uri)
+    return sqlite3.Connection(database, timeout=busy_timeout, uri=uri)
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -142,9 +148,9 @@ def version_of(db: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _read(path: Path, state: LedgerState) -> None:
+def _read(path: Path, state: LedgerState, busy_timeout: float) -> None:
     uri = path.absolute().as_uri() + "?mode=rw"  # never creates a file, in case this one is being removed
-    with closing(connect(uri, uri=True)) as db:
+    with closing(connect(uri, uri=True, busy_timeout=busy_timeout)) as db:
         db.execute("BEGIN")  # one transaction reads all tables in one state
         if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:  # tables are being created
             return

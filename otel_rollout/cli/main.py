@@ -25,7 +25,7 @@ from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import group as group_commands
 from otel_rollout.cli import health as health_commands
-from otel_rollout.cli import importing, maintenance, report_output, runs
+from otel_rollout.cli import importing, maintenance, probe, report_output, runs
 from otel_rollout.cli import report as report_commands
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
@@ -131,11 +131,26 @@ def status(
     steps: Annotated[
         bool, typer.Option("--steps", help="Show counts per step too; reads all pending spans.")
     ] = False,
+    check: probe.CheckOption = False,
+    only: probe.OnlyOption = None,
+    max_age: probe.MaxAgeOption = probe.MAX_AGE,
+    max_pending: probe.MaxPendingOption = probe.MAX_PENDING,
+    min_free: probe.MinFreeOption = probe.MIN_FREE,
 ) -> None:
-    """Show how many spans this machine has recorded and delivered."""
+    """Show how many spans this machine has recorded and delivered.
+
+    With --check, answer a probe: every run of the spool is checked, and nothing is written.
+    """
     if watch and json:
         raise typer.BadParameter("--watch is for people; a program calls `status --json` again and again.")
     configured, _ = settings_reader.from_environment(os.environ)
+    if check:
+        if watch or json or steps:
+            raise typer.BadParameter("--check prints lines; --watch, --json and --steps do not go with it.")
+        probe.check(spool, configured, only, max_age, max_pending, min_free)
+        return
+    if only:
+        raise typer.BadParameter("--only goes with --check.")
 
     def reports() -> list[Report]:
         node_dirs = runs.node_directories(spool or configured.spool_dir)

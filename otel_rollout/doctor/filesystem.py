@@ -52,7 +52,7 @@ def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -
 
     type_ = file_system_of(existing.resolve(), mounts)
     state = "exists" if existing == directory else "can be created"
-    space = "unknown space" if free is None else _shown_size(free)
+    space = "unknown space" if free is None else shown_size(free)
     found = f"{shown} {state}: {space} free on {type_ or 'an unknown file system'}"
     make_room = "Free disk space: spans that do not fit are dropped."
     if free is not None and free < NO_SPACE:
@@ -130,5 +130,8 @@ def _try_recording(directory: Path) -> None:
             memory[:5] = b"spool"
 
 
-def _shown_size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+def shown_size(size: int) -> str:
+    """Return a number of bytes as text for a person."""
+    if size >= 1e9:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size} bytes"

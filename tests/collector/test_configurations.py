@@ -1,4 +1,4 @@
-"""Configurations and manifests are what their consumers take, as they are here."""
+"""Configurations are what a Collector takes, as they are here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import http.server
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,17 +14,9 @@ import threading
 from functools import partial
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
-import yaml
 
-from tests.collector.support import (
-    CONFIGURATIONS,
-    get,
-    run_python,
-    running_collectors,
-    training_environment,
-)
+from tests.collector.support import CONFIGURATIONS
 
 REQUIRED = {
     "GATEWAY_ENDPOINT": "http://127.0.0.1:1",
@@ -52,8 +43,8 @@ COMBINATIONS = [
     "gateway gateway-tls to-otlp",
     "gateway sampling gateway-tls to-mlflow to-mlflow-split to-weave to-otlp to-kafka to-file",
 ]
-CHECKED_ELSEWHERE = {"base", "builder", "agent-tail"}
-"""In every combination; not a configuration; with the receiver that it needs, in test_tail.py."""
+CHECKED_ELSEWHERE = {"base", "builder", "kustomization", "agent-tail"}
+"""In every combination; no configurations; with the receiver that it needs, in test_tail.py."""
 
 
 @pytest.fixture
@@ -85,7 +76,7 @@ def test_every_configuration_is_among_those_and_says_who_it_is_for():
     """None is forgotten; each begins with a comment that names all of its variables."""
     names = {path.stem for path in CONFIGURATIONS.glob("*.yaml")}
     assert names == {name for combination in COMBINATIONS for name in combination.split()} | CHECKED_ELSEWHERE
-    for name in names - {"builder"}:
+    for name in names - {"builder", "kustomization"}:
         text = (CONFIGURATIONS / f"{name}.yaml").read_text()
         head = text[: text.index("\n\n")]
         assert all(line.startswith("#") for line in head.splitlines())
@@ -103,89 +94,6 @@ def test_a_missing_required_variable_is_noticed_when_it_validates(binary):
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode != 0
     assert "endpoint" in ran.stderr
-
-
-@pytest.mark.parametrize("path", sorted((CONFIGURATIONS / "kubernetes").glob("*.yaml")), ids=lambda p: p.stem)
-def test_kubernetes_takes_the_manifests(path):
-    """They fit the API's own schema, strictly: no field that it does not know."""
-    for manifest in yaml.safe_load_all(path.read_text()):
-        kubernetes_validate.validate(manifest, "1.33", strict=True)
-
-
-KUBERNETES = {path.stem: path for path in (CONFIGURATIONS / "kubernetes").glob("*.yaml")}
-
-
-def manifests(name: str, kind: str) -> list[dict]:
-    """The manifests of a kind in one of the files."""
-    return [one for one in yaml.safe_load_all(KUBERNETES[name].read_text()) if one["kind"] == kind]
-
-
-@pytest.mark.parametrize(("name", "kind"), [("agent-daemonset", "DaemonSet"), ("gateway", "Deployment")])
-def test_a_collector_runs_as_its_manifest_says(binary, tmp_path, name, kind):
-    """With the manifest's arguments and variables, it starts and its probes answer."""
-    ([container],) = [m["spec"]["template"]["spec"]["containers"] for m in manifests(name, kind)]
-    variables = {one["name"]: one["value"] for one in container["env"]}
-    reachable = {port["containerPort"] for port in container["ports"]} | {13133}
-    listens = {name: value for name, value in variables.items() if value.startswith("0.0.0.0:")}
-    assert {int(value.rpartition(":")[2]) for value in listens.values()} == reachable
-    arguments = [one.replace("/etc/otelcol/", "") for one in container["args"]]
-    files = [one.removeprefix("--config=") for one in arguments]
-    assert files[0] == "base.yaml"
-    variables = {name: value for name, value in variables.items() if name not in listens}
-    with running_collectors(binary, tmp_path) as start:
-        collector = start(*files[1:], **variables)
-        probes = [container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]]
-        for probe in probes:
-            assert probe["port"] == int(listens["COLLECTOR_HEALTH"].rpartition(":")[2])
-            assert get(f"http://127.0.0.1:{collector.health}{probe['path']}") is not None
-    memory = variables.get("COLLECTOR_MEMORY_MIB", "512")
-    quantity = container["resources"]["limits"]["memory"]
-    assert quantity.endswith("Mi")
-    assert int(quantity.removesuffix("Mi")) > int(memory)
-
-
-def test_agents_reach_the_gateways_service():
-    """Agents send to a port of the Service, which is a port of the gateway's pods."""
-    (service,), (gateway,) = manifests("gateway", "Service"), manifests("gateway", "Deployment")
-    (agent,) = manifests("agent-daemonset", "DaemonSet")
-    template = gateway["spec"]["template"]
-    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
-    assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
-    variables = {one["name"]: one for one in agent["spec"]["template"]["spec"]["containers"][0]["env"]}
-    addresses = {f"http://{service['metadata']['name']}:{port['port']}" for port in service["spec"]["ports"]}
-    assert variables["GATEWAY_ENDPOINT"]["value"] in addresses
-    claims = {one["metadata"]["name"] for one in manifests("gateway", "PersistentVolumeClaim")}
-    mounted = [volume.get("persistentVolumeClaim", {}) for volume in template["spec"]["volumes"]]
-    assert {claim["claimName"] for claim in mounted if claim} == claims
-
-
-def test_the_sidecars_probe_fails_only_where_the_spool_cannot_be_read(tmp_path):
-    """Its command, as it is: well before anything is recorded and after.
-
-    Not well without a spool.
-    """
-    (pod,) = manifests("worker-with-forwarder", "Pod")
-    (sidecar,) = pod["spec"]["initContainers"]
-    shell, option, script = sidecar["livenessProbe"]["exec"]["command"]
-    (mount,) = sidecar["volumeMounts"]
-    spool = tmp_path / "spool"
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-
-    def probe() -> int:
-        command = [shell, option, script.replace(mount["mountPath"], str(spool))]
-        return subprocess.run(command, env={**os.environ, "PATH": path}, timeout=60, check=False).returncode
-
-    assert probe() != 0
-    spool.mkdir()
-    assert probe() == 0
-    environment = training_environment(spool) | {"OTEL_TRACES_EXPORTER": "spool"}
-    run_python("tests.programs.record_one_operation", environment)
-    assert [*spool.iterdir()]
-    assert probe() == 0
-    shutil.rmtree(spool)
-    spool.write_text("in its place")
-    assert probe() != 0
 
 
 def get_collector(build: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

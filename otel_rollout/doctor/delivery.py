@@ -1,0 +1,219 @@
+"""Check that recorded spans are being delivered, for a probe that runs every few seconds.
+
+The checks read ledgers, headers of journals, sizes of segments and one line per writer. They start, repair
+and deliver nothing. Whatever a spool holds, the answer is a list of findings.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.doctor.diagnosis import Finding, Verdict
+from otel_rollout.doctor.filesystem import shown_size
+from otel_rollout.exporting.api import FailureKind
+from otel_rollout.forwarder.dead_letters import rejected_file
+from otel_rollout.forwarder.lock import LOCK_FILE
+from otel_rollout.otlp.scan import end_time_of
+from otel_rollout.spool import journal, layout, segments
+from otel_rollout.spool.private_files import open_private
+from otel_rollout.spool.recorded_lines import place_of
+
+if TYPE_CHECKING:
+    from otel_rollout.account.ledger_reader import LedgerState
+
+CHECKS: Final = ("spool", "forwarder", "backlog", "refused", "dropped", "rejected", "disk")
+"""Ids of the checks."""
+_MAX_RUNS: Final = 64
+"""Node directories that are checked, the newest ones; a spool may hold years of them."""
+_FORWARDER_GRACE: Final = 60.0
+"""Seconds for which pending spans may be without a forwarder: its successor starts within seconds."""
+_BUSY_TIMEOUT: Final = 1.0
+"""Seconds to wait for a locked ledger."""
+_LINE_BYTES: Final = 1 << 16
+"""Bytes read of a line; its time precedes its attributes."""
+_FULL: Final = 0.9
+"""Share of a run's limit from which on its segments are a finding."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a healthy spool.
+
+    Attributes:
+        max_age: age of the oldest pending span, in seconds.
+        max_bytes: bytes pending for one exporter.
+        min_free: free space of the spool's file system, in per cent.
+        spool_limit: bytes of segments that a run may have; 0 if its processes chose the limit themselves.
+    """
+
+    max_age: float
+    max_bytes: float
+    min_free: float
+    spool_limit: int
+
+
+def check_delivery(spool: Path, limits: Limits) -> tuple[list[Finding], int]:
+    """Check the newest runs in a spool, run or node directory.
+
+    Returns:
+        What was found, and the number of node directories that were checked.
+    """
+    try:
+        if not os.path.lexists(spool):
+            return [], 0
+        os.listdir(spool)
+        node_dirs = layout.node_directories(spool)[-_MAX_RUNS:]
+        found = [*_disk(spool, limits)]
+    except OSError as error:
+        return [finding("spool", f"{spool} cannot be read: {error.strerror or error}")], 0
+    for node_dir in reversed(node_dirs):
+        found += _guarded(node_dir, limits)
+    return found, len(node_dirs)
+
+
+def finding(check: str, found: str, advice: str = "") -> Finding:
+    """Return a finding that fails the probe."""
+    return Finding(check, Verdict.FAIL, found, advice)
+
+
+def _guarded(node_dir: Path, limits: Limits) -> list[Finding]:
+    """Check a node directory; what cannot be read is a finding."""
+    try:
+        return [*_Node(node_dir).findings(limits)]
+    except Exception as error:  # noqa: BLE001 - a spool may hold anything
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(node_dir):  # removed just now
+            return []
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        return [finding("spool", f"{node_dir} cannot be read: {why}")]
+
+
+def _disk(spool: Path, limits: Limits) -> Iterator[Finding]:
+    """Check the free space of the spool's file system."""
+    free, state = layout.free_bytes(spool), os.statvfs(spool)
+    if free is None:
+        return
+    share = 100 * free / (state.f_frsize * state.f_blocks)
+    if share < limits.min_free:
+        yield finding(
+            "disk",
+            f"{spool} has {shown_size(free)} ({share:.1f} %) left",
+            "Free disk space: spans that do not fit are dropped.",
+        )
+
+
+class _Node:
+    """The state of a node directory, read once."""
+
+    def __init__(self, node_dir: Path) -> None:
+        from otel_rollout.account.ledger_reader import read_ledger
+
+        self._node_dir = node_dir
+        manifest = layout.read_manifest(node_dir)
+        self._exporters = manifest.exporters if manifest else ()
+        self._began = (node_dir / layout.MANIFEST).stat().st_mtime
+        self._ledger: LedgerState = read_ledger(node_dir, _BUSY_TIMEOUT)
+        self._living = segments.living_writers(node_dir)
+        self._journals = {
+            writer: journal.read_state(self._journal(writer)) for writer in layout.journals(node_dir)
+        }
+        self._sizes = {name: self._size_of(name) for name in layout.segments(node_dir)}
+
+    def findings(self, limits: Limits) -> Iterator[Finding]:
+        """Yield what is wrong."""
+        if not self._exporters:
+            yield finding("spool", f"{self._node_dir / layout.MANIFEST} names no exporter")
+        if self._ledger.problem:
+            yield finding("spool", self._ledger.problem)
+        has_forwarder = segments.is_being_written(self._node_dir / LOCK_FILE)
+        for exporter in self._exporters:
+            yield from self._delivery(exporter, has_forwarder, limits)
+            yield from self._rejected(exporter)
+        yield from self._dropped()
+        yield from self._limit(limits)
+
+    def _delivery(self, exporter: str, has_forwarder: bool, limits: Limits) -> Iterator[Finding]:
+        """Check an exporter's pending spans."""
+        pending, age = self._backlog(self._ledger.cursors.get(exporter, {}))
+        if not pending:
+            return
+        failure = self._ledger.failures.get(exporter)
+        what = f"{shown_size(pending)} pending for {exporter} in {self._node_dir}, the oldest for {age:.0f} s"
+        why = f" ({failure.message})" if failure else ""
+        if not has_forwarder and age > _FORWARDER_GRACE:
+            advice = f"Deliver with: otel-rollout forward --spool {self._node_dir}"
+            yield finding("forwarder", f"no forwarder runs: {what}", advice)
+        if age > limits.max_age or pending > limits.max_bytes:
+            yield finding("backlog", f"{what}{why}")
+        if failure and failure.kind is FailureKind.REFUSED:
+            yield finding("refused", f"{exporter} takes nothing from {self._node_dir}: {failure.message}")
+
+    def _backlog(self, cursors: Mapping[str, int]) -> tuple[int, float]:
+        """Return the bytes behind an exporter's cursors, and the age of the oldest in seconds."""
+        pending, oldest = 0, time.time()
+        writers: set[str] = set()
+        for name, size in self._sizes.items():  # each writer's oldest first
+            position = cursors.get(name.stem, 0)
+            if size <= position:
+                continue
+            pending += size - position
+            if name.writer not in writers:
+                writers.add(name.writer)
+                oldest = min(oldest, self._time_at(name, position))
+        return pending, max(0.0, time.time() - max(oldest, self._began))
+
+    def _time_at(self, name: layout.SegmentName, position: int) -> float:
+        """Return when the line at a position was recorded; if unknown, when the segment last changed."""
+        path = self._node_dir / name.file
+        begin, _ = place_of(path, position)
+        with open(path, "rb", buffering=0, opener=open_private) as file:
+            ended = end_time_of(os.pread(file.fileno(), _LINE_BYTES, begin))
+            return ended / 1e9 if ended is not None else os.fstat(file.fileno()).st_mtime
+
+    def _size_of(self, name: layout.SegmentName) -> int:
+        """Return the size that a segment has, or will have when its dead writer's journal is used."""
+        try:
+            size = os.lstat(self._node_dir / name.file).st_size
+        except FileNotFoundError:  # delivered just now
+            return 0
+        state = self._journals.get(name.writer)
+        if state is None or state.sequence != name.sequence or name.writer in self._living:
+            return size
+        return size + len(journal.owed_bytes(self._journal(name.writer), state, size))
+
+    def _journal(self, writer: str) -> Path:
+        return self._node_dir / (writer + layout.JOURNAL_SUFFIX)
+
+    def _rejected(self, exporter: str) -> Iterator[Finding]:
+        """Check for a dead-letter file: a person removes it after its spans were delivered or given up."""
+        path = rejected_file(self._node_dir, exporter)
+        if os.path.lexists(path) and os.lstat(path).st_size:
+            advice = (
+                f"Correct the cause, run `otel-rollout replay {path} --to {exporter}`, and remove the file."
+            )
+            yield finding("rejected", f"{exporter} rejected spans, with reasons in {path}", advice)
+
+    def _dropped(self) -> Iterator[Finding]:
+        """Check for dropped spans while the run records; afterwards, nobody can act on them."""
+        dropped: dict[str, int] = {}
+        for state in filter(None, self._journals.values()):
+            for reason, number in state.drops.items():
+                dropped[reason] = dropped.get(reason, 0) + number
+        reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items() if number)
+        if reasons and self._living:
+            yield finding("dropped", f"spans were not recorded in {self._node_dir}: {reasons}")
+
+    def _limit(self, limits: Limits) -> Iterator[Finding]:
+        """Check a recording run's segments against its limit."""
+        used = sum(self._sizes.values())
+        limit = limits.spool_limit or layout.default_limit(self._node_dir)
+        if self._living and used > _FULL * limit:
+            yield finding(
+                "disk",
+                f"{self._node_dir} has {shown_size(used)} of its limit of {shown_size(limit)}",
+                "Spans beyond OTEL_ROLLOUT_SPOOL_LIMIT are dropped.",
+            )

@@ -1,0 +1,292 @@
+"""`otel-rollout status --check`: what a probe is answered, of real spools and of odd ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import otel_rollout
+from otel_rollout.account import ledger_reader
+from otel_rollout.cli.main import app
+from otel_rollout.doctor import delivery
+from otel_rollout.launch import launcher
+from otel_rollout.spool import layout
+from tests.cli.command import COMMAND, run
+from tests.forwarder.test_delivery import forwarder_pid, node_directory, record
+from tests.waiting import wait_for
+
+LIMITS = delivery.Limits(max_age=600, max_bytes=1e9, min_free=0, spool_limit=0)
+
+
+def probe(*arguments: object, code: int = 0) -> str:
+    """Run the command in this process, with limits that a busy machine's disk keeps; return its output."""
+    options = [] if "--min-free" in arguments else ["--min-free", 0]
+    ran = CliRunner().invoke(app, ["status", "--check", *map(str, (*options, *arguments))])
+    assert ran.exit_code == code, ran.output
+    return ran.output
+
+
+def checks_of(output: str) -> list[str]:
+    """Return the checks that the lines name."""
+    return [line.partition(":")[0] for line in output.splitlines()]
+
+
+@pytest.fixture
+def down(fresh_process: None, test_exporters: None, target: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that records 4 spans for a target with a fault and returns the node directory."""
+
+    def start(fault: str = "unavailable") -> Path:
+        target.with_name(target.name + ".fault").write_text(fault)
+        otel_rollout.configure({"test-faulty": {}}, forwarder_linger=60)
+        record(3)
+        node_dir: Path = wait_for(lambda: layout.node_directories(tmp_path / "spool"), what="a run")[0]
+
+        def problem() -> str | None:
+            return otel_rollout.status().exporters["test-faulty"].problem
+
+        wait_for(problem, what="the target's problem")
+        return node_dir
+
+    return start
+
+
+@pytest.fixture
+def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a node directory with 4 pending spans, whose forwarder was killed after the program's end."""
+    node_dir = down("unavailable")
+    otel_rollout.shutdown(0)
+    pid = wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    target.with_name(target.name + ".fault").unlink()
+    monkeypatch.setattr(delivery, "_FORWARDER_GRACE", 0.0)
+    return node_dir
+
+
+def test_machine_without_a_spool_is_healthy(tmp_path: Path) -> None:
+    """Before the first run there is nothing to deliver; a spool that is named must exist."""
+    assert probe() == f"healthy: 0 runs in {tmp_path / 'spool'}\n"
+    missing = tmp_path / "missing"
+    assert probe("--spool", missing, code=1) == f"spool: {missing} does not exist\n"
+    missing.write_text("in its place")
+    assert checks_of(probe("--spool", missing, code=1)) == ["spool"]
+    assert probe("--spool", tmp_path) == f"healthy: 0 runs in {tmp_path}\n"
+
+
+def test_delivered_run_is_healthy_and_is_left_as_it_is(archived: Path) -> None:
+    """The command answers within its time, and changes neither files nor counts."""
+
+    def state() -> tuple[dict[str, bytes], object]:
+        ledger = ledger_reader.FILE
+        files = {
+            path.name: path.read_bytes()
+            for path in archived.rglob("*")
+            if path.is_file() and not path.name.startswith(ledger)
+        }
+        return files, ledger_reader.read_ledger(archived)
+
+    before = state()
+    assert run("status", "--check", "--min-free", 0).startswith("healthy: 1 run in ")
+    assert state() == before
+
+
+def test_running_program_whose_target_answers_is_healthy(tracing: None) -> None:
+    """While spans are recorded and delivered, each probe is answered with 0."""
+    for _ in range(5):
+        record(20)
+        assert checks_of(probe()) == ["healthy"]
+
+
+def test_backlog_is_unhealthy_by_age_and_by_size_and_says_why(down: Callable[[str], Path]) -> None:
+    """A target that is down for a moment is healthy; beyond a limit, the line names its problem."""
+    node_dir = down("unavailable")
+    assert checks_of(probe()) == ["healthy"]
+    for limit in ("--max-age", "--max-pending"):
+        output = probe(limit, 0, code=1)
+        assert checks_of(output) == ["backlog"]
+        assert f"bytes pending for test-faulty in {node_dir}, the oldest for " in output
+        assert "(as the test wishes)" in output
+    assert checks_of(probe("--only", "forwarder,disk", "--max-age", 0)) == ["healthy"]
+
+
+def test_refused_credentials_are_unhealthy_at_once(down: Callable[[str], Path]) -> None:
+    """Nothing but a person changes this, so no age is waited for."""
+    down("refused")
+    output = probe(code=1)
+    assert checks_of(output) == ["refused"]
+    assert "test-faulty takes nothing from " in output
+    assert "as the test wishes" in output
+
+
+def test_pending_spans_without_a_forwarder_are_unhealthy_until_delivered(orphaned: Path) -> None:
+    """The line has the command that delivers, which makes the spool healthy."""
+    output = probe("--only", "forwarder", code=1)
+    assert checks_of(output) == ["forwarder"]
+    assert output.endswith(f"otel-rollout forward --spool {orphaned}\n")
+    run("forward", "--spool", orphaned)
+    assert checks_of(probe()) == ["healthy"]
+
+
+def test_forwarder_has_time_to_be_replaced(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans that are pending for less than the successor needs are healthy."""
+    monkeypatch.setattr(delivery, "_FORWARDER_GRACE", 60.0)
+    assert checks_of(probe()) == ["healthy"]
+
+
+def test_spans_that_are_only_in_a_dead_writers_journal_are_pending(orphaned: Path) -> None:
+    """A program that is killed before its segment is written leaves spans that a forwarder delivers."""
+    (segment,) = layout.segments(orphaned)
+    os.truncate(orphaned / segment.file, 0)
+    assert checks_of(probe(code=1)) == ["forwarder"]
+    run("forward", "--spool", orphaned)
+    assert checks_of(probe()) == ["healthy"]
+
+
+def test_age_is_that_of_the_first_pending_line(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pending span's end counts, but a run is not older than its first process."""
+    now = time.time()
+    monkeypatch.setattr(delivery.time, "time", lambda: now + 1000)
+    (found,), _ = delivery.check_delivery(orphaned, delivery.Limits(2000, 1e9, 0, 0))
+    seconds = float(found.found.rpartition(" for ")[2].removesuffix(" s"))
+    assert 1000 <= seconds < 1000 + 120
+    os.utime(orphaned / layout.MANIFEST, (now + 990, now + 990))
+    (found,), _ = delivery.check_delivery(orphaned, delivery.Limits(2000, 1e9, 0, 0))
+    assert found.found.endswith("the oldest for 10 s")
+
+
+def test_dead_letters_are_unhealthy_until_their_file_is_removed(
+    fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
+) -> None:
+    """The line names the file, and how to deliver it."""
+    otel_rollout.configure({"test-faulty": {}})
+    record(1, name="poison")
+    otel_rollout.shutdown(30)
+    file = node_directory(tmp_path) / "rejected.test-faulty.jsonl"
+    output = probe(code=1)
+    assert checks_of(output) == ["rejected"]
+    assert f"otel-rollout replay {file} --to test-faulty" in output
+    file.unlink()
+    assert checks_of(probe()) == ["healthy"]
+
+
+def test_dropped_spans_are_unhealthy_while_the_run_records(
+    fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
+) -> None:
+    """After the run nobody can act on them, so a spool that no process records in is healthy."""
+    otel_rollout.configure({"test-file": {}}, spool_limit=1)
+    wait_for(lambda: record(50) or otel_rollout.status().dropped, what="dropped spans")
+    output = probe("--only", "dropped", code=1)
+    assert checks_of(output) == ["dropped"]
+    assert " spool_limit" in output
+    otel_rollout.shutdown(30)
+    ended = shutil.copytree(tmp_path / "spool", tmp_path / "ended")  # without the locks of this process
+    assert checks_of(probe("--spool", ended)) == ["healthy"]
+
+
+def test_nearly_full_disk_and_spool_are_unhealthy(
+    down: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than the share that is to be free, or segments near the run's limit."""
+    node_dir = down("unavailable")
+    assert checks_of(probe("--min-free", 100, code=1)) == ["disk"]
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", str(layout.segment_bytes(node_dir)))
+    output = probe(code=1)
+    assert checks_of(output) == ["disk"]
+    assert f"{node_dir} has " in output
+
+
+def test_probe_of_a_large_backlog_reads_little(orphaned: Path) -> None:
+    """The answer does not wait for 100 GB of pending spans, nor for a locked ledger."""
+    (segment,) = layout.segments(orphaned)
+    os.truncate(orphaned / segment.file, 100 << 30)  # a sparse file
+    began = time.monotonic()
+    assert sorted(checks_of(probe(code=1))) == ["backlog", "forwarder"]
+    with closing(sqlite3.connect(orphaned / ledger_reader.FILE)) as db:
+        db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        output = probe(code=1)
+    assert checks_of(output) == ["spool"]
+    assert "locked" in output
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("arguments", [("--only", "speed"), ("--only", ","), ("--json",), ("--watch",)])
+def test_wrong_options_are_refused(arguments: tuple[str, ...]) -> None:
+    """A probe that asks for something unknown fails with the status of wrong usage."""
+    probe(*arguments, code=2)
+
+
+def test_option_of_the_check_without_it_is_refused() -> None:
+    """`--only` alone would show what nobody asked for."""
+    assert CliRunner().invoke(app, ["status", "--only", "disk"]).exit_code == 2
+
+
+ODD_OBJECTS: dict[str, Callable[[Path], object]] = {
+    "directory": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "link": lambda path: path.symlink_to("/etc/hostname"),
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "empty file": lambda path: path.write_bytes(b""),
+    "nothing": lambda path: None,
+}
+FILES = ["run.json", "ledger.sqlite", "forwarder.lock", "rejected.test-faulty.jsonl", "*.jsonl", "*.journal"]
+
+
+@pytest.mark.parametrize("odd", ODD_OBJECTS)
+@pytest.mark.parametrize("name", FILES)
+def test_odd_object_in_place_of_a_file_is_no_traceback(orphaned: Path, odd: str, name: str) -> None:
+    """Whatever lies in place of a file of the spool, the command answers with 0 or 1 and whole lines."""
+    for path in [*orphaned.glob(name)] or [orphaned / name]:
+        path.unlink(missing_ok=True)
+        ODD_OBJECTS[odd](path)
+    ran = CliRunner().invoke(app, ["status", "--check", "--min-free", "0"])
+    assert ran.exit_code in (0, 1), ran.output
+    assert set(checks_of(ran.output)) <= {*delivery.CHECKS, "healthy"}
+
+
+@hypothesis_settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    contents=st.dictionaries(
+        st.sampled_from(
+            ["run.json", "ledger.sqlite", "1-0000000000000000.000001.jsonl", "1-0000000000000000.journal"]
+        ),
+        st.binary(max_size=300) | st.just(b'{"run_id":"r","project_name":"p","exporters":["x"]}'),
+    ),
+    cut=st.integers(0, 5000),
+)
+def test_odd_content_is_no_traceback(tmp_path: Path, contents: dict[str, bytes], cut: int) -> None:
+    """Files of any content, also cut-off ones, give findings, and never an error."""
+    spool = tmp_path / "odd"
+    shutil.rmtree(spool, ignore_errors=True)
+    node_dir = spool / "run" / "node"
+    node_dir.mkdir(parents=True, mode=0o700)
+    for name, content in contents.items():
+        (node_dir / name).write_bytes(content[:cut])
+    found, runs = delivery.check_delivery(spool, LIMITS)
+    assert runs == ("run.json" in contents)
+    assert {each.check for each in found} <= set(delivery.CHECKS)
+
+
+def test_probe_is_answered_within_a_probes_time(orphaned: Path) -> None:
+    """The whole command takes less than three seconds of processor time."""
+    before = os.times()
+    ran = subprocess.run(
+        [*COMMAND, "status", "--check", "--max-age", "0"], capture_output=True, timeout=120, check=False
+    )
+    after = os.times()
+    assert ran.returncode == 1
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent < 3

@@ -1,0 +1,245 @@
+"""The manifests as kustomize renders them: what the API takes, and what runs as they say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from otel_rollout.spool import layout
+from tests import go_tools
+from tests.collector.support import (
+    CONFIGURATIONS,
+    ROOT,
+    Collector,
+    get,
+    run_python,
+    running_collectors,
+    training_environment,
+)
+from tests.forwarder.test_delivery import forwarder_pid
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+BASE = CONFIGURATIONS
+OVERLAY = ROOT / "examples" / "kubernetes"
+COLLECTORS = [("DaemonSet", "otel-rollout-agent"), ("Deployment", "otel-rollout-gateway")]
+NEWEST_CHECKED = "1.33"
+
+Manifest = dict[str, Any]
+
+
+@cache
+def rendered(directory: Path) -> list[Manifest]:
+    """What `kubectl apply -k` would send."""
+    command = [str(go_tools.get("kustomize")), "build", str(directory)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return list(yaml.safe_load_all(ran.stdout))
+
+
+def manifest(kind: str, name: str, directory: Path = BASE) -> Manifest:
+    """The manifest of a kind and name."""
+    (found,) = [m for m in rendered(directory) if (m["kind"], m["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def pod_of(workload: Manifest) -> Manifest:
+    """The pod of a workload's template, as a manifest."""
+    return {"apiVersion": "v1", "kind": "Pod", **workload["spec"]["template"]}
+
+
+@pytest.mark.parametrize("directory", [BASE, OVERLAY], ids=["base", "overlay"])
+def test_kubernetes_takes_the_rendered_manifests(directory: Path) -> None:
+    """They fit the API's own schema, strictly: no field that it does not know."""
+    kinds = [one["kind"] for one in rendered(directory)]
+    assert {"DaemonSet", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"} <= {*kinds}
+    for one in rendered(directory):
+        kubernetes_validate.validate(one, NEWEST_CHECKED, strict=True)
+    assert directory != OVERLAY or "Job" in kinds
+
+
+def test_everything_in_an_overlay_is_in_its_namespace() -> None:
+    """Nothing is left in the default namespace."""
+    for one in rendered(OVERLAY):
+        if one["kind"] != "Namespace":
+            assert one["metadata"]["namespace"] == "otel-rollout", one["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("kind", "name"), COLLECTORS)
+def test_collector_reads_the_files_of_its_config_map(kind: str, name: str) -> None:
+    """Each file of its arguments is in the ConfigMap that it mounts, as it is in this repository."""
+    pod = pod_of(manifest(kind, name))["spec"]
+    (volume,) = [one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one]
+    data = manifest("ConfigMap", volume)["data"]
+    files = [one.removeprefix("--config=/etc/otelcol/") for one in pod["containers"][0]["args"]]
+    assert data == {file: (CONFIGURATIONS / file).read_text() for file in files}
+
+
+def names(collector: Collector) -> set[str]:
+    """The names of a Collector's own metrics."""
+    return {name for name, _, _ in collector.own_metrics()}
+
+
+@pytest.mark.parametrize(("kind", "name"), COLLECTORS)
+def test_a_collector_runs_as_its_manifest_says(binary: Path, tmp_path: Path, kind: str, name: str) -> None:
+    """With the manifest's arguments and variables, it starts and its probes answer."""
+    (container,) = pod_of(manifest(kind, name))["spec"]["containers"]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    reachable = {port["containerPort"] for port in container["ports"]} | {13133}
+    listens = {name: value for name, value in variables.items() if value.startswith("0.0.0.0:")}
+    assert {int(value.rpartition(":")[2]) for value in listens.values()} == reachable
+    files = [one.removeprefix("--config=/etc/otelcol/") for one in container["args"]]
+    assert files[0] == "base.yaml"
+    variables = {name: value for name, value in variables.items() if name not in listens}
+    with running_collectors(binary, tmp_path) as start:
+        collector = start(*files[1:], **variables)
+        probes = [container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]]
+        for probe in probes:
+            assert probe["port"] == int(listens["COLLECTOR_HEALTH"].rpartition(":")[2])
+            assert get(f"http://127.0.0.1:{collector.health}{probe['path']}") is not None
+        wait_for(lambda: "otelcol_exporter_queue_size" in names(collector), what="what a drain waits for")
+    memory = variables.get("COLLECTOR_MEMORY_MIB", "512")
+    quantity = container["resources"]["limits"]["memory"]
+    assert quantity.endswith("Mi")
+    assert int(quantity.removesuffix("Mi")) > int(memory)
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def test_agents_reach_the_gateways_service() -> None:
+    """Agents send to a port of the Service, which is a port of the gateway's pods."""
+    service = manifest("Service", "otel-rollout-gateway")
+    template = manifest("Deployment", "otel-rollout-gateway")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
+    agent = pod_of(manifest("DaemonSet", "otel-rollout-agent"))["spec"]["containers"][0]
+    variables = {one["name"]: one for one in agent["env"]}
+    addresses = {f"http://{service['metadata']['name']}:{port['port']}" for port in service["spec"]["ports"]}
+    assert variables["GATEWAY_ENDPOINT"]["value"] in addresses
+    claims = [volume.get("persistentVolumeClaim", {}) for volume in template["spec"]["volumes"]]
+    (claim,) = [one["claimName"] for one in claims if one]
+    assert manifest("PersistentVolumeClaim", claim)
+
+
+def test_network_policies_let_through_what_the_collectors_send() -> None:
+    """Policies select the pods, name their ports, and let agents, and them alone, send to the gateway."""
+    pods = {name: pod_of(manifest(kind, name)) for kind, name in COLLECTORS}
+    for name, pod in pods.items():
+        policy = manifest("NetworkPolicy", name)["spec"]
+        assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        admitted = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+        assert sorted(admitted) == sorted(port["name"] for port in pod["spec"]["containers"][0]["ports"])
+    agent, gateway = (manifest("NetworkPolicy", name)["spec"] for _, name in COLLECTORS)
+    assert _peers(gateway["ingress"][0]["from"]) == agent["podSelector"]["matchLabels"]
+    to_gateway, to_names = agent["egress"]
+    assert _peers(to_gateway["to"]) == gateway["podSelector"]["matchLabels"]
+    assert {port["port"] for port in to_names["ports"]} == {53}
+
+
+def _peers(peers: list[Manifest]) -> dict[str, str]:
+    """The labels of the only peer of a rule."""
+    ((kind, selector),) = peers[0].items()
+    assert kind == "podSelector"
+    return dict(selector["matchLabels"])
+
+
+def test_disruption_budget_never_blocks_a_drain() -> None:
+    """It selects the gateway, and one pod may always be evicted."""
+    budget = manifest("PodDisruptionBudget", "otel-rollout-gateway")["spec"]
+    labels = pod_of(manifest("Deployment", "otel-rollout-gateway"))["metadata"]["labels"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+
+
+def test_sidecar_shares_spool_name_and_image_with_the_worker() -> None:
+    """Both containers have one volume, node name and image, and the Job keeps its own variables."""
+    pod = pod_of(manifest("Job", "training", OVERLAY))["spec"]
+    (worker,), (sidecar,) = pod["containers"], pod["initContainers"]
+    assert worker["image"] == sidecar["image"] == "images.example.com/research/training:1.4"
+    assert worker["volumeMounts"] == sidecar["volumeMounts"]
+    names = [one["name"] for one in worker["env"]]
+    assert names.index("NODE_IP") < names.index("OTEL_EXPORTER_OTLP_ENDPOINT")  # $(NODE_IP) needs it earlier
+    assert "OTEL_ROLLOUT_PROJECT" in names
+    shared = {"OTEL_ROLLOUT_SPOOL_DIR", "OTEL_ROLLOUT_NODE", "OTEL_ROLLOUT_SPOOL_LIMIT"}
+    of_worker, of_sidecar = ([e for e in each["env"] if e["name"] in shared] for each in (worker, sidecar))
+    assert of_worker == of_sidecar
+    (volume,) = pod["volumes"]
+    limit = {one["name"]: one.get("value") for one in worker["env"]}["OTEL_ROLLOUT_SPOOL_LIMIT"]
+    assert int(limit) < int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) << 30
+    assert sidecar["restartPolicy"] == "Always"
+
+
+def test_job_without_the_label_is_left_alone(tmp_path: Path) -> None:
+    """The component patches no Job that does not ask for the sidecar."""
+    shutil.copytree(CONFIGURATIONS, tmp_path / "collector-config")
+    shutil.copytree(OVERLAY, tmp_path / "examples" / "kubernetes")
+    training = tmp_path / "examples" / "kubernetes" / "training.yaml"
+    training.write_text(training.read_text().replace("otel-rollout/sidecar", "example.com/sidecar"))
+    pod = pod_of(manifest("Job", "training", training.parent))["spec"]
+    assert "initContainers" not in pod
+
+
+def test_the_sidecar_delivers_what_a_killed_worker_left(
+    tmp_path: Path, collector: Callable[..., Collector]
+) -> None:
+    """Its script, as it is: the spans of a worker that is gone arrive, and SIGTERM ends it with 0."""
+    (sidecar,) = pod_of(manifest("Job", "training", OVERLAY))["spec"]["initContainers"]
+    spool = tmp_path / "spool"
+    environment = training_environment(spool)
+    unreachable = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    at_once = {"OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "0"}
+    run_python("tests.programs.record_one_operation", environment | unreachable | at_once)
+    (node_dir,) = layout.node_directories(spool)
+    os.kill(wait_for(lambda: forwarder_pid(node_dir), what="the worker's forwarder"), signal.SIGKILL)
+
+    running = collector("local.yaml", "to-file.yaml")
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": running.endpoint, "PATH": path}
+    with subprocess.Popen([*sidecar["command"], *sidecar["args"]], env=environment) as process:
+        try:
+            wait_for(lambda: len(running.spans()) == 2, what="the worker's spans")
+            process.terminate()  # to the shell alone, as Kubernetes does
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe"])
+def test_the_sidecars_probes_answer_for_the_spool(tmp_path: Path, probe: str) -> None:
+    """Its commands, as they are: well before anything is recorded and after.
+
+    Not well where the spool cannot be read.
+    """
+    (sidecar,) = pod_of(manifest("Job", "training", OVERLAY))["spec"]["initContainers"]
+    (mount,) = sidecar["volumeMounts"]
+    spool = tmp_path / "spool"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+    def ask() -> int:
+        command = [
+            str(spool) if part == mount["mountPath"] else part for part in sidecar[probe]["exec"]["command"]
+        ]
+        if probe == "readinessProbe":  # a test's disk may be nearly full
+            command += ["--min-free", "0"]
+        return subprocess.run(command, env={**os.environ, "PATH": path}, timeout=60, check=False).returncode
+
+    assert ask() == 1
+    spool.mkdir()
+    assert ask() == 0
+    environment = training_environment(spool) | {"OTEL_TRACES_EXPORTER": "spool"}
+    run_python("tests.programs.record_one_operation", environment)
+    assert [*spool.iterdir()]
+    assert ask() == 0
+    shutil.rmtree(spool)
+    spool.write_text("in its place")
+    assert ask() == 1
