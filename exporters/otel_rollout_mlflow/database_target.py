@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
@@ -26,8 +27,9 @@ from otel_rollout_mlflow.target import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from mlflow.entities.span import Span
     from mlflow.tracing.client import TracingClient
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -50,8 +52,7 @@ class StoreTarget:
 
     def connect(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
-        # Importing MLflow would report usage to its makers, without the user's consent.
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        _forbid_telemetry()
         import sqlalchemy
         from mlflow.exceptions import MlflowException
         from mlflow.tracing.client import TracingClient
@@ -164,8 +165,9 @@ class StoreTarget:
             if not token:
                 return ids
 
-    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+    def storing(self, spans: ExportTraceServiceRequest) -> Callable[[str], None]:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
+        _forbid_telemetry()
         from mlflow.entities.span import Span
 
         try:
@@ -179,8 +181,11 @@ class StoreTarget:
             raise UndeliveredError(
                 FailureKind.REJECTED, f"MLflow cannot convert a span ({type(error).__name__}: {error})."
             ) from error
+        return partial(self._log_spans, converted)
+
+    def _log_spans(self, spans: list[Span], experiment_id: str) -> None:
         with _failures(f"writing spans to the experiment {experiment_id}", of_batch=True):
-            self._client.log_spans(experiment_id, converted)
+            self._client.log_spans(experiment_id, spans)
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -211,6 +216,11 @@ class StoreTarget:
         if self._opened is None:
             raise RuntimeError("connect() comes first")
         return self._opened
+
+
+def _forbid_telemetry() -> None:
+    """Keep MLflow's import from reporting usage to its makers, without the user's consent."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 @contextmanager

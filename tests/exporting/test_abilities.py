@@ -23,10 +23,12 @@ ABILITIES = {
 OWN = {
     "mlflow": {
         *("Announces", "Checks", "LinksRuns", "MayBeLocal", "NamesDestination", "Prepares"),
-        *("LogsMetrics", "ResolvesIdentities"),
+        *("EncodesAhead", "LogsMetrics", "ResolvesIdentities"),
     },
     "delta": {"Checks", "CommitsBatches", "MayBeLocal", "NamesDestination", "Prepares", "WritesTable"},
-    "weave": {"Announces", "Checks", "LinksRuns", "NamesDestination", "ResolvesIdentities"},
+    "weave": {
+        *("Announces", "Checks", "EncodesAhead", "LinksRuns", "NamesDestination", "ResolvesIdentities"),
+    },
     "otlp": {"Checks", "ExportsLines", "NamesDestination"},
     "spool": {"Checks", "ExportsLines", "NamesDestination", "ReadsSpool"},
 }
