@@ -49,7 +49,7 @@ TESTS := unit servers lint types ray-tests collector-tests
 OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
 BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
-	$(LITELLM)/.ready \
+	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
@@ -184,7 +184,7 @@ vllm: $(VLLM)/.ready  # real vLLM on the CPU: its server, and in our processes
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
 	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
 
-black-box: $(VENV)/.dev $(LITELLM)/.ready  # agents behind LiteLLM's proxy
+black-box: $(VENV)/.dev $(LITELLM)/.ready $(VLLM)/.ready $(TINY_MODEL)/config.json  # agents behind LiteLLM's proxy
 	$(call part,black-box agents,$(call pytest,$(VENV)) tests/black_box)
 
 object-store: s3-server  # the rollout table on a server that speaks S3

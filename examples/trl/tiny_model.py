@@ -1,8 +1,9 @@
 """Make a tiny model that calls a calculator: ``python examples/trl/tiny_model.py FOLDER``.
 
 The model takes the place of a download. It is a Qwen2 of 0.1 M random parameters, trained for some seconds on
-solved problems. Then it calls the calculator most of the time, and makes mistakes. FOLDER is a model for
-``grpo_calculator.py --model FOLDER``.
+solved problems. The training checks that it calls the calculator and answers at temperature 0. At
+temperature 1 it makes mistakes. FOLDER is then a model for ``grpo_calculator.py --model FOLDER`` and for
+an engine.
 """
 
 from __future__ import annotations
@@ -11,17 +12,37 @@ import sys
 from typing import Any, Final
 
 import torch
-from grpo_calculator import Message, calculator, problems
+from grpo_calculator import SYSTEM, Message, calculator, problems
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils import get_json_schema
 from trl.chat_template_utils import qwen2_5_chat_template, qwen2_5_training_chat_template
 
 MARKS: Final = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TOOL_MARKS: Final = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 VOCABULARY: Final = 512
-STEPS: Final = 220
-"""Training steps: enough for most calls, too few for perfect ones."""
-BATCH: Final = 16
+STEPS: Final = 1200
+"""Training steps at most; the training ends when the model knows enough, after 300 or more."""
+BATCH: Final = 8
+LEARNING_RATE: Final = 4e-3
+WARM_UP: Final = 20
+"""Steps in which the learning rate rises; after them it falls."""
+EXAM_EVERY: Final = 10
+EXAM_LOSS: Final = 0.03
+"""A model with a higher loss takes no exam: it would fail."""
+SURE: Final = 0.6
+"""Least probability of each token in an exam: over one half, so that temperature 0 always chooses it."""
+
+
+def openai_form() -> dict[str, Any]:
+    """Describe the calculator as an engine's clients do: OpenAI's API has no field for what it returns."""
+    schema = get_json_schema(calculator)
+    function = {name: value for name, value in schema["function"].items() if name != "return"}
+    return {"type": "function", "function": function}
+
+
+FORMS: Final = [calculator, openai_form()]
+"""Descriptions in prompts: TRL's has the result too. A model that knows only one fails with the other."""
 
 
 def solved(prompt: list[Message], answer: str) -> list[Message]:
@@ -87,34 +108,74 @@ def make_model(tokenizer: Any) -> Any:
     return Qwen2ForCausalLM(config)
 
 
-def teach(model: Any, tokenizer: Any, conversations: list[list[Message]]) -> None:
-    """Train the model to write the assistant's turns of the conversations."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for begin in range(0, len(conversations), BATCH):
-        if begin % (20 * BATCH) == 0:
-            print(f"teaching the tiny model: {begin} of {len(conversations)} problems", flush=True)
-        batch = tokenizer.apply_chat_template(
-            conversations[begin : begin + BATCH],
-            tools=[calculator],
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            padding=True,
-            return_tensors="pt",
-        )
-        labels = batch["input_ids"].masked_fill(batch.pop("assistant_masks") == 0, -100)
-        model(**batch, labels=labels).loss.backward()
+def tokens(tokenizer: Any, conversations: list[list[Message]], tool: Any) -> tuple[Any, Any]:
+    """Return conversations as a batch, and where in it the assistant's tokens are."""
+    batch = tokenizer.apply_chat_template(
+        conversations,
+        tools=[tool],
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+        padding=True,
+        return_tensors="pt",
+    )
+    return batch, batch.pop("assistant_masks").bool()
+
+
+def teach(model: Any, tokenizer: Any, conversations: list[list[Message]]) -> bool:
+    """Train the model to write the assistant's turns; return whether it passed its exam."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - step / STEPS)
+    )
+    questions, doubtful = exam(), []
+    for step in range(STEPS):
+        lesson = conversations[step * BATCH : (step + 1) * BATCH] + doubtful[: BATCH // 2]
+        batch, written = tokens(tokenizer, lesson, FORMS[step % len(FORMS)])
+        loss = model(**batch, labels=batch["input_ids"].masked_fill(~written, -100)).loss
+        if step % EXAM_EVERY == 0:
+            print(f"teaching the tiny model: step {step}, loss {loss.item():.3f}", flush=True)
+        if step % EXAM_EVERY == 0 and loss < EXAM_LOSS:
+            doubtful = [turns for tool in FORMS for turns in unsure(model, tokenizer, questions, tool)]
+            if not doubtful:
+                return True
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
+    return False
 
 
-def main(folder: str) -> None:
+def exam() -> list[list[Message]]:
+    """Return all sums and products, solved."""
+    expressions = [f"{first} {sign} {second}" for first in range(10) for sign in "+*" for second in range(5)]
+    return [
+        solved(
+            [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"What is {expression}?"}],
+            calculator(expression),
+        )
+        for expression in expressions
+    ]
+
+
+def unsure(model: Any, tokenizer: Any, conversations: list[list[Message]], tool: Any) -> list[list[Message]]:
+    """Return the conversations that the model would perhaps not continue so at temperature 0."""
+    batch, written = tokens(tokenizer, conversations, tool)
+    with torch.no_grad():
+        probabilities = model(**batch).logits[:, :-1].softmax(-1)
+    own = probabilities.gather(-1, batch["input_ids"][:, 1:, None]).squeeze(-1)
+    failed = ((own < SURE) & written[:, 1:]).any(dim=1)
+    return [turns for turns, one in zip(conversations, failed.tolist(), strict=True) if one]
+
+
+def main(folder: str, seed: int = 0) -> None:
     """Make tokenizer and model, and save them."""
-    torch.manual_seed(0)
-    conversations = [solved(row["prompt"], row["answer"]) for row in problems(STEPS * BATCH, seed=0)]
+    torch.manual_seed(seed)
+    conversations = [solved(row["prompt"], row["answer"]) for row in problems(STEPS * BATCH, seed=seed)]
     tokenizer = make_tokenizer(conversations[:100])
     model = make_model(tokenizer)
-    teach(model, tokenizer, conversations)
+    if not teach(model, tokenizer, conversations):
+        sys.exit(f"The tiny model has not learned to call the calculator in {STEPS} steps.")
     tokenizer.chat_template = qwen2_5_chat_template
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)

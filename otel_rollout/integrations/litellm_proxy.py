@@ -28,7 +28,9 @@ from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base import trajectory_key
+from otel_rollout.integrations import model_request_fields
 
+_BAD_REQUEST: Final = 400
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _ASKING: Final = (
@@ -46,20 +48,8 @@ _ROUTES: Final = {
 """The routes that an agent may use, each with its method: those that ask a model, and the models' names."""
 _CONTROL_HEADERS: Final = (b"x-litellm-", b"litellm-")
 """Beginnings of the headers that steer LiteLLM: ids of calls, redaction, callbacks, retries."""
-_CONTROL_FIELDS: Final = frozenset(
-    {
-        "no-log",
-        "no_log",
-        "turn_off_message_logging",
-        "metadata",  # may hold any of the others; engines get none of it
-        "num_retries",
-        "max_retries",
-        "fallbacks",
-        "context_window_fallbacks",
-        "content_policy_fallbacks",
-    }
-)
-"""Fields of a request's body that steer LiteLLM, beside those that begin with ``litellm_``."""
+_QUERIES: Final = frozenset({"beta"})
+"""Names in the query of a request that asks a model: Claude Code sends this one. LiteLLM reads others."""
 _propagator: Final = TraceContextTextMapPropagator()
 _logger = logging.getLogger("otel_rollout.litellm_proxy")
 
@@ -68,7 +58,8 @@ async def authenticate(request: Request, api_key: str) -> UserAPIKeyAuth:
     """Admit a request whose key names a trajectory, and put its model calls below that trajectory.
 
     Raises:
-        HTTPException: the key was not made with this proxy's master key, or the route asks no model.
+        HTTPException: the key was not made with this proxy's master key, the route asks no model, or the body
+            is no request of one model.
     """
     traceparent = trajectory_key.traceparent_of(api_key or "", proxy_server.master_key or "")
     if traceparent is None:
@@ -94,17 +85,20 @@ def _drop_controls(request: Request) -> None:
     """Remove what an agent could steer the recording with, before LiteLLM reads it.
 
     An id of a call, for example: LiteLLM finds a call's span by the id, and two agents can choose the same.
+
+    Raises:
+        HTTPException: the body is no JSON object, names several models, or is not all of the request.
     """
     headers = request.scope["headers"]  # the list that ``request.headers`` reads
     headers[:] = [(name, value) for name, value in headers if not name.lower().startswith(_CONTROL_HEADERS)]
     _, body = request.scope.get("parsed_body") or ((), None)
-    if isinstance(body, dict):
-        kept = {field: value for field, value in body.items() if not _is_control(field)}
-        safe_set_request_parsed_body(request, kept)
-
-
-def _is_control(field: str) -> bool:
-    return field in _CONTROL_FIELDS or field.startswith("litellm_")
+    if not isinstance(body, dict):
+        raise HTTPException(_BAD_REQUEST, "the body must be a JSON object")
+    if "," in str(body.get("model")):  # LiteLLM would ask several models, and record one call
+        raise HTTPException(_BAD_REQUEST, "a request names one model")
+    if request.method == "POST" and not _QUERIES.issuperset(request.query_params):
+        raise HTTPException(_BAD_REQUEST, "the model and its parameters belong in the body")
+    safe_set_request_parsed_body(request, model_request_fields.kept(body))
 
 
 def _span_of(traceparent: str) -> trace.Span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import importlib.util
 import json
@@ -33,6 +34,8 @@ VLLM_SETTINGS: Final = {
     "HF_HUB_OFFLINE": "1",
     "TORCHDYNAMO_DISABLE": "1",
 }
+QUESTION: Final = "What do 3 apples and 4 pears cost?"
+CHAT: Final = "/v1/chat/completions"
 MASTER_KEY: Final = "sk-the-key-of-the-tests-proxy-0123456789abcdef"
 
 
@@ -98,8 +101,23 @@ class Proxy:
 
     def post(self, path: str, body: Any, key: str, **headers: str) -> tuple[int, Any]:
         """Send a request; return status and answer, of a stream its events."""
+        return self.send(path, json.dumps(body), key, **headers)
+
+    def send(self, path: str, body: str, key: str, **headers: str) -> tuple[int, Any]:
+        """Send a text as a request, by default as JSON."""
         sent = {"authorization": f"Bearer {key}", "content-type": "application/json", **headers}
-        return self._request("POST", path, json.dumps(body), sent)
+        return self._request("POST", path, body, sent)
+
+    def websocket(self, path: str, key: str) -> int:
+        """Ask for a websocket; return the answer's status."""
+        upgrade = {
+            "authorization": f"Bearer {key}",
+            "connection": "Upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+            "sec-websocket-key": base64.b64encode(bytes(16)).decode(),
+        }
+        return self._request("GET", path, None, upgrade)[0]
 
     def _request(
         self, method: str, path: str, body: str | None, headers: Mapping[str, str]
@@ -129,6 +147,33 @@ class Proxy:
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def root_of(proxy: Proxy, trajectory: int) -> str:
+    """Return the id of a trajectory's root span."""
+    return str(proxy.run.children[trajectory]["TRACEPARENT"].split("-")[2])
+
+
+def plain(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message that say something."""
+    kept = {name: message.get(name) for name in ("role", "content", "tool_calls", "tool_call_id")}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def reply_of(span: Recorded) -> dict[str, Any]:
+    """Return the message of a call's reply."""
+    return plain(span.output["choices"][0]["message"])
+
+
+def request_of(span: Recorded) -> list[dict[str, Any]]:
+    """Return the messages of a call's request."""
+    return [plain(message) for message in span.input["messages"]]
+
+
+def ask(proxy: Proxy, key: str, model: str = "shop", **headers: str) -> int:
+    """Ask one question; return the status."""
+    messages = [{"role": "user", "content": QUESTION}]
+    return proxy.post(CHAT, {"model": model, "messages": messages}, key, **headers)[0]
 
 
 def received(node_dir: Path, trace_id: str, count: int) -> list[Recorded]:

@@ -6,68 +6,32 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from typing import Any
 
 import pytest
 
 from otel_rollout.base import trajectory_key
-from tests.agents.local_server import requests_of, running_server
-from tests.black_box.support import MASTER_KEY, Proxy, exported
-from tests.otlp.model_server import ANSWER, ARGUMENTS, model_server
-from tests.receiver.conftest import Run
-from tests.spool_reader import Recorded
+from tests.agents.local_server import requests_of
+from tests.black_box.support import (
+    CHAT,
+    MASTER_KEY,
+    QUESTION,
+    Proxy,
+    ask,
+    exported,
+    plain,
+    reply_of,
+    request_of,
+    root_of,
+)
+from tests.otlp.model_server import ANSWER, ARGUMENTS
 
-TRAJECTORIES = 40
-QUESTION = "What do 3 apples and 4 pears cost?"
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("price", "calculate")
 ]
 RESULTS = ["2", "3", "18"]
 WEATHER = {"city": {"type": "string"}}
-CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[str]:
-    """Return the address of a server with a scripted model that calls tools."""
-    with running_server() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory, scripted: str) -> Iterator[Proxy]:
-    """Run the proxy beside a program that holds trajectories open."""
-    directory = tmp_path_factory.mktemp("black-box")
-    run = Run(directory / "spool", TRAJECTORIES, "hold_trajectories.py")
-    try:
-        with model_server() as weather:
-            engines = dict.fromkeys(("shop", "shop:error", "shop:cut", "shop:slow"), scripted)
-            started = Proxy(run, {**engines, "local": f"{weather}/v1"}, directory)
-            try:
-                yield started
-            finally:
-                started.kill()
-    finally:
-        run.close()
-
-
-@pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    """Return numbers of trajectories, each for one test."""
-    return count()
-
-
-@pytest.fixture
-def trajectory(numbers: Iterator[int]) -> int:
-    """Return the number of a trajectory that no other test uses."""
-    return next(numbers)
-
-
-def root_of(proxy: Proxy, trajectory: int) -> str:
-    """Return the id of a trajectory's root span."""
-    return str(proxy.run.children[trajectory]["TRACEPARENT"].split("-")[2])
 
 
 def converse(proxy: Proxy, key: str) -> list[dict[str, Any]]:
@@ -80,28 +44,6 @@ def converse(proxy: Proxy, key: str) -> list[dict[str, Any]]:
         for call in messages[-1].get("tool_calls") or ():
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": RESULTS[turn]})
     return messages
-
-
-def plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message that say something."""
-    kept = {name: message.get(name) for name in ("role", "content", "tool_calls", "tool_call_id")}
-    return {name: value for name, value in kept.items() if value is not None}
-
-
-def reply_of(span: Recorded) -> dict[str, Any]:
-    """Return the message of a call's reply."""
-    return plain(span.output["choices"][0]["message"])
-
-
-def request_of(span: Recorded) -> list[dict[str, Any]]:
-    """Return the messages of a call's request."""
-    return [plain(message) for message in span.input["messages"]]
-
-
-def ask(proxy: Proxy, key: str, model: str = "shop", **headers: str) -> int:
-    """Ask one question; return the status."""
-    messages = [{"role": "user", "content": QUESTION}]
-    return proxy.post(CHAT, {"model": model, "messages": messages}, key, **headers)[0]
 
 
 def test_turns_of_an_agent_are_model_calls_of_its_trajectory(proxy: Proxy, trajectory: int) -> None:
@@ -203,124 +145,6 @@ def test_engine_gets_the_traceparent_of_the_model_call(proxy: Proxy, trajectory:
     }
 
 
-@pytest.mark.parametrize("key", ["", "sk-1234", "sk-" + "0" * 120, MASTER_KEY])
-def test_key_of_no_trajectory_is_refused(proxy: Proxy, key: str) -> None:
-    """Without a key that was made for a trajectory, the model is not asked."""
-    assert ask(proxy, key) == 401
-
-
-def test_forged_key_is_refused(proxy: Proxy, trajectory: int) -> None:
-    """An agent cannot change its key, to be left unrecorded or to name another trajectory."""
-    key = proxy.key(trajectory)
-    flags = key.index("-0", -36)
-    assert ask(proxy, key[:flags] + "-00" + key[flags + 3 :]) == 401
-    other = proxy.run.children[trajectory + 1]["TRACEPARENT"]
-    assert ask(proxy, trajectory_key.signed(other, "sk-guessed")) == 401
-    assert exported(proxy.run.node_dir, other.split("-")[1]) == []
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/key/generate",
-        "/model/new",
-        "/config/update",
-        "/openai/v1/chat/completions",
-        "/anthropic/v1/messages",
-        "/vllm/v1/chat/completions",
-        "/openai/deployments/shop/chat/completions",
-        "/v1/files",
-        "/v1/batches",
-        "/v1/vector_stores",
-        "/v1/responses/resp_1/cancel",
-        "/mcp/",
-        "/v1/agents",
-    ],
-)
-def test_key_opens_no_other_route_of_the_proxy(proxy: Proxy, path: str) -> None:
-    """Administration, other agents' files and requests that LiteLLM passes through are refused."""
-    body = {"model": "shop", "messages": [{"role": "user", "content": QUESTION}]}
-    assert proxy.post(path, body, proxy.key(0))[0] in (403, 405)
-
-
-def test_key_may_read_the_models_names_and_nothing_else(proxy: Proxy) -> None:
-    """Many agents list the models first; no other GET request is answered."""
-    key = proxy.key(0)
-    status, answer = proxy.get("/v1/models", key)
-    assert status == 200
-    assert "shop" in [model["id"] for model in answer["data"]]
-    for path in ("/model/info", "/v1/files", "/v1/vector_stores", "/v1/mcp/server", "/v1/agents", "/health"):
-        assert proxy.get(path, key)[0] == 403, path
-
-
-def test_agents_that_choose_one_call_id_are_recorded_each_in_its_own_trajectory(
-    proxy: Proxy, numbers: Iterator[int], scripted: str
-) -> None:
-    """LiteLLM takes a call's id from a header; two agents with one id at once do not exchange their turns."""
-    sent_before = len(requests_of(scripted, "shop:slow"))
-    trajectories = [next(numbers) for _ in range(3)]
-    chosen = {"x-litellm-call-id": "one", "x-litellm-trace-id": "one", "x-litellm-session-id": "one"}
-    with ThreadPoolExecutor() as pool:
-        asked = [
-            pool.submit(ask, proxy, proxy.key(trajectory), "shop:slow", **chosen)
-            for trajectory in trajectories
-        ]
-        assert [future.result() for future in asked] == [200] * 3
-    spans = [span for trajectory in trajectories for span in proxy.calls(trajectory, 1)]
-    sent = requests_of(scripted, "shop:slow")[sent_before:]
-    assert {request["traceparent"].split("-")[2] for request in sent} == {
-        span.span.span_id.hex() for span in spans
-    }
-    assert [span.attributes["rollout.sample_index"] for span in spans] == trajectories
-
-
-@pytest.mark.parametrize(
-    ("fields", "headers"),
-    [
-        ({"no-log": True}, {}),
-        ({"no_log": True}, {}),
-        ({"metadata": {"no-log": True, "user_id": "someone"}}, {}),
-        ({"litellm_metadata": {"no-log": True}}, {}),
-        ({"litellm_call_id": "chosen", "litellm_trace_id": "chosen"}, {}),
-        ({}, {"litellm-enable-message-redaction": "true"}),
-        ({}, {"X-LiteLLM-Enable-Message-Redaction": "true"}),
-        ({}, {"x-litellm-disable-callbacks": "otel"}),
-    ],
-)
-def test_agent_cannot_switch_off_its_recording(
-    proxy: Proxy, trajectory: int, fields: dict[str, Any], headers: dict[str, str]
-) -> None:
-    """Fields and headers that steer LiteLLM have no effect: the call is recorded with its messages."""
-    asked = {"model": "shop", "messages": [{"role": "user", "content": QUESTION}], **fields}
-    assert proxy.post(CHAT, asked, proxy.key(trajectory), **headers)[0] == 200
-    (span,) = proxy.calls(trajectory, 1)
-    assert request_of(span) == asked["messages"]
-    assert reply_of(span)["content"]
-
-
-@pytest.mark.parametrize("field", ["", "metadata", "litellm_metadata"])
-def test_request_that_turns_off_messages_is_refused(proxy: Proxy, trajectory: int, field: str) -> None:
-    """LiteLLM itself refuses this field of a body, before the model is asked."""
-    steering: dict[str, Any] = {"turn_off_message_logging": True}
-    asked = {"model": "shop", "messages": [{"role": "user", "content": QUESTION}]}
-    key = proxy.key(trajectory)
-    assert proxy.post(CHAT, {**asked, **({field: steering} if field else steering)}, key)[0] >= 400
-    assert ask(proxy, key) == 200
-    (span,) = proxy.calls(trajectory, 1)
-    assert request_of(span) == asked["messages"]
-
-
-def test_agent_cannot_make_the_proxy_repeat_its_requests(
-    proxy: Proxy, trajectory: int, scripted: str
-) -> None:
-    """Each attempt is the agent's own request, and one span."""
-    asked = {"model": "shop:error", "messages": [{"role": "user", "content": QUESTION}], "num_retries": 3}
-    sent_before = len(requests_of(scripted, "shop:error"))
-    headers = {"x-litellm-num-retries": "3"}
-    assert proxy.post(CHAT, asked, proxy.key(trajectory), **headers)[0] == 500
-    assert len(requests_of(scripted, "shop:error")) == sent_before + 1
-
-
 def test_foreign_traceparent_header_does_not_move_a_call(proxy: Proxy, trajectory: int) -> None:
     """An agent with tracing of its own sends a header of another trace; the key decides."""
     foreign = f"00-{'ab' * 16}-{'cd' * 8}-01"
@@ -410,7 +234,7 @@ def test_flood_of_one_agent_is_recorded_once_and_lets_others_through(
 def test_call_after_the_trajectorys_end_is_recorded_with_its_identity(proxy: Proxy, trajectory: int) -> None:
     """An agent that lives on is recorded in the trajectory; a proxy that is killed loses no earlier call.
 
-    This is the module's last test: it ends the trajectories and kills the proxy.
+    This is the last test with this proxy: it ends the trajectories and kills the proxy.
     """
     proxy.run.finish()
     assert ask(proxy, proxy.key(trajectory)) == 200
