@@ -34,6 +34,8 @@ _FORWARDER_GRACE: Final = 60.0
 """Seconds for which pending spans may be without a forwarder: its successor starts within seconds."""
 _BUSY_TIMEOUT: Final = 1.0
 """Seconds to wait for a locked ledger."""
+_ATTEMPTS: Final = 3
+"""Times that a node directory is looked at; a forwarder may remove a delivered segment in between."""
 _LINE_BYTES: Final = 1 << 16
 """Bytes read of a line; its time precedes its attributes."""
 _FULL: Final = 0.9
@@ -83,13 +85,19 @@ def finding(check: str, found: str, advice: str = "") -> Finding:
 
 def _guarded(node_dir: Path, limits: Limits) -> list[Finding]:
     """Check a node directory; what cannot be read is a finding."""
-    try:
-        return [*_Node(node_dir).findings(limits)]
-    except Exception as error:  # noqa: BLE001 - a spool may hold anything
-        if isinstance(error, FileNotFoundError) and not os.path.isdir(node_dir):  # removed just now
-            return []
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        return [finding("spool", f"{node_dir} cannot be read: {why}")]
+    problem: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            return [*_Node(node_dir).findings(limits)]
+        except FileNotFoundError as error:
+            if not os.path.isdir(node_dir):  # removed just now
+                return []
+            problem = error
+        except Exception as error:  # noqa: BLE001 - a spool may hold anything
+            problem = error
+            break
+    why = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+    return [finding("spool", f"{node_dir} cannot be read: {why}")]
 
 
 def _disk(spool: Path, limits: Limits) -> Iterator[Finding]:

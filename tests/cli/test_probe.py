@@ -208,6 +208,23 @@ def test_nearly_full_disk_and_spool_are_unhealthy(
     assert f"{node_dir} has " in output
 
 
+def test_segment_that_is_delivered_and_removed_meanwhile_is_healthy(
+    orphaned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forwarder at work removes files under the probe, which is no problem of the spool."""
+    (segment,) = layout.segments(orphaned)
+    place_of = delivery.place_of
+
+    def removed(path: Path, position: int) -> tuple[int, int]:
+        place = place_of(path, position)
+        path.unlink()
+        return place
+
+    monkeypatch.setattr(delivery, "place_of", removed)
+    assert checks_of(probe()) == ["healthy"]
+    assert not (orphaned / segment.file).exists()
+
+
 def test_probe_of_a_large_backlog_reads_little(orphaned: Path) -> None:
     """The answer does not wait for 100 GB of pending spans, nor for a locked ledger."""
     (segment,) = layout.segments(orphaned)
