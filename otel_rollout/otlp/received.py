@@ -31,13 +31,34 @@ _END: Final = b"]}]}]}\n"
 
 Entry = dict[str, Any]
 """An attribute in the list of a line's span: its key, and its value by type."""
-Span = dict[str, Any]
-"""A span in a line: ids in lower-case hex, times as text, each attribute once."""
+Fields = dict[str, Any]
+"""The JSON of a span in a line: ids in lower-case hex, times as text, each attribute once."""
 RedactResource = Callable[[Mapping[str, writer.AttributeInput]], Mapping[str, writer.AttributeInput]]
 
 
 class RefusedSpanError(ValueError):
     """Raised for a span that cannot be recorded; the message is half a sentence about the span."""
+
+
+class ReceivedSpan(JsonSpan):
+    """A decoded span: its part of a line, whose values are checked."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The span's name."""
+        return str(self.fields["name"])
+
+    @property
+    def has_local_parent(self) -> bool:
+        """Whether the span says that its parent is a span of its own process."""
+        is_remote = self.fields["flags"] & (writer.HAS_IS_REMOTE | writer.IS_REMOTE)
+        return bool(self.fields["parentSpanId"]) and is_remote == writer.HAS_IS_REMOTE
+
+    def change_ids(self, span_id: str, parent_id: str) -> None:
+        """Give the span other ids, in hex."""
+        self.fields["spanId"], self.fields["parentSpanId"] = span_id, parent_id
 
 
 class ReceivedResource(NamedTuple):
@@ -62,14 +83,14 @@ class ReceivedScope(NamedTuple):
         name: name of the instrumentation scope.
         head: the scope, and the beginning of the span list, as in a line.
         spans: the spans, as they came.
-        decode: returns one of these as a span of a line; raises ``RefusedSpanError`` for a wrong one.
+        decode: decodes one of these; raises ``RefusedSpanError`` for a wrong one.
     """
 
     resource: ReceivedResource
     name: str
     head: bytes
     spans: Sequence[Any]
-    decode: Callable[[Any], Span]
+    decode: Callable[[Any], ReceivedSpan]
 
 
 def resource_of(sent: Sequence[Entry], schema_url: str, redact: RedactResource | None) -> ReceivedResource:
@@ -101,15 +122,15 @@ def scope_head(name: str, version: str, attributes: Sequence[Entry], schema_url:
 # --- spans --------------------------------------------------------------------------------------------------
 
 
-def span_of(
+def fields_of(
     ids: tuple[bytes, bytes, bytes],
     times: tuple[int, int],
     flags: int,
     name: str,
     kind: int,
     attributes: list[Entry],
-) -> Span:
-    """Return a span of a line, without its details.
+) -> Fields:
+    """Return the JSON of a span in a line, without its details.
 
     Args:
         ids: ids of the trace, the span and its parent; a parent of zeros is none.
@@ -149,7 +170,7 @@ def span_of(
     }
 
 
-def put_below(span: Span, parent_id: str) -> None:
+def put_below(span: ReceivedSpan, parent_id: str) -> None:
     """Put a span without a parent below the root of its trajectory: a trace has one root.
 
     An engine's request says so, because its model call may be found by its id.
@@ -158,12 +179,13 @@ def put_below(span: Span, parent_id: str) -> None:
         span: the span, which is changed.
         parent_id: the root's id in hex.
     """
-    if span["spanId"] == parent_id:
+    if span.span_id == parent_id:
         return
-    span["parentSpanId"] = parent_id
-    span["flags"] = span["flags"] & 0xFF | writer.HAS_IS_REMOTE | writer.IS_REMOTE
-    if span["name"] == semconv.ENGINE_REQUEST:
-        span["attributes"].append({"key": semconv.ENGINE_UNPLACED, "value": {"boolValue": True}})
+    fields = span.fields
+    fields["parentSpanId"] = parent_id
+    fields["flags"] = fields["flags"] & 0xFF | writer.HAS_IS_REMOTE | writer.IS_REMOTE
+    if span.name == semconv.ENGINE_REQUEST:
+        fields["attributes"].append({"key": semconv.ENGINE_UNPLACED, "value": {"boolValue": True}})
 
 
 def event_of(time_ns: int, name: str, attributes: list[Entry], dropped: int) -> dict[str, Any]:
@@ -217,7 +239,7 @@ def double_of(value: float) -> float | str:
 # --- lines --------------------------------------------------------------------------------------------------
 
 
-def line_of(scope: ReceivedScope, span: Span, identity: Sequence[Entry]) -> bytes:
+def line_of(scope: ReceivedScope, span: ReceivedSpan, identity: Sequence[Entry]) -> bytes:
     """Return the line of a span after the head of its resource; see ``open_resource_head``.
 
     Args:
@@ -226,25 +248,25 @@ def line_of(scope: ReceivedScope, span: Span, identity: Sequence[Entry]) -> byte
         identity: result of :func:`entries` for the identity of the span's trajectory; it replaces what the
             sender says about it.
     """
+    fields = span.fields
     if identity:
-        own = [entry for entry in span["attributes"] if entry["key"] not in semconv.IDENTITY]
-        span = {**span, "attributes": [*identity, *own]}
-    return scope.head + orjson.dumps(span) + _END
+        own = [entry for entry in fields["attributes"] if entry["key"] not in semconv.IDENTITY]
+        fields = {**fields, "attributes": [*identity, *own]}
+    return scope.head + orjson.dumps(fields) + _END
 
 
-def phases_of(span: Span) -> list[Phase]:
+def phases_of(span: ReceivedSpan) -> list[Phase]:
     """Return the phases of an engine's request; none of another span."""
-    if span["name"] != semconv.ENGINE_REQUEST:
+    if span.name != semconv.ENGINE_REQUEST:
         return []
-    said = [entry for entry in span["attributes"] if entry["key"] in engine_phases.READ]
+    said = [entry for entry in span.fields["attributes"] if entry["key"] in engine_phases.READ]
     if not said:
         return []
     times = JsonSpan({"attributes": said}).scalars()
-    span_id, start_ns = bytes.fromhex(span["spanId"]), int(span["startTimeUnixNano"])
-    return engine_phases.phases_of(span["name"], span_id, times, start_ns)
+    return engine_phases.phases_of(span.name, bytes.fromhex(span.span_id), times, span.start_ns)
 
 
-def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:
+def phase_lines_of(span: ReceivedSpan, identity: bytes) -> list[bytes]:
     """Return the lines of the phases of an engine's request, after the head of its resource; see ``line_of``.
 
     Args:
@@ -254,8 +276,8 @@ def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:
     phases = phases_of(span)
     if not phases:
         return []
-    trace_id, span_id = bytes.fromhex(span["traceId"]), bytes.fromhex(span["spanId"])
-    return engine_phases.phase_lines(phases, trace_id, span_id, span["flags"], identity)
+    trace_id, span_id = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
+    return engine_phases.phase_lines(phases, trace_id, span_id, span.fields["flags"], identity)
 
 
 def entries(attributes: Mapping[str, Any]) -> list[Entry]:

@@ -15,7 +15,14 @@ import orjson
 from otel_rollout.otlp import received
 from otel_rollout.otlp.protobuf import bytes_of_base64
 from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
-from otel_rollout.otlp.received import Entry, ReceivedScope, RedactResource, RefusedSpanError, Span
+from otel_rollout.otlp.received import (
+    Entry,
+    Fields,
+    ReceivedScope,
+    ReceivedSpan,
+    RedactResource,
+    RefusedSpanError,
+)
 
 _WRONG: Final = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
 """Errors of code that meets a value of the wrong type or range in JSON."""
@@ -56,24 +63,24 @@ def _scope(of_scope: Mapping[str, Any]) -> tuple[str, bytes]:
     return name, received.scope_head(name, _text(scope.get("version")), attributes, schema_url)
 
 
-def span_of(given: Any) -> Span:
+def span_of(given: Any) -> ReceivedSpan:
     """Return a parsed span as a span of a line.
 
     Raises:
         RefusedSpanError: the span has wrong values, or no valid ids or times.
     """
     try:
-        return _span_of(given)
+        return ReceivedSpan(_fields_of(given))
     except RefusedSpanError:
         raise
     except _WRONG as error:
         raise RefusedSpanError("has a field of a wrong type, or no valid ids") from error
 
 
-def _span_of(given: Mapping[str, Any]) -> Span:
+def _fields_of(given: Mapping[str, Any]) -> Fields:
     get = given.get
     parent_id = get("parentSpanId") or ""
-    span = received.span_of(
+    span = received.fields_of(
         (_id(get("traceId")), _id(get("spanId")), _id(parent_id) if parent_id.strip("0") else b""),
         (_integer(get("startTimeUnixNano"), _UINT64), _integer(get("endTimeUnixNano"), _UINT64)),
         _integer(get("flags"), _UINT32),
@@ -85,7 +92,7 @@ def _span_of(given: Mapping[str, Any]) -> Span:
     return span
 
 
-def _add_details(span: Span, given: Mapping[str, Any]) -> None:
+def _add_details(span: Fields, given: Mapping[str, Any]) -> None:
     """Add the fields that few spans have."""
     get = given.get
     if events := get("events"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from otel_rollout.otlp import received
 from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
-from otel_rollout.otlp.received import Entry, ReceivedScope, RedactResource, Span
+from otel_rollout.otlp.received import Entry, Fields, ReceivedScope, ReceivedSpan, RedactResource
 
 
 def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[ReceivedScope]:
@@ -29,13 +29,13 @@ def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[Re
             yield ReceivedScope(resource, scope.name, head, of_scope.spans, span_of)
 
 
-def span_of(message: Any) -> Span:
+def span_of(message: Any) -> ReceivedSpan:
     """Return a message as a span of a line.
 
     Raises:
         RefusedSpanError: the span has no valid ids or times.
     """
-    span = received.span_of(
+    span = received.fields_of(
         (message.trace_id, message.span_id, message.parent_span_id),
         (message.start_time_unix_nano, message.end_time_unix_nano),
         message.flags,
@@ -44,10 +44,10 @@ def span_of(message: Any) -> Span:
         _attributes(message.attributes),
     )
     _add_details(span, message)
-    return span
+    return ReceivedSpan(span)
 
 
-def _add_details(span: Span, message: Any) -> None:
+def _add_details(span: Fields, message: Any) -> None:
     """Add the fields that few spans have."""
     if message.events:
         span["events"] = [

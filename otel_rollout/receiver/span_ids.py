@@ -22,8 +22,7 @@ from typing import Final
 
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
-from otel_rollout.otlp.received import ReceivedScope, Span
-from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE
+from otel_rollout.otlp.received import ReceivedScope, ReceivedSpan
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 _SLOTS: Final = 1 << 20
@@ -54,36 +53,34 @@ class SpanIds:
         self._owners: BoundedDict[int, str] = BoundedDict(_MAX_OWNED)
         self._changed: BoundedDict[int, None] = BoundedDict(_MAX_CHANGED)
 
-    def make_unique(self, scope: ReceivedScope, span: Span) -> None:
+    def make_unique(self, scope: ReceivedScope, span: ReceivedSpan) -> None:
         """Change the span's id, and its parent's, if its process makes ids that other spans have.
 
         Args:
             scope: the span's scope; its resource stands for the process.
             span: the span, which is changed.
         """
-        resource, trace_id = scope.resource, span["traceId"]
-        parent_id = span["parentSpanId"] if _has_local_parent(span) else ""
+        resource, trace_id, start_ns = scope.resource, span.trace_id, span.start_ns
+        parent_id = span.parent_id if span.has_local_parent else ""
         sender = hash((trace_id, resource.head))
         if sender not in self._changed:
             if not self._has_ids_of_another(span, parent_id, resource.process):
                 return
             self._changed[sender] = None
-        span["spanId"] = _derived(span["spanId"], resource.head)
-        if parent_id:
-            span["parentSpanId"] = _derived(parent_id, resource.head)
-        start_ns = span["startTimeUnixNano"]
-        if self._is_taken(trace_id, span["spanId"], int(start_ns)):  # the process repeats its own ids
-            span["spanId"] = _derived(span["spanId"], start_ns.encode())
+        span_id = _derived(span.span_id, resource.head)
+        if self._is_taken(trace_id, span_id, start_ns):  # the process repeats its own ids
+            span_id = _derived(span_id, start_ns.to_bytes(8, "big"))
+        span.change_ids(span_id, _derived(parent_id, resource.head) if parent_id else span.parent_id)
         self._counts.changed_ids += 1
         warn_once(REPEATED)
 
-    def _has_ids_of_another(self, span: Span, parent_id: str, process: str) -> bool:
+    def _has_ids_of_another(self, span: ReceivedSpan, parent_id: str, process: str) -> bool:
         """Return whether another span or process has the ids of a span; if none has, remember them."""
-        trace_id, span_id = span["traceId"], span["spanId"]
+        trace_id, span_id = span.trace_id, span.span_id
         own = [hash((trace_id, id_)) for id_ in (span_id, parent_id) if id_] if process else []
         if any(key in self._owners and self._owners[key] != process for key in own):
             return True
-        if self._is_taken(trace_id, span_id, int(span["startTimeUnixNano"])):
+        if self._is_taken(trace_id, span_id, span.start_ns):
             return True
         for key in own:
             self._owners[key] = process
@@ -101,11 +98,6 @@ class SpanIds:
             return True
         self._slots[index] = key << 32 | start
         return False
-
-
-def _has_local_parent(span: Span) -> bool:
-    """Return whether a span says that its parent is a span of its own process."""
-    return bool(span["parentSpanId"]) and span["flags"] & (HAS_IS_REMOTE | IS_REMOTE) == HAS_IS_REMOTE
 
 
 def _derived(span_id: str, from_: bytes) -> str:

@@ -194,7 +194,7 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
         (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(body))
         (decoded,) = map(scope.decode, scope.spans)
         ids.make_unique(scope, decoded)
-        assert owner.setdefault(decoded["spanId"], (process, number, generation)) == (
+        assert owner.setdefault(decoded.span_id, (process, number, generation)) == (
             process,
             number,
             generation,
@@ -209,8 +209,8 @@ def test_memory_does_not_grow_with_spans() -> None:
     tracemalloc.start()
     try:
         for number in range(50_000):
-            decoded["spanId"] = f"{number + 1:016x}"
-            decoded["startTimeUnixNano"] = str(START + number)
+            decoded.fields["spanId"] = f"{number + 1:016x}"
+            decoded.fields["startTimeUnixNano"] = str(START + number)
             ids.make_unique(scope, decoded)
         assert tracemalloc.get_traced_memory()[0] < 100_000
     finally:
