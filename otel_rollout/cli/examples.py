@@ -101,11 +101,14 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 
 
 def epilog(command: str = _OF_ALL) -> str:
-    """Return the end of a command's help: its examples, one a line."""
+    """Return the end of a command's help: its examples, each a paragraph.
+
+    Older versions of typer make one line of the lines of a paragraph.
+    """
     lines = [(f"otel-rollout {arguments}", purpose) for arguments, purpose in EXAMPLES[command]]
     width = max(len(line) for line, _ in lines)
-    printed = (f"{line.ljust(width)}  {purpose}".rstrip() for line, purpose in lines)
-    return "\n".join(["", "Examples:", *(f"  {line}" for line in printed)])
+    printed = (f"  {line.ljust(width)}  {purpose}".rstrip() for line, purpose in lines)
+    return "\n\n".join(["\nExamples:", *printed])
 
 
 def arguments(command: str) -> list[list[str]]:
