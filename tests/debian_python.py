@@ -1,6 +1,6 @@
 """Get the Python of another Debian release than the machine's: ``debian_python.py 3.13 trixie``.
 
-Prints its path. Its packages are downloaded and unpacked below ``build/``; nothing else on the machine changes.
+Prints its path. Its packages are downloaded and unpacked below ``build/``; the machine does not change.
 The interpreter is made to use the libraries, and the C library, that were unpacked beside it.
 """
 

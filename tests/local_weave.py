@@ -96,6 +96,12 @@ class LocalWeave:
         found: dict[str, dict[str, dict[str, Any]]] = self._request("/calls/usage", asked)["call_usage"]
         return found
 
+    def agent_spans(self, project: str) -> list[dict[str, Any]]:
+        """Spans that were sent to the Agents endpoint, with their messages."""
+        asked = {"project_id": f"{ENTITY}/{project}", "include_details": True, "limit": 100}
+        found: list[dict[str, Any]] = self._request("/agents/spans/query", asked)["spans"]
+        return found
+
     def children(self, project: str, call_id: str) -> list[dict[str, Any]]:
         """What ``call.children()`` returns."""
         return self.ask({"project": f"{ENTITY}/{project}", "children_of": call_id})
