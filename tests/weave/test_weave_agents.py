@@ -32,7 +32,8 @@ def test_agents_endpoint_shows_model_calls_and_identity(local_weave: Any, projec
     deliver(exporter, spans)
     exporter.shutdown()
 
-    found = {span["span_name"]: span for span in local_weave.agent_spans(project)}
+    columns = {"int": "rollout.step", "string": "rollout.experiment_name"}
+    found = {span["span_name"]: span for span in local_weave.agent_spans(project, **columns)}
     assert set(found) == {"Agent.run", "generate"}
     run_found, call_found = found["Agent.run"], found["generate"]
     assert call_found["parent_span_id"] == run_found["span_id"]
