@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from otel_rollout.account.report import Report
+from otel_rollout.launch import ray_nodes
 from otel_rollout.rollout_table import open_table
 from tests.ray_start import run_program
 from tests.versions.older import ROOT, THIS, unpack
@@ -69,6 +71,27 @@ def test_nodes_of_other_versions_than_the_drivers_are_traced_and_drained(
     own = [(trace, name) for trace in account["own"] for name in ("rollout_trace", "score reward", "tool")]
     across = [(account["shared"], name) for name in ("remote tool", "remote tool", "rollout_trace")]
     assert tree == sorted(own + across)
+
+
+def test_report_of_a_newer_node_is_read_by_an_older_driver(older: str) -> None:
+    """Fields that the driver's version does not have are sent only if they say something."""
+    fields = ray_nodes._fields_to_send(Report(3, 2, 1, {"full": 1}, {}, {}, {}, {}, "/spool", dict))
+    older_driver = (
+        f"from otel_rollout.account.report import Report; print(Report(**{fields!r}, count_steps=dict))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", older_driver],
+        env={**os.environ, "PYTHONPATH": older}, cwd="/", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "started=3, recorded=2, unfinished=1, dropped={'full': 1}" in ran.stdout
+
+
+def test_report_of_a_node_with_a_later_version_is_read() -> None:
+    """Its fields that this version does not have are left out."""
+    sent = Report(3, 2, 1, {}, {}, {}, {}, {}, "/spool", dict)
+    answer = ray_nodes._Answer({**ray_nodes._fields_to_send(sent), "later": 1}, {}, [], {})
+    assert ray_nodes._report_in(answer) == sent
 
 
 def test_spool_of_an_older_version_is_delivered_after_an_upgrade(tmp_path: Path, older: str) -> None:
