@@ -41,25 +41,31 @@ NODE_AGENT := examples/agents/node/node_modules/.package-lock.json
 FOREIGN := .venv-foreign
 VLLM := .venv-vllm
 LITELLM := .venv-litellm
+NEWEST_PYTHON := 3.13
+PYTHON_OF_DEBIAN := build/python-$(NEWEST_PYTHON)/usr/bin/python$(NEWEST_PYTHON)
+NEWEST := .venv-$(NEWEST_PYTHON)
+MLFLOW_MINORS ?= 3.14 3.15 3.16 3.17
 DIST := .venv-dist
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
+OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package \
+	versions postgresql newest-python
 BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
-	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
+	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready $(NEWEST)/.ready postgresql-server s3-server dist
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/test_ray.py
-ELSEWHERE := tests/package tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
+ELSEWHERE := tests/package tests/versions tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
 	tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo demo-train test test-all built-for-tests built-for-other-tests browser s3-server go-tools soak mutants \
-	bench bench-verl collector tailing-collector dist upgrade parts clean $(TESTS) $(OTHER_TESTS)
+.PHONY: demo demo-train test test-all mlflow-minors postgresql-server built-for-tests built-for-other-tests browser \
+	s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade parts clean $(TESTS) \
+	$(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -209,6 +215,34 @@ go-tools: $(VENV)/.dev
 package: $(VENV)/.dev dist  # what dist made, as its users install it
 	$(call part,the package,$(call pytest,$(VENV)) tests/package)
 
+versions: $(VENV)/.dev  # an older version, from this repository's history, on a cluster and in a spool
+	$(call part,an older version,$(call pytest,$(VENV)) tests/versions)
+
+postgresql-server:  # Debian's PostgreSQL; tests start a server of their own
+	$(call part,PostgreSQL,ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || { apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends postgresql; } > /dev/null)
+
+# The tests of MLflow's exporter that read back what it wrote.
+MLFLOW_TESTS := $(addprefix tests/mlflow/test_mlflow_,$(addsuffix .py,round_trip scores score_batches many_scores \
+	values identities runs running))
+postgresql: $(VENV)/.dev $(WEAVE)/.ready postgresql-server  # MLflow with its store in PostgreSQL: its server, and directly
+	$(call part,MLflow on PostgreSQL,TEST_MLFLOW_STORE=postgresql $(call pytest,$(VENV)) $(MLFLOW_TESTS) \
+		tests/mlflow/test_mlflow_races.py tests/conformance/test_round_trip.py tests/conformance/test_generated.py -k mlflow)
+
+# Not in test-all: the newest release of each minor version changes from night to night.
+mlflow-minors: $(addprefix mlflow-,$(MLFLOW_MINORS))  ## A server and a database of each minor version of MLflow that is supported
+
+mlflow-%: $(VENV)/.tools
+	$(PYTHON) -m venv $(VENV)-mlflow-$*
+	$(BIN)/uv pip install --quiet --python $(VENV)-mlflow-$*/bin/python --editable '.[mlflow,otlp]' \
+		'mlflow[auth]~=$*.0' hypothesis pytest pytest-asyncio trustme
+	$(call part,MLflow $*,$(call pytest,$(VENV)-mlflow-$*) $(MLFLOW_TESTS))
+
+newest-python: $(NEWEST)/.ready  # without what needs torch
+	$(call part,Python $(NEWEST_PYTHON),$(call pytest,$(NEWEST)) --ignore tests/capture/test_encoding.py tests/account \
+		tests/base tests/capture tests/cli tests/exporting tests/forwarder tests/launch tests/otlp tests/recording \
+		tests/spool tests/test_configuration.py tests/mlflow/test_mlflow_round_trip.py)
+
 foreign: $(FOREIGN)/.ready  # beside Sentry, Datadog, Logfire and weave.init
 	$(call part,beside other tracing libraries,$(call pytest,$(FOREIGN)) tests/foreign)
 
@@ -265,6 +299,16 @@ $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff ex
 	opentelemetry-exporter-otlp-proto-http orjson pynacl python-multipart redis soundfile uvicorn uvloop websockets))
 
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
+
+# Of Debian's newer release, unpacked here where the machine has an older one.
+$(PYTHON_OF_DEBIAN): $(VENV)/.tools tests/debian_python.py
+	$(call part,Python $(NEWEST_PYTHON),$(BIN)/python tests/debian_python.py $(NEWEST_PYTHON) trixie)
+	@touch $@
+$(NEWEST)/.ready: $(PYTHON_OF_DEBIAN) constraints.txt
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON_OF_DEBIAN) $(NEWEST)
+	$(call part,install $(NEWEST),$(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python \
+		--constraint constraints.txt --editable '.[newest-python]')
+	@touch $@
 
 # Peers of the benchmark.
 $(eval $(call environment,$(LOGFIRE),--editable . logfire opentelemetry-exporter-otlp-proto-http))

@@ -19,6 +19,7 @@ from otel_rollout.base import setting_parsers
 from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
 from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
 from otel_rollout.base.suggest import closest, did_you_mean
+from otel_rollout.base.version import VERSION
 from otel_rollout.settings import (
     CONFIG_VARIABLE,
     PREFIX,
@@ -80,7 +81,13 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             shown = "" if field.name in _MAY_BE_SECRET else f"={value!r}"
             problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
     try:
-        values |= inherited(environ)
+        published = _published(environ)
+        values |= checked_arguments(_known(published))
+        if unknown := sorted(set(published) - set(_known(published))):
+            problems.append(
+                f"{CONFIG_VARIABLE}: a newer otel-rollout started the run. Version {VERSION} of this process "
+                f"does not know its settings {', '.join(unknown)}; they have no effect here."
+            )
     except ValueError as error:
         problems.append(f"{CONFIG_VARIABLE} {error}; it is ignored.")
     return Settings(**values | switched_off(environ)), problems
@@ -112,27 +119,40 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that this process inherits from the founder of its run.
 
+    Settings of a newer version are left out.
+
     Raises:
         ValueError: ``CONFIG_VARIABLE`` cannot be read.
     """
+    return checked_arguments(_known(_published(environ)))
+
+
+def _published(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the founder of the run has published, unchecked, without its part for the forwarder."""
     value = environ.get(CONFIG_VARIABLE)
     if not value:
         return {}
     try:
-        arguments = json.loads(value)
-        if not isinstance(arguments, dict):
+        published = json.loads(value)
+        if not isinstance(published, dict):
             raise TypeError("it holds no object")
-        arguments.pop(FOUNDER_KEY, None)
-        return checked_arguments(arguments)
+        published.pop(FOUNDER_KEY, None)
+        return published
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot be read ({error})") from None
+
+
+def _known(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that this version knows; the processes of a run may have different versions."""
+    known = {field.name for field in dataclasses.fields(Settings)}
+    return {name: value for name, value in arguments.items() if name in known}
 
 
 def from_founder(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the forwarder settings that a run's founder published; empty if none."""
     try:
         published = json.loads(environ.get(CONFIG_VARIABLE, ""))
-        return checked_arguments(published[FOUNDER_KEY]) if published["run_id"] == run_id else {}
+        return checked_arguments(_known(published[FOUNDER_KEY])) if published["run_id"] == run_id else {}
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}
 

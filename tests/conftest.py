@@ -19,6 +19,7 @@ from otel_rollout.base.known_exporters import PREFIXES
 from tests.exporters import install
 from tests.fresh_process import fresh_process as new_process
 from tests.local_weave import LocalWeave
+from tests.mlflow_server import new_store as new_store
 from tests.mlflow_server import server_uri as server_uri
 from tests.spool_reader import Recorded, read_directory
 

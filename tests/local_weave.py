@@ -96,6 +96,13 @@ class LocalWeave:
         found: dict[str, dict[str, dict[str, Any]]] = self._request("/calls/usage", asked)["call_usage"]
         return found
 
+    def agent_spans(self, project: str, **attributes: str) -> list[dict[str, Any]]:
+        """Spans that were sent to the Agents endpoint, with attributes that are named by type."""
+        columns = [{"source": f"custom_attrs_{type_}", "key": key} for type_, key in attributes.items()]
+        asked = {"project_id": f"{ENTITY}/{project}", "limit": 100, "custom_attr_columns": columns}
+        found: list[dict[str, Any]] = self._request("/agents/spans/query", asked)["spans"]
+        return found
+
     def children(self, project: str, call_id: str) -> list[dict[str, Any]]:
         """What ``call.children()`` returns."""
         return self.ask({"project": f"{ENTITY}/{project}", "children_of": call_id})

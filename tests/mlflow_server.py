@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,15 +26,31 @@ if TYPE_CHECKING:
     from mlflow.entities import Trace
 
 START_SECONDS = 180
+STORE_VARIABLE = "TEST_MLFLOW_STORE"
+"""``postgresql`` lets tests use a PostgreSQL server as MLflow's store, otherwise they use SQLite."""
+
+
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
+    """Return a function that returns the URI of a database without tables."""
+    if os.environ.get(STORE_VARIABLE) == "postgresql":
+        from tests.postgresql import running_postgresql
+
+        with running_postgresql() as new_database:
+            yield new_database
+    else:
+        yield lambda: f"sqlite:///{tmp_path_factory.mktemp('mlflow-store')}/mlflow.db"
 
 
 @contextmanager
-def running_server(uri: str, directory: Path, *options: str, **variables: str) -> Iterator[None]:
-    """Run ``mlflow server`` with one worker at ``uri``, its database in ``directory``."""
+def running_server(
+    uri: str, directory: Path, *options: str, store: str | None = None, **variables: str
+) -> Iterator[None]:
+    """Run ``mlflow server`` with one worker at ``uri``, by default with a database in ``directory``."""
     log = directory / "server.log"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
     command += ["--port", uri.rpartition(":")[2], "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]
+    command += ["--backend-store-uri", store or f"sqlite:///{directory}/mlflow.db"]
     command += ["--default-artifact-root", f"{directory}/artifacts", *options]
     # Without the jobs MLflow runs for evaluations: eight more processes, and more CPU time than all the rest.
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **variables}
@@ -56,10 +72,10 @@ def running_server(uri: str, directory: Path, *options: str, **variables: str) -
 
 
 @pytest.fixture(scope="session")
-def server_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server_uri(tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[], str]) -> Iterator[str]:
     """One server for all tests, each of which has a project of its own."""
     uri = f"http://127.0.0.1:{free_port()}"
-    with running_server(uri, tmp_path_factory.mktemp("mlflow-server")):
+    with running_server(uri, tmp_path_factory.mktemp("mlflow-server"), store=new_store()):
         yield uri
 
 

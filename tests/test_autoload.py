@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sysconfig
 import textwrap
+import tomllib
 import venv
 from pathlib import Path
 
 import pytest
-import tomllib
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "programs" / "import_framework.py"

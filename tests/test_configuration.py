@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, settings, settings_reader
+from otel_rollout.base.version import VERSION
 from otel_rollout.runs import membership
 
 
@@ -109,6 +110,23 @@ def test_wrong_variable_is_named_and_its_default_used(variable, value, message):
     assert variable in problem
     assert message in problem
     assert configured == settings.Settings()
+
+
+def test_settings_of_a_newer_founder_are_named_and_the_others_used():
+    """A worker that is older than its driver stays in the run."""
+    config = json.dumps({"run_id": "run", "value_limit": 9, "later": {"a": 1}, "delivery": {"even_later": 1}})
+    configured, (problem,) = settings_reader.from_environment({"OTEL_ROLLOUT_CONFIG": config})
+    assert (configured.run_id, configured.value_limit) == ("run", 9)
+    assert problem == (
+        f"OTEL_ROLLOUT_CONFIG: a newer otel-rollout started the run. Version {VERSION} of this process "
+        "does not know its settings later; they have no effect here."
+    )
+
+
+def test_forwarder_of_an_older_worker_gets_the_settings_that_it_knows():
+    """Settings of a newer founder are left out, and no other."""
+    config = json.dumps({"run_id": "run", "delivery": {"later": 1, "value_limit": 9}})
+    assert settings_reader.from_founder("run", {"OTEL_ROLLOUT_CONFIG": config}) == {"value_limit": 9}
 
 
 VARIABLES = [settings.variable_of(field) for field in dataclasses.fields(settings.Settings)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,7 +24,7 @@ from otel_rollout_demo.where_to_look import absolute_uri, is_server, print_mlflo
 PROJECT_NAME: Final = "otel-rollout-demo"
 
 
-class Backend(str, Enum):
+class Backend(StrEnum):
     """Destination of the traces."""
 
     mlflow = "mlflow"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mlflow.entities.span import Span
     from mlflow.tracing.client import TracingClient
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    from sqlalchemy import Connection
 
     from otel_rollout.exporting.api import MetricPoint
     from otel_rollout_mlflow.feedback import MlflowFeedback
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 _CHANGES_PER_TRANSACTION: Final = 200
 """Scores and tags in one transaction. More would let other writers of a SQLite file wait for seconds."""
+_MAX_CREATION_SECONDS: Final = 120
+"""Seconds to wait while another process creates the tables of a PostgreSQL database."""
+_CREATION_LOCK: Final = 0x6F74656C
+"""Key of PostgreSQL's advisory lock on creating the tables."""
 _NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
 
@@ -62,11 +67,13 @@ class StoreTarget:
             engine = sqlalchemy.create_engine(uri)
             if engine.dialect.name == "sqlite":
                 sqlite_creation.ensure_created(engine)
+                self._opened = TracingClient(uri)
             else:
                 # Connect once before MLflow, which tries for 100 s to reach a database that does not answer.
-                engine.connect().close()
+                with engine.connect() as connection:
+                    _lock_creation(connection)
+                    self._opened = TracingClient(uri)
             engine.dispose()
-            self._opened = TracingClient(uri)
         except ModuleNotFoundError as error:
             raise UndeliveredError(
                 FailureKind.REFUSED,
@@ -221,6 +228,18 @@ class StoreTarget:
 def _forbid_telemetry() -> None:
     """Keep MLflow's import from reporting usage to its makers, without the user's consent."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def _lock_creation(connection: Connection) -> None:
+    """Let one process at a time create MLflow's tables, until the connection is closed.
+
+    MLflow fails if another process creates the same table: the forwarders of a job's nodes start together.
+    """
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy import text
+
+        connection.execute(text(f"SET LOCAL lock_timeout = '{_MAX_CREATION_SECONDS}s'"))
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})"))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -23,7 +23,7 @@ MAX_TEXT_CHARS: Final = 10_000
 """Maximum characters of a score that is text, and of an explanation; the rest is cut."""
 RUN_FEEDBACK: Final = "wb_run"
 """Feedback type that links a trajectory to a W&B run published after the trajectory was written."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)

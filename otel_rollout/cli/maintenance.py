@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -171,7 +171,7 @@ def _show(shares: Shares) -> None:
             len(steps),
             sum(share.roots for share in of_run),
             sum(share.rows for share in of_run),
-            f"{datetime.fromtimestamp(newest / 1e9, timezone.utc):%Y-%m-%d %H:%M}",
+            f"{datetime.fromtimestamp(newest / 1e9, UTC):%Y-%m-%d %H:%M}",
             _size(sum(share.size for share in of_run)),
         )
         rows.append(dict(zip(_COLUMNS, values, strict=True)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import RemoteDisconnected
 from typing import Any, Final
@@ -64,8 +64,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     except (ValueError, OverflowError):
         return None
     if until.tzinfo is None:
-        until = until.replace(tzinfo=timezone.utc)
-    return max(0.0, (until - datetime.now(timezone.utc)).total_seconds())
+        until = until.replace(tzinfo=UTC)
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
 @dataclass(frozen=True)

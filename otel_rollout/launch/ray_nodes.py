@@ -87,7 +87,7 @@ def drain_others(
     for reference in answered:
         try:
             answer: _Answer = ray.get(reference)
-            report = Report(**answer.report, count_steps=functools.partial(dict, answer.steps))
+            report = _report_in(answer)
             # Several Ray nodes on one machine share its node directory.
             if report.directory not in ("", str(own_directory)):
                 if answer.trackers and own_directory.is_dir():  # the run may have been published there only
@@ -165,8 +165,10 @@ def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float)
 class _Answer(NamedTuple):
     """The answer of another node that was drained, in parts that can be pickled.
 
+    The node may have another version of this package than the driver: fields stay as they are.
+
     Attributes:
-        report: fields of the node's report except ``count_steps``.
+        report: fields of the node's report except ``count_steps`` and those that have their default.
         steps: the node's counts per step.
         home_exporters: exporters that deliver on the run's home machine only.
         trackers: the trackers' runs that are published on the node.
@@ -183,13 +185,30 @@ def _drain_here(timeout: float) -> _Answer:
     configured = decide()
     node_dir = node_directory(configured)
     report = drain.drain(node_dir, configured, timeout)
-    fields = {
+    home_exporters = entry_points.for_another_machine(configured)
+    return _Answer(
+        _fields_to_send(report), dict(report.by_step), home_exporters, layout.read_trackers(node_dir)
+    )
+
+
+def _fields_to_send(report: Report) -> dict[str, Any]:
+    """Return a report's fields without those that have their default, which an older driver may not know."""
+    return {
         field.name: getattr(report, field.name)
         for field in dataclasses.fields(report)
-        if field.name != "count_steps"
+        if field.name != "count_steps" and getattr(report, field.name) != _default(field)
     }
-    home_exporters = entry_points.for_another_machine(configured)
-    return _Answer(fields, dict(report.by_step), home_exporters, layout.read_trackers(node_dir))
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _report_in(answer: _Answer) -> Report:
+    """Return the report of another node, without fields of a newer version."""
+    known = {field.name for field in dataclasses.fields(Report)}
+    fields = {name: value for name, value in answer.report.items() if name in known}
+    return Report(**fields, count_steps=functools.partial(dict, answer.steps))
 
 
 def _piece_of_here(copied: dict[str, int]) -> transfer.Piece:

@@ -177,7 +177,7 @@ async def _parts(receive: Receive) -> Any:
         try:
             left = deadline - asyncio.get_running_loop().time()
             message = await asyncio.wait_for(receive(), left)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise RefusedRequestError(
                 408, f"The body did not arrive within {READ_TIMEOUT:.0f} seconds."
             ) from None

@@ -17,7 +17,7 @@ import random
 import socket
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.table.errors import TableError
@@ -168,7 +168,7 @@ def _held(store: Store, table: DeltaTable, until: int) -> str:
     """Return the sentence that names the holder."""
     with store.describing():
         holder = _holder(table) or "another process"
-    end = datetime.fromtimestamp(until / _MICROSECONDS, timezone.utc)
+    end = datetime.fromtimestamp(until / _MICROSECONDS, UTC)
     return (
         f"The table at {store.location.uri} is being compacted or pruned by {holder}, which has until "
         f"{end:%H:%M:%S} UTC for its next step: try again later."

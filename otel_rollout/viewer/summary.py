@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -117,7 +117,7 @@ def start_time(summary: Summary) -> str:
     """Format a trajectory's start in UTC; return empty text if it is unknown."""
     if not summary.start_ns:
         return ""
-    return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(summary.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def score_of(span: ReadableSpan) -> Evaluation | None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Final
 
 from otel_rollout.table.errors import NoTableError, TableError
@@ -148,4 +148,4 @@ class Live:
 
 def utc(seconds: float) -> str:
     """Format a time of Unix time as time of day."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%H:%M:%S UTC")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")

@@ -266,7 +266,7 @@ HOSTILE = [
     quantised,
     lambda: torch.zeros(3, device="meta"),
     lambda: ray.ObjectRef.nil(),
-    lambda: datetime.time(1, tzinfo=datetime.timezone.utc),
+    lambda: datetime.time(1, tzinfo=datetime.UTC),
     lambda: decimal.Decimal("sNaN"),
     lambda: (number for number in [1]),
 ]

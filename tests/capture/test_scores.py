@@ -150,7 +150,7 @@ class Verdict(Enum):
     BEST = 1
 
 
-class Label(str, Enum):
+class Label(str, Enum):  # noqa: UP042 - text of such a member differs from a StrEnum's
     GOOD = "good"
 
 

@@ -24,6 +24,7 @@ REQUIRED = {
     "BACKEND_ENDPOINT": "http://127.0.0.1:1",
     "KAFKA_BROKER": "127.0.0.1:1",
     "MLFLOW_VALIDATION_EXPERIMENT_ID": "2",
+    "LANGFUSE_AUTHORIZATION": "Basic any",
     "WANDB_ENTITY": "entity",
     "WANDB_PROJECT": "project",
     "WANDB_API_KEY": "key",
@@ -38,10 +39,11 @@ COMBINATIONS = [
     "gateway to-mlflow to-mlflow-split",
     "gateway to-weave",
     "gateway to-otlp",
+    "gateway to-langfuse",
     "gateway to-kafka",
     "gateway to-file",
     "gateway gateway-tls to-otlp",
-    "gateway sampling gateway-tls to-mlflow to-mlflow-split to-weave to-otlp to-kafka to-file",
+    "gateway sampling gateway-tls to-mlflow to-mlflow-split to-weave to-otlp to-langfuse to-kafka to-file",
 ]
 CHECKED_ELSEWHERE = {"base", "builder", "kustomization", "agent-tail"}
 """In every combination; no configurations; with the receiver that it needs, in test_tail.py."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,10 +16,10 @@ from tests.local_weave import LocalWeave
 
 @pytest.fixture(scope="module")
 def adapters(
-    local_weave: LocalWeave, tmp_path_factory: pytest.TempPathFactory
+    local_weave: LocalWeave, tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[], str]
 ) -> Iterator[dict[str, Adapter]]:
     """Every backend under test, by its exporter's name."""
     with receiver() as otlp:
-        mlflow = MlflowAdapter(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
+        mlflow = MlflowAdapter(new_store())
         delta = DeltaAdapter(tmp_path_factory.mktemp("delta"))
         yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), delta, *otlp)}

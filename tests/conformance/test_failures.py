@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
@@ -112,7 +112,7 @@ def test_rejection_of_a_request_without_spans_blames_no_span(adapter, server, ex
     ("header", "low", "high"),
     [
         ("7", 7, 7),
-        (lambda: format_datetime(datetime.now(timezone.utc) + timedelta(seconds=60), usegmt=True), 50, 61),
+        (lambda: format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True), 50, 61),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
         ("soon", None, None),
         ("Thu, 01 Jan 2026 00:00:00 +99999999999999999999", None, None),

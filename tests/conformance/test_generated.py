@@ -92,10 +92,10 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapter]:
+def adapter(request: pytest.FixtureRequest) -> Iterator[Adapter]:
     """Each backend under test in turn."""
     if request.param == "mlflow":
-        yield MlflowAdapter(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
+        yield MlflowAdapter(request.getfixturevalue("new_store")())
     elif request.param == "weave":
         yield WeaveAdapter(request.getfixturevalue("local_weave"))
     else:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.conformance.backend import Operation, Score, identity, inputs
 from tests.local_weave import LocalWeave
 
 SEPARATORS = dict.fromkeys((0x85, 0x2028, 0x2029), "\n")
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WeaveAdapter:

@@ -38,12 +38,12 @@ def _no_mlflow_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def sqlite_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database that does not exist: the exporter creates it."""
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow-store')}/mlflow.db"
+def database_uri(new_store: Callable[[], str]) -> str:
+    """A database without tables, which the exporter creates. A SQLite file does not exist either."""
+    return new_store()
 
 
-@pytest.fixture(params=["server", "sqlite"])
+@pytest.fixture(params=["server", "database"])
 def uri(request: pytest.FixtureRequest) -> str:
     """Each way into MLflow in turn."""
     return str(request.getfixturevalue(f"{request.param}_uri"))

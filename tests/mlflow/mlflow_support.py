@@ -8,11 +8,20 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+import pytest
+
 from tests.mlflow_server import stored as stored
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what MLflow's own imports warn about is not ours to fix
-    import mlflow  # noqa: F401 - before anything else imports it
+    import mlflow  # before anything else imports it
+
+not_in_3_14 = pytest.mark.xfail(
+    mlflow.__version__.startswith("3.14."),
+    reason="3.14 compares scores as text, adds up tokens of a repeated span, and fails to read huge integers",
+    strict=False,
+)
+"""Mark of a test for which MLflow 3.14 does not suffice (docs/mlflow.md)."""
 
 ADMIN, PASSWORD = "admin", "pa:ss, w@rd/%"
 IN_A_FILE = PASSWORD.replace("%", "%%")

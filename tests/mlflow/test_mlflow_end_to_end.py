@@ -155,7 +155,7 @@ def test_score_of_a_delivered_trajectory_is_feedback_and_tag(scored: tuple[str, 
     assert found.info.execution_duration == root.end_time_ns // 10**6 - root.start_time_ns // 10**6
 
 
-@pytest.fixture(scope="module", params=["server", "sqlite"])
+@pytest.fixture(scope="module", params=["server", "database"])
 def scored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Tracking URI and project of two trajectories with scores."""
     uri, project = str(request.getfixturevalue(f"{request.param}_uri")), "scores of every kind"

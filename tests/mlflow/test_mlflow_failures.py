@@ -132,15 +132,15 @@ def test_exporters_that_create_an_experiment_at_once_share_it(server_uri, projec
 
 
 def test_name_with_half_a_surrogate_is_stored_with_a_question_mark(
-    sqlite_uri, project, rollouts, exporter_for
+    database_uri, project, rollouts, exporter_for
 ):
     """Protobuf would refuse the whole batch for it."""
     with rollouts.span("half a surrogate \ud800"), rollouts.span("whole"):
         pass
-    exporter = exporter_for(sqlite_uri)
+    exporter = exporter_for(database_uri)
 
     assert exporter.export(rollouts.ended()) is SpanExportResult.SUCCESS
-    [trace] = stored(sqlite_uri, project)
+    [trace] = stored(database_uri, project)
     assert {span.name for span in trace.data.spans} == {"half a surrogate ?", "whole"}
 
 

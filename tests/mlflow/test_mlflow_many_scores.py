@@ -89,7 +89,7 @@ def store(exporter):
     return exporter._target._client.store
 
 
-@pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("uri", ["database"], indirect=True)
 def test_step_takes_few_commits(exporter, store, rollouts):
     """A commit for each score would take minutes on a slow disk."""
     commits = []
@@ -98,7 +98,7 @@ def test_step_takes_few_commits(exporter, store, rollouts):
     assert len(commits) < TRAJECTORIES / 2
 
 
-@pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("uri", ["database"], indirect=True)
 def test_failed_transaction_writes_no_score(uri, project, exporter):
     """The scores before the one at fault are written when they are sent again without it."""
     ids = [trace.info.trace_id for trace in stored(uri, project)]
@@ -111,7 +111,7 @@ def test_failed_transaction_writes_no_score(uri, project, exporter):
     assert all("format" in values for values in feedback_in(uri, project).values())
 
 
-@pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("uri", ["database"], indirect=True)
 def test_killed_while_it_writes_scores_each_is_there_once(uri, project, exporter, rollouts):
     """The scores of the last transaction are missing until all are sent again."""
     command = [sys.executable, "-m", killed_while_scoring.__name__, uri, project, str(TRAJECTORIES)]
@@ -126,7 +126,7 @@ def test_killed_while_it_writes_scores_each_is_there_once(uri, project, exporter
     }
 
 
-@pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("uri", ["database"], indirect=True)
 @pytest.mark.parametrize("is_caught", [False, True])
 def test_rolled_back_transaction_is_a_failure(uri, project, exporter, store, is_caught):
     """Whether MLflow's method reports that it has rolled back, or goes on."""

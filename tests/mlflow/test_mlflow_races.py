@@ -56,6 +56,15 @@ def test_processes_that_meet_a_new_project_share_one_experiment(server_uri, proj
     assert len(stored(server_uri, project)) == PROCESSES * TRACES
 
 
+def test_eight_processes_make_the_tables_of_a_database(new_store, project):
+    """All of eight processes deliver that meet a database without tables, in SQLite and in PostgreSQL."""
+    database = new_store()
+
+    assert race(writers(database, project, PROCESSES)) == ["delivered"] * PROCESSES
+
+    assert len(stored(database, project)) == PROCESSES * TRACES
+
+
 def test_eight_processes_make_one_database(database, project, exporter_for):
     """All of eight processes that create one SQLite file deliver.
 

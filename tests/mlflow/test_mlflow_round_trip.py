@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import SpanStatusCode, Trace, TraceState
-from mlflow_support import stored
+from mlflow_support import not_in_3_14, stored
 from opentelemetry import trace as otel
 
 from tests.sdk_spans import Rollouts, deliver
@@ -80,7 +80,7 @@ def test_trajectory_has_the_tags_that_verl_users_search(uri, project, rollouts, 
         "tags.step = '2'",
         "tags.step = '2' AND tags.validate = 'False' AND tags.sample_index = '7'",
         "trace.name = 'Agent.other'",
-        "feedback.reward > 0.8",
+        pytest.param("feedback.reward > 0.8", marks=not_in_3_14),
         "tags.reward = '0.9'",
         "span.type = 'RETRIEVER'",
     ],
@@ -101,6 +101,7 @@ def test_search_finds_one_trajectory_by_each_criterion(uri, project, rollouts, e
     ]
 
 
+@not_in_3_14
 def test_batch_sent_twice_is_stored_once(uri, project, rollouts, exporter_for):
     """Calls or spans and scores read back as after one delivery."""
     rollouts.trajectory()
@@ -123,6 +124,7 @@ def test_batch_sent_twice_is_stored_once(uri, project, rollouts, exporter_for):
     assert [(score.name, score.value) for score in twice.info.assessments] == [("reward", 0.5)]
 
 
+@not_in_3_14
 def test_root_exported_after_its_children_completes_the_trace(uri, project, rollouts, exporter_for):
     """A trace whose root comes in a later export is whole and searchable."""
     rollouts.trajectory()
@@ -152,6 +154,7 @@ def test_tokens_of_a_late_model_call_are_added_to_a_scored_trace(uri, project, r
     assert json.loads(trace.info.trace_metadata["mlflow.trace.tokenUsage"])["total_tokens"] == 8
 
 
+@not_in_3_14
 def test_late_score_becomes_feedback(uri, project, rollouts, exporter_for):
     """A late evaluation span leaves the state and tags of the trace unchanged."""
     with rollouts.span("Agent.run", "AGENT") as root:

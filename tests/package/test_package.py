@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
 from email.message import Message
@@ -14,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-import tomllib
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / ".venv-dist" / "bin"
@@ -121,7 +121,7 @@ def test_classifiers_name_the_versions_that_are_tested() -> None:
     """No other Python is promised than those that tests run on."""
     named = [value.rpartition(" ")[2] for value in metadata().get_all("Classifier") or ()]
     versions = {value for value in named if re.fullmatch(r"3\.\d+", value)}
-    assert versions == {"3.11"}
+    assert versions == {"3.11", "3.13"}
     assert metadata()["Requires-Python"] == ">=3.11"
 
 

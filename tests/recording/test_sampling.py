@@ -128,7 +128,7 @@ class Step(enum.IntEnum):
     WARM_UP = 7
 
 
-class Row(str, enum.Enum):
+class Row(str, enum.Enum):  # noqa: UP042 - its text is "Row.NAME", unlike a StrEnum's
     """A row as some programs name it."""
 
     FIRST = "first"

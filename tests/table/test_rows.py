@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -209,7 +209,7 @@ def test_batch_has_the_types_of_the_schema() -> None:
     assert batch.num_rows == 2
     assert batch.column("step").to_pylist() == [None, 2]
     assert batch.column("start_time").type == DataType.timestamp("us", tz="UTC")
-    seconds = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
+    seconds = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
     assert batch.column("start_time").to_pylist() == [seconds] * 2
     scores = [{"name": "reward", "value": 1.0, "label": "True", "time_ns": None}]
     assert batch.column("scores").to_pylist() == [None, scores]

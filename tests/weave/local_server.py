@@ -60,6 +60,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: 
     ExportTraceServiceResponse,
 )
 from weave.trace_server import trace_server_interface as tsi  # noqa: E402
+from weave.trace_server.agents.types import AgentSpansQueryReq, GenAIOTelExportReq  # noqa: E402
 from weave.trace_server.errors import handle_server_exception  # noqa: E402
 from weave.trace_server.external_to_internal_trace_server_adapter import (  # noqa: E402
     ExternalTraceServer,
@@ -242,6 +243,21 @@ class LocalServer:
                     done.partial_success.rejected_spans += rejected.rejected_spans
                     done.partial_success.error_message = rejected.error_message
             return Response(done.SerializeToString(), media_type="application/x-protobuf")
+
+        @post("/agents/otel/v1/traces")
+        async def agents(request: Request) -> Any:
+            sent = ExportTraceServiceRequest.FromString(await unpacked(request))
+            done = ExportTraceServiceResponse()
+            for project, spans in by_project(request, sent).items() if self.server is not None else ():
+                export = GenAIOTelExportReq(project_id=project, processed_spans=spans, wb_user_id=USER)
+                stored = self.server.genai_otel_export(export)  # type: ignore[union-attr]
+                done.partial_success.rejected_spans += stored.rejected_spans
+                done.partial_success.error_message = stored.error_message
+            return Response(done.SerializeToString(), media_type="application/x-protobuf")
+
+        @post("/agents/spans/query")
+        async def agent_spans(request: Request) -> Any:
+            return self.server.agent_spans_query(known(AgentSpansQueryReq, await body(request)))  # type: ignore[union-attr]
 
         @post("/calls/stream_query")
         async def stream_query(request: Request) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from opentelemetry import trace as otel
@@ -52,7 +52,7 @@ def by_name(calls):
 
 def at(iso):
     """Return Unix time in µs, exactly."""
-    since = datetime.fromisoformat(iso) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    since = datetime.fromisoformat(iso) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86400 + since.seconds) * 10**6 + since.microseconds
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.analysis.timeline import text as timeline_text
@@ -99,7 +99,7 @@ def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
     yield "run", timeline.run.name
     if timeline.run.project:
         yield "project", timeline.run.project
-    began = datetime.fromtimestamp(timeline.start / 1e9, timezone.utc)
+    began = datetime.fromtimestamp(timeline.start / 1e9, UTC)
     yield "began", began.strftime("%Y-%m-%d %H:%M:%S UTC")
     yield "wall time", duration(timeline.wall_seconds)
 

