@@ -39,12 +39,14 @@ FOREIGN := .venv-foreign
 VLLM := .venv-vllm
 LITELLM := .venv-litellm
 DIST := .venv-dist
+DOCS := .venv-docs
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
-TESTS := unit servers lint types ray-tests collector-tests
+TESTS := unit servers lint types docs ray-tests collector-tests
 OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
-BUILT_FOR_TESTS = tailing-collector browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
+BUILT_FOR_TESTS = tailing-collector browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready \
+	$(DOCS)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
@@ -114,6 +116,9 @@ dist: $(DIST)/.ready  ## The source distribution and the wheel, checked, in dist
 	$(DIST)/bin/python -m build --no-isolation --outdir dist . > /dev/null
 	$(DIST)/bin/twine check --strict dist/*
 	$(DIST)/bin/check-wheel-contents dist/*.whl
+
+docs: $(DOCS)/.ready  ## The documentation site, in build/site; a warning or a dead link is an error
+	$(call part,the documentation site,$(DOCS)/bin/python -m website)
 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
@@ -241,6 +246,7 @@ $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 $(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
 $(eval $(call environment,$(DIST),build check-wheel-contents hatch-fancy-pypi-readme hatchling mypy pyright twine))
+$(eval $(call environment,$(DOCS),mkdocstrings-python zensical))
 
 # LiteLLM's proxy, and what it imports. Its extra "proxy" has more, some of it under a licence that is not open.
 $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \

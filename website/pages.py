@@ -1,0 +1,76 @@
+"""Collect the site's pages: those of docs/, and those of the repository's top that have a place on the site.
+
+A page links others as the forge needs it: `ray.md` in docs/, `../CONTRIBUTING.md` above it. On the site, a file
+that is a page is linked as a page, and any other file at the forge.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+FORGE: Final = "https://github.com/otel-rollout/otel-rollout"
+MOVED: Final = {
+    "README.md": "readme.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security-policy.md",
+    "examples/verl/README.md": "verl-recipe.md",
+}
+"""Files outside docs/ that are pages of the site, and their names there."""
+
+_FENCED = re.compile(r"^( *)```.*?^\1``` *$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+
+
+def collect(site_pages: Path) -> None:
+    """Write all pages, pictures and the style sheet into an empty directory."""
+    shutil.rmtree(site_pages, ignore_errors=True)
+    shutil.copytree(ROOT / "docs" / "images", site_pages / "images")
+    shutil.copytree(ROOT / "website" / "assets", site_pages / "assets")
+    shutil.copytree(ROOT / "website" / "api", site_pages / "api")
+    for source in sources():
+        text = source.read_text(encoding="utf-8")
+        (site_pages / name_on_site(source)).write_text(with_links_of_the_site(text, source), encoding="utf-8")
+
+
+def sources() -> list[Path]:
+    """Return the Markdown files that become pages of the same content."""
+    return [*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in MOVED)]
+
+
+def name_on_site(path: Path) -> str | None:
+    """Return a file's path on the site, or None if the site does not have it."""
+    name = path.relative_to(ROOT).as_posix()
+    if name.startswith("docs/"):
+        return name.removeprefix("docs/")
+    return MOVED.get(name)
+
+
+def with_links_of_the_site(text: str, source: Path) -> str:
+    """Return a page whose links lead to pages of the site, or to the forge; code stays as it is."""
+    kept, at = [], 0
+    for block in _FENCED.finditer(text):
+        kept += [_relinked(text[at : block.start()], source), block[0]]
+        at = block.end()
+    return "".join([*kept, _relinked(text[at:], source)])
+
+
+def _relinked(prose: str, source: Path) -> str:
+    return _LINK.sub(lambda found: f"{found[1]}{_target(found[2], source)}{found[3]}", prose)
+
+
+def _target(link: str, source: Path) -> str:
+    name, mark, anchor = link.partition("#")
+    if not name or re.match(r"[a-z]+:", link):
+        return link
+    path = Path(os.path.normpath(source.parent / name))
+    page = name_on_site(path)
+    if page is None:
+        kind = "tree" if path.is_dir() else "blob"
+        page = f"{FORGE}/{kind}/main/{path.relative_to(ROOT).as_posix()}"
+    return page + mark + anchor
