@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Extension, Module, Object
 
 _ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?([\w.]+)`")
 _BLOCK = re.compile(r"::(?=\n\n +\S)")
@@ -23,6 +23,14 @@ class MarkdownDocstrings(Extension):
     """Hands each docstring to the reference as Markdown."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Replace the docstring of an object that griffe has read."""
-        if obj.docstring is not None:
-            obj.docstring.value = markdown(obj.docstring.value)
+        """Rewrite the docstring of an object inside a package."""
+        _rewrite(obj)
+
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        """Rewrite the docstring of a package, which griffe does not hand to `on_object`."""
+        _rewrite(pkg)
+
+
+def _rewrite(documented: Object) -> None:
+    if documented.docstring is not None:
+        documented.docstring.value = markdown(documented.docstring.value)
