@@ -1,7 +1,7 @@
-"""Write the tables of docs/attributes.md from semconv.py and span_metrics.py: ``python -m website.attributes``.
+"""Write the tables of docs/attributes.md: ``python -m website.attributes``.
 
-The sources are parsed, not imported: what describes a name is in docstrings, which cost the recording process
-nothing.
+Their sources, semconv.py and span_metrics.py, are parsed, not imported: docstrings describe the names, which
+costs the recording process nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,13 @@ PAGE: Final = ROOT / "docs" / "attributes.md"
 NAMES: Final = ROOT / "otel_rollout" / "base" / "semconv.py"
 METRICS: Final = ROOT / "otel_rollout" / "account" / "span_metrics.py"
 
-_GROUP = re.compile(r"^# --- (?P<title>.+?) \((?P<owner>.+), (?P<level>[\w ]+)\)\. (?P<where>.+?\.)(?: -+)?$", re.M)
+_GROUP = re.compile(
+    r"^# --- (?P<title>.+?) \((?P<owner>.+), (?P<level>[\w ]+)\)\. (?P<where>.+?\.)(?: -+)?$", re.M
+)
 _TYPE = r"(?:str|bool|int|float|bytes|list\[str\]|a list| \(JSON\)|, | or )+"
 _DESCRIPTION = re.compile(
-    rf"(?:(?P<templates>``[^`]+``(?:, ``[^`]+``)*): )?(?P<type>{_TYPE})\. (?P<text>.*?)(?: For example (?P<example>.*)\.)?",
+    rf"(?:(?P<templates>``[^`]+``(?:, ``[^`]+``)*): )?(?P<type>{_TYPE})\. (?P<text>.*?)"
+    r"(?: For example (?P<example>.*)\.)?",
     re.DOTALL,
 )
 _OPENTELEMETRY_TYPES: Final = {
@@ -79,7 +83,9 @@ def metrics(source: str) -> list[tuple[str, str, str, str]]:
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
-            function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            function = (
+                node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            )
             texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             if function in _INSTRUMENTS and len(texts) == 3:
                 name, unit, text = map(str, texts)
@@ -104,7 +110,7 @@ def page(text: str) -> str:
 def _described_constants(source: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, value and docstring of each constant that has one."""
     body = ast.parse(source).body
-    for constant, after in zip(body, body[1:], strict=False):
+    for constant, after in pairwise(body):
         if isinstance(constant, ast.AnnAssign) and isinstance(after, ast.Expr):
             value = constant.value.value if isinstance(constant.value, ast.Constant) else ""
             docstring = after.value.value if isinstance(after.value, ast.Constant) else ""

@@ -1,7 +1,7 @@
 """Collect the site's pages: those of docs/, and those of the repository's top that have a place on the site.
 
-A page links others as the forge needs it: `ray.md` in docs/, `../CONTRIBUTING.md` above it. On the site, a file
-that is a page is linked as a page, and any other file at the forge.
+A page links files as the forge needs it: `ray.md` in docs/, `../CONTRIBUTING.md` above it. On the site, the
+link leads to the page of that file if there is one, else to the file at the forge.
 """
 
 from __future__ import annotations

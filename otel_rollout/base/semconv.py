@@ -243,8 +243,8 @@ RECORDED_SUFFIX: Final = ".recorded"
 """``input.value.recorded``, ``output.value.recorded``: str. Ours: on another library's exported span, the
 value that the forwarder replaced by the call's messages, or by the tool's arguments or result."""
 RECORDED_NAME: Final = "span.name" + RECORDED_SUFFIX
-"""str. Ours: on another library's exported span of a tool, the name that the tool's own name replaced. For
-example ``execute_tool search``."""
+"""``span.name.recorded``: str. Ours: on another library's exported span of a tool, the name that the tool's own
+name replaced. For example ``execute_tool search``."""
 
 KIND_AGENT: Final = "AGENT"
 KIND_CHAIN: Final = "CHAIN"
