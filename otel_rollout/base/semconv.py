@@ -243,8 +243,8 @@ RECORDED_SUFFIX: Final = ".recorded"
 """``input.value.recorded``, ``output.value.recorded``: str. Ours: on another library's exported span, the
 value that the forwarder replaced by the call's messages, or by the tool's arguments or result."""
 RECORDED_NAME: Final = "span.name" + RECORDED_SUFFIX
-"""``span.name.recorded``: str. Ours: on another library's exported span of a tool, the name that the tool's own
-name replaced. For example ``execute_tool search``."""
+"""``span.name.recorded``: str. Ours: on another library's exported span of a tool, the name that the tool's
+own name replaced. For example ``execute_tool search``."""
 
 KIND_AGENT: Final = "AGENT"
 KIND_CHAIN: Final = "CHAIN"
@@ -268,7 +268,7 @@ SPAN_KINDS: Final = frozenset(
 )
 """The values OpenInference defines for ``openinference.span.kind``."""
 
-# --- Model and tool calls, evaluations (OpenTelemetry GenAI, development). On the operations that they describe.
+# --- Model and tool calls, scores (OpenTelemetry GenAI, development). On the operations that they describe. -
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 """str. What the call does. For example ``chat``, ``execute_tool``."""
 GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
@@ -349,7 +349,8 @@ EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 """str. Traceback of the exception. For example ``Traceback (most recent call last): …``."""
 EXCEPTION_ESCAPED: Final = "exception.escaped"
-"""str. Whether the exception left the span, as OpenTelemetry's SDK writes it; deprecated. For example ``False``."""
+"""str. Whether the exception left the span, as OpenTelemetry's SDK writes it; deprecated. For example
+``False``."""
 
 
 def short_name(name: str) -> str:
