@@ -101,9 +101,8 @@ def page(text: str) -> str:
         "metrics": _metrics_table(metrics(METRICS.read_text(encoding="utf-8"))),
     }
     for name, part in parts.items():
-        mark, end = f"<!-- generated:{name} -->\n", "\n<!-- generated:end -->"
-        before, _, rest = text.partition(mark)
-        text = before + mark + part + end + rest.partition(end)[2]
+        between = re.compile(rf"(?<=<!-- generated:{name} -->\n).*?(?=<!-- generated:end -->)", re.DOTALL)
+        text = between.sub(lambda _, part=part: f"\n{part}\n\n", text)
     return text
 
 

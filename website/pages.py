@@ -24,7 +24,8 @@ MOVED: Final = {
 """Files outside docs/ that are pages of the site, and their names there."""
 
 _FENCED = re.compile(r"^( *)```.*?^\1``` *$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+_TITLE = re.compile(r"^# (.*)$", re.MULTILINE)
 
 
 def collect(site_pages: Path) -> None:
@@ -61,16 +62,23 @@ def with_links_of_the_site(text: str, source: Path) -> str:
 
 
 def _relinked(prose: str, source: Path) -> str:
-    return _LINK.sub(lambda found: f"{found[1]}{_target(found[2], source)}{found[3]}", prose)
+    return _LINK.sub(lambda found: _link(found["text"], found["target"], source), prose)
 
 
-def _target(link: str, source: Path) -> str:
-    name, mark, anchor = link.partition("#")
-    if not name or re.match(r"[a-z]+:", link):
-        return link
+def _link(text: str, target: str, source: Path) -> str:
+    name, mark, anchor = target.partition("#")
+    if not name or re.match(r"[a-z]+:", target):
+        return f"[{text}]({target})"
     path = Path(os.path.normpath(source.parent / name))
     page = name_on_site(path)
     if page is None:
         kind = "tree" if path.is_dir() else "blob"
         page = f"{FORGE}/{kind}/main/{path.relative_to(ROOT).as_posix()}"
-    return page + mark + anchor
+    elif text.endswith(".md"):  # a file's name says nothing on the site
+        text = _title(path)
+    return f"[{text}]({page}{mark}{anchor})"
+
+
+def _title(path: Path) -> str:
+    found = _TITLE.search(path.read_text(encoding="utf-8"))
+    return found[1] if found else path.stem

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -121,16 +122,21 @@ class Reader:
             return answer.text
 
     def _run(self, command: list[str], keeps_environ: bool = False) -> str:
-        ran = subprocess.run(
-            command, cwd=self.directory, env=self._environ, capture_output=True, text=True,
-            timeout=_SECONDS, check=False,
+        started = subprocess.Popen(
+            command, cwd=self.directory, env=self._environ, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}{ran.stderr}"
-        assert "unknown" not in ran.stderr.lower(), ran.stderr
+        try:
+            output, errors = started.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)  # the shell's children, too
+            raise
+        assert started.returncode == 0, f"{command[-1]}\n{output}{errors}"
+        assert "unknown" not in errors.lower(), errors
         if keeps_environ:
             pairs = (self.directory / ".environ").read_text().rstrip("\0").split("\0")
             self._environ = dict(pair.split("=", 1) for pair in pairs)
-        return ran.stdout + ran.stderr
+        return output + errors
 
     def _replaced(self, text: str) -> str:
         for given, typed in {**self._scratch.replaced, **_WITHOUT_SERVER}.items():

@@ -11,7 +11,7 @@ import pytest
 from tests.analysis import generated_run
 from tests.docs_site.documents import ROOT, Block, blocks
 from tests.docs_site.reader import Reader
-from tests.docs_site.ways import ROWS, SCRATCH, TYPED, By, MakesTargets, Scratch, Skipped, way_of
+from tests.docs_site.ways import ROWS, SCRATCH, TYPED, By, DevelopersRun, Scratch, Skipped, way_of
 
 BLOCKS = blocks()
 MAX_SKIPPED = 6
@@ -59,20 +59,20 @@ def test_few_blocks_are_skipped() -> None:
     assert all(way.reason for way in skipped)
 
 
-def test_targets_of_make_exist() -> None:
-    """A block of `make` names targets of the Makefile, and modules of the repository."""
+def test_commands_of_developers_exist() -> None:
+    """They name targets of the Makefile, and modules of the repository."""
     makefile = (ROOT / "Makefile").read_text()
     for block in BLOCKS:
         row = way_of(block)
-        if row is None or not isinstance(row[1], MakesTargets):
+        if row is None or not isinstance(row[1], DevelopersRun):
             continue
         for line in block.text.splitlines():
             command, *words = line.partition("#")[0].split()
             if command == "make":
-                assert [word for word in words[:1] if not re.search(rf"^{word}[: ]", makefile, re.M)] == []
-            else:
+                assert re.search(rf"^{words[0]}[: ]|^[A-Z_]+ := .*\b{words[0]}\b", makefile, re.M), line
+            elif command.endswith("python"):
                 module = words[words.index("-m") + 1].replace(".", "/")
-                assert (ROOT / f"{module}.py").is_file()
+                assert (ROOT / f"{module}.py").is_file(), line
 
 
 def typed(page: str, *languages: str) -> list[Block]:

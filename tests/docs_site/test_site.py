@@ -88,12 +88,12 @@ def test_links_of_a_page_work_at_the_forge(page: Path) -> None:
 def test_link_of_a_page_leads_to_the_site_or_to_the_forge() -> None:
     """Pages are linked as pages, other files at the forge, and code stays as it is."""
     text = (
-        "[a](ray.md#http) [b](../CONTRIBUTING.md) [c](../tests/waiting.py) [d](../examples/own_trainer) "
-        "[e](#here) [f](https://example.org/x) ![g](images/show.png)\n```bash\n[h](../README.md)\n```\n"
+        "[a](ray.md#http) [ray.md](ray.md) [b](../CONTRIBUTING.md) [c](../tests/waiting.py) "
+        "[d](../examples/own_trainer) [e](#here) [f](https://example.org/x) ![g](images/show.png)\n```bash\n[h](../README.md)\n```\n"
     )
     forge = "https://github.com/otel-rollout/otel-rollout"
     assert pages.with_links_of_the_site(text, ROOT / "docs" / "look.md") == (
-        f"[a](ray.md#http) [b](contributing.md) [c]({forge}/blob/main/tests/waiting.py) "
+        f"[a](ray.md#http) [Ray](ray.md) [b](contributing.md) [c]({forge}/blob/main/tests/waiting.py) "
         f"[d]({forge}/tree/main/examples/own_trainer) [e](#here) [f](https://example.org/x) "
         "![g](images/show.png)\n```bash\n[h](../README.md)\n```\n"
     )

@@ -28,8 +28,8 @@ class Typed:
 
 
 @dataclass(frozen=True)
-class MakesTargets:
-    """The block's commands are `make` with targets, which `.ci/run` and developers run."""
+class DevelopersRun:
+    """The block's commands are targets of make and modules of this repository, of minutes or hours each."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Skipped:
     reason: str
 
 
-Way = By | Typed | MakesTargets | Skipped
+Way = By | Typed | DevelopersRun | Skipped
 TYPED = Typed()
 
 
@@ -88,12 +88,12 @@ ON_RAY = "tests/propagation/test_ray_cluster.py::test_job_on_an_existing_cluster
 
 ROWS: dict[str, dict[str, Way]] = {
     "README.md": {
-        "make demo-train": MakesTargets(),
+        "make demo-train": DevelopersRun(),
         "groups --sort": By(f"{QUESTIONS}::test_command_of_the_readme_answers_its_question"),
         "main_ppo": VERL,
         "": TYPED,
     },
-    "CONTRIBUTING.md": {"make test": MakesTargets()},
+    "CONTRIBUTING.md": {"make test": DevelopersRun()},
     "examples/verl/README.md": {
         "train.sh": By("tests/verl/test_example.py::test_flags_of_the_launch_script_exist_in_verl")
     },
@@ -133,7 +133,7 @@ ROWS: dict[str, dict[str, Way]] = {
         "": TYPED,
     },
     "docs/groups.md": {"": TYPED},
-    "docs/health.md": {"": TYPED},
+    "docs/health.md": {"benchmarks.health_faults": DevelopersRun(), "": TYPED},
     "docs/index.md": {
         "pip install": By("tests/package/test_package.py::test_extra_alone_brings_what_it_is_for"),
         "": By("tests/docs_site/test_first_page.py::test_first_page_ends_with_a_trajectory_in_the_browser"),
@@ -164,13 +164,16 @@ ROWS: dict[str, dict[str, Way]] = {
         "export": TYPED,
         "": By("tests/capture/test_operations_page.py::test_examples_record_what_the_page_says"),
     },
-    "docs/performance.md": {"make bench": MakesTargets()},
+    "docs/performance.md": {"make bench": DevelopersRun()},
     "docs/ray.md": {
         "ray.init()": By(ON_RAY),
         "launch_server": Skipped("starts vLLM and SGLang on a GPU"),
         "": TYPED,
     },
     "docs/receiver.md": {
+        "node_agent.py": By(
+            "tests/receiver/test_senders.py::test_example_of_an_agent_in_javascript_records_its_rollouts"
+        ),
         "curl": By("tests/receiver/test_docs.py::test_request_of_the_shell_is_recorded"),
         "": TYPED,
     },
@@ -197,7 +200,7 @@ ROWS: dict[str, dict[str, Way]] = {
         "": TYPED,
     },
     "docs/trl.md": {
-        "make demo-train": MakesTargets(),
+        "make demo-train": DevelopersRun(),
         "Qwen/": Skipped("loads a model from a hub"),
         "import sample": By("tests/trl/test_training.py::test_rollout_function_has_a_span_per_prompt"),
         "": TYPED,
