@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-
-import tomllib
 
 from website import links, pages
 
@@ -28,7 +27,7 @@ def main() -> int:
     )
     if built.returncode:
         return built.returncode
-    site_url = tomllib.loads(CONFIGURATION.read_text(encoding="utf-8"))["project"]["site_url"]
+    (site_url,) = re.findall(r'^site_url = "(.*)"$', CONFIGURATION.read_text(encoding="utf-8"), re.MULTILINE)
     dead = links.dead_links(SITE, site_url)
     for line in dead:
         print(line, file=sys.stderr)

@@ -102,7 +102,7 @@ def page(text: str) -> str:
     }
     for name, part in parts.items():
         between = re.compile(rf"(?<=<!-- generated:{name} -->\n).*?(?=<!-- generated:end -->)", re.DOTALL)
-        text = between.sub(lambda _, part=part: f"\n{part}\n\n", text)
+        text = between.sub(f"\n{part}\n\n".replace("\\", r"\\"), text)
     return text
 
 

@@ -9,7 +9,7 @@ from griffe import Extension, Module, Object
 from website.docstrings import markdown
 
 
-class MarkdownDocstrings(Extension):
+class MarkdownDocstrings(Extension):  # type: ignore[misc]  # griffe is in the site's environment only
     """Hands each docstring to the reference as Markdown."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:

@@ -34,14 +34,15 @@ def collect(site_pages: Path) -> None:
     shutil.copytree(ROOT / "docs" / "images", site_pages / "images")
     shutil.copytree(ROOT / "website" / "assets", site_pages / "assets")
     shutil.copytree(ROOT / "website" / "api", site_pages / "api")
-    for source in sources():
+    for source, name in sources().items():
         text = source.read_text(encoding="utf-8")
-        (site_pages / name_on_site(source)).write_text(with_links_of_the_site(text, source), encoding="utf-8")
+        (site_pages / name).write_text(with_links_of_the_site(text, source), encoding="utf-8")
 
 
-def sources() -> list[Path]:
-    """Return the Markdown files that become pages of the same content."""
-    return [*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in MOVED)]
+def sources() -> dict[Path, str]:
+    """Return the Markdown files that become pages, each with its name on the site."""
+    of_docs = {path: path.name for path in (ROOT / "docs").glob("*.md")}
+    return of_docs | {ROOT / name: on_site for name, on_site in MOVED.items()}
 
 
 def name_on_site(path: Path) -> str | None:

@@ -37,7 +37,7 @@ def placed(entries: Any) -> Iterator[str]:
 def test_every_page_has_one_place_in_the_navigation() -> None:
     """A page without a place is found by nobody; a place without a page is a dead link."""
     in_navigation = list(placed(CONFIGURATION["nav"]))
-    files = {pages.name_on_site(source) for source in pages.sources()}
+    files = set(pages.sources().values())
     api = {f"api/{path.name}" for path in (ROOT / "website" / "api").glob("*.md")}
     assert sorted(in_navigation) == sorted(files | api)
 
@@ -89,7 +89,8 @@ def test_link_of_a_page_leads_to_the_site_or_to_the_forge() -> None:
     """Pages are linked as pages, other files at the forge, and code stays as it is."""
     text = (
         "[a](ray.md#http) [ray.md](ray.md) [b](../CONTRIBUTING.md) [c](../tests/waiting.py) "
-        "[d](../examples/own_trainer) [e](#here) [f](https://example.org/x) ![g](images/show.png)\n```bash\n[h](../README.md)\n```\n"
+        "[d](../examples/own_trainer) [e](#here) [f](https://example.org/x) ![g](images/show.png)\n"
+        "```bash\n[h](../README.md)\n```\n"
     )
     forge = "https://github.com/otel-rollout/otel-rollout"
     assert pages.with_links_of_the_site(text, ROOT / "docs" / "look.md") == (

@@ -266,7 +266,12 @@ SCRATCH: dict[str, Scratch] = {
     "docs/timeline.md": Scratch(
         table="generated", replaced={"--step 12 --validation": "--step 10 --validation"}
     ),
-    "docs/tokens.md": Scratch(stands_in=("pip",), prelude="from otel_rollout import rollout_trace_op\n"),
+    "docs/tokens.md": Scratch(
+        table="demo",
+        stands_in=("pip",),
+        replaced={"show 3/7/0": "show 1/29/1"},
+        prelude="from otel_rollout import rollout_trace_op\n",
+    ),
     "docs/training.md": Scratch(
         prelude="import otel_rollout\n"
         "class mask:\n    @staticmethod\n    def any(axis): return [True, False]\n"
