@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -55,19 +56,19 @@ class Reader:
 
     def type_shell(self, block: str) -> str:
         """Run a block of the shell, and return what it has printed."""
-        text = self._replaced(block)
-        lines = text.replace("\\\n", " ").splitlines()
-        if all(self._is_plain(line) for line in lines):
-            return "".join(self._type_plain(line) for line in lines)
-        return self._run(["bash", "-euo", "pipefail", "-c", f"{text}\nenv -0 > .environ"], keeps_environ=True)
+        lines = self._replaced(block).replace("\\\n", " ").splitlines()
+        printed = []
+        for is_plain, together in groupby(lines, self._is_plain):
+            if is_plain:
+                printed += [self._type_plain(line) for line in together]
+            else:
+                script = "\n".join([*together, "env -0 > .environ"])
+                printed.append(self._run(["bash", "-euo", "pipefail", "-c", script], keeps_environ=True))
+        return "".join(printed)
 
     def type_python(self, blocks: list[str]) -> str:
         """Run blocks of Python as one program, and return what it has printed."""
         program = "\n".join(self._replaced(block) for block in (self._scratch.prelude, *blocks))
-        if re.search(r"^await |^ *async with ", program, re.M):
-            raise AssertionError(
-                "Put the awaiting code into a function: the page's reader has no event loop."
-            )
         self._write("page.py", program)
         return self._run([sys.executable, "page.py"])
 

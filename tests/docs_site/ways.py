@@ -278,7 +278,9 @@ SCRATCH: dict[str, Scratch] = {
         "advantages = [0.5, -0.5]\nlags = differences = [1, 2]\nrows = [3, 3]\nindices = [0, 1]\n"
         "reasons = [None, 'overlong']\n"
     ),
-    "docs/trl.md": Scratch(table="demo", files=PROGRAM, stands_in=("pip", "mlflow")),
+    "docs/trl.md": Scratch(
+        table="demo", files=PROGRAM, stands_in=("pip", "mlflow"), replaced={"$SLURM_JOB_ID": "17"}
+    ),
     "docs/verifiers.md": Scratch(table="demo", stands_in=("pip", "vf-eval")),
     "docs/view.md": Scratch(table="demo", stands_in=("pip",)),
     "docs/weave.md": Scratch(files=PROGRAM, stands_in=("pip", "wandb")),
