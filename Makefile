@@ -246,7 +246,7 @@ $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 $(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
 $(eval $(call environment,$(DIST),build check-wheel-contents hatch-fancy-pypi-readme hatchling mypy pyright twine))
-$(eval $(call environment,$(DOCS),mkdocstrings-python zensical))
+$(eval $(call environment,$(DOCS),mkdocstrings-python ruff zensical))
 
 # LiteLLM's proxy, and what it imports. Its extra "proxy" has more, some of it under a licence that is not open.
 $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \
