@@ -46,13 +46,15 @@ PYTHON_OF_DEBIAN := build/python-$(NEWEST_PYTHON)/usr/bin/python$(NEWEST_PYTHON)
 NEWEST := .venv-$(NEWEST_PYTHON)
 MLFLOW_MINORS ?= 3.14 3.15 3.16 3.17
 DIST := .venv-dist
+DOCS := .venv-docs
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
-TESTS := unit servers lint types ray-tests collector-tests
+TESTS := unit servers lint types docs ray-tests collector-tests
 OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package \
 	versions postgresql newest-python
-BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
+BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready \
+	$(DOCS)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
 	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready $(NEWEST)/.ready postgresql-server s3-server dist
@@ -134,6 +136,9 @@ upgrade: $(VENV)/.tools  ## UPGRADE='mlflow==3.15.* ray' newer than the constrai
 
 parts:  # of test-all, as JSON, for the workflows
 	@printf '["%s"]\n' '$(subst $(space),"$(comma)",$(strip $(OTHER_TESTS)))'
+
+docs: $(DOCS)/.ready  ## The documentation site, in build/site; a warning or a dead link is an error
+	$(call part,the documentation site,$(DOCS)/bin/python -m website)
 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
@@ -293,6 +298,7 @@ $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 $(eval $(call environment,$(VERIFIERS),--editable '.[verifiers-tests]'))
 $(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
 $(eval $(call environment,$(DIST),build cffconvert check-wheel-contents hatch-fancy-pypi-readme hatchling mypy pyright twine))
+$(eval $(call environment,$(DOCS),mkdocstrings-python ruff zensical))
 
 # LiteLLM's proxy, and what it imports. Its extra "proxy" has more, some of it under a licence that is not open.
 $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \

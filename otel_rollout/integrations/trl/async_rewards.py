@@ -126,7 +126,7 @@ def _record_call(rollout: Rollout, name: str, call: _RewardCall, index: int, siz
         name,
         semconv.KIND_EVALUATOR,
         rollout.context,
-        attributes={"rollout.batch_size": size},
+        attributes={semconv.BATCH_SIZE: size},
         start_ns=start_ns,
     )
     reward = call.rewards[index] if index < len(call.rewards) else None

@@ -102,8 +102,8 @@ def _conclude(loop: Any, rollout: Rollout, result: Any) -> None:
             semconv.POLICY_VERSION_MIN: min(versions, default=None),
             semconv.POLICY_VERSION_MAX: max(versions, default=None),
             semconv.NUM_TURNS: 1 + len(completion),
-            "rollout.completion_length": len(completion_ids),
-            "rollout.training_rows": len(sequences),
+            semconv.COMPLETION_LENGTH: len(completion_ids),
+            semconv.TRAINING_ROWS: len(sequences),
         },
     )
     rollout.trajectory.set_output(completion)

@@ -117,8 +117,8 @@ def _attributes(batch: Batch, call: ModelCall, ids: list[int] | None) -> dict[st
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: None if ids is None else [finish_reason(trainer, ids)],
         semconv.POLICY_VERSION_MIN: version,
         semconv.POLICY_VERSION_MAX: version,
-        "rollout.batch_id": f"{batch.id}-{call.generation.times[0]:x}",
-        "rollout.batch_size": call.generation.rows,
+        semconv.BATCH_ID: f"{batch.id}-{call.generation.times[0]:x}",
+        semconv.BATCH_SIZE: call.generation.rows,
     }
 
 

@@ -116,6 +116,6 @@ def _record_evaluations(batch: Batch, entry: Sample, rewards: Sequence[float] | 
             semconv.KIND_EVALUATOR,
             block.times,
             output=value,
-            attributes={"rollout.batch_id": batch.id, "rollout.batch_size": len(batch.samples)},
+            attributes={semconv.BATCH_ID: batch.id, semconv.BATCH_SIZE: len(batch.samples)},
             error=block.error,
         )

@@ -1,0 +1,145 @@
+"""The documentation site: each page has a place, each public name an entry, each link a target."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import tomllib
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.docs_site.documents import PAGES, ROOT
+from website import docstrings, links, pages
+
+CONFIGURATION = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+API = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "website" / "api").glob("*.md"))
+DOCUMENTED = set(re.findall(r"^::: ([\w.]+)$", API, re.MULTILINE))
+SITE = "https://example.org/docs/"
+_FENCED = re.compile(r"^ *```.*?^ *``` *$", re.MULTILINE | re.DOTALL)
+
+
+def placed(entries: Any) -> Iterator[str]:
+    """Yield the pages of a part of the navigation."""
+    for entry in entries:
+        for value in entry.values():
+            if isinstance(value, str):
+                yield value
+            else:
+                yield from placed(value)
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    """A page without a place is found by nobody; a place without a page is a dead link."""
+    in_navigation = list(placed(CONFIGURATION["nav"]))
+    files = set(pages.sources().values())
+    api = {f"api/{path.name}" for path in (ROOT / "website" / "api").glob("*.md")}
+    assert sorted(in_navigation) == sorted(files | api)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """The names of `otel_rollout`, one by one; the modules of public packages, as wholes."""
+    package = importlib.import_module("otel_rollout")
+    assert {f"otel_rollout.{name}" for name in package.__all__} - DOCUMENTED == set()
+    modules = {
+        f"{folder.replace('/', '.')}.{path.stem}".removesuffix(".__init__")
+        for folder in ("otel_rollout/exporting", "otel_rollout/integrations/kit")
+        for path in (ROOT / folder).glob("*.py")
+    }
+    assert modules - DOCUMENTED == set()
+
+
+def test_reference_copies_no_signature() -> None:
+    """Its pages hold headings, sentences and directives."""
+    assert not re.search(r"\bdef |\w\(self|```", API)
+
+
+def markdown_anchors(text: str) -> set[str]:
+    """Return the anchors that a forge gives to the headings of a page."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ +(.*?) *$", _FENCED.sub("", text), re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+        found.append(slug if slug not in found else f"{slug}-{found.count(slug)}")
+    return set(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_work_at_the_forge(page: Path) -> None:
+    """A relative link names a file of the repository, and a heading of it; another has a host."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        parts = urlsplit(link)
+        if parts.scheme:
+            assert parts.scheme in ("http", "https"), link
+            assert parts.hostname, link
+            continue
+        target = (page.parent / parts.path).resolve() if parts.path else page
+        assert target.exists(), link
+        if parts.fragment and target.suffix == ".md":
+            assert parts.fragment in markdown_anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_link_of_a_page_leads_to_the_site_or_to_the_forge() -> None:
+    """Pages are linked as pages, other files at the forge, and code stays as it is."""
+    text = (
+        "[a](ray.md#http) [ray.md](ray.md) [b](../CONTRIBUTING.md) [c](../tests/waiting.py) "
+        "[d](../examples/own_trainer) [e](#here) [f](https://example.org/x) ![g](images/show.png)\n"
+        "```bash\n[h](../README.md)\n```\n"
+    )
+    forge = "https://github.com/otel-rollout/otel-rollout"
+    assert pages.with_links_of_the_site(text, ROOT / "docs" / "look.md") == (
+        f"[a](ray.md#http) [Ray](ray.md) [b](contributing.md) [c]({forge}/blob/main/tests/waiting.py) "
+        f"[d]({forge}/tree/main/examples/own_trainer) [e](#here) [f](https://example.org/x) "
+        "![g](images/show.png)\n```bash\n[h](../README.md)\n```\n"
+    )
+
+
+@given(st.lists(st.text("ab `[]()#\n"), max_size=20).map("".join))
+def test_text_without_relative_links_is_not_changed(text: str) -> None:
+    """Only the target of a link changes."""
+    changed = pages.with_links_of_the_site(text, ROOT / "docs" / "look.md")
+    assert re.sub(r"\]\([^)\s]*\)", "", changed) == re.sub(r"\]\([^)\s]*\)", "", text)
+
+
+@pytest.mark.parametrize(
+    ("link", "problem"),
+    [
+        ("there/", None),
+        ("there/#known", None),
+        ("/there/", None),
+        (f"{SITE}there/", None),
+        ("https://example.com/anything#x", None),
+        ("mailto:a@example.com", None),
+        ("#top", None),
+        ("gone/", "no such file"),
+        ("there/#unknown", "no such anchor"),
+        ("#unknown", "no such anchor"),
+        (f"{SITE}gone/", "no such file"),
+        ("https:///x", "not an address"),
+        ("ftp://example.com/", "not an address"),
+    ],
+)
+def test_dead_link_of_the_site_is_found(tmp_path: Path, link: str, problem: str | None) -> None:
+    """A link leads to a file of the site, and to an anchor that its page has."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "index.html").write_text('<h2 id="known">x</h2>')
+    (tmp_path / "index.html").write_text(f'<h1 id="top">x</h1><a href="{link}">y</a>')
+    found = links.dead_links(tmp_path, SITE)
+    assert found == ([] if problem is None else [f"index.html: {link}: {problem}"])
+
+
+def test_site_loads_nothing_of_third_parties() -> None:
+    """Fonts of another host would tell it who reads."""
+    assert CONFIGURATION["theme"]["font"] is False
+
+
+def test_docstrings_become_markdown() -> None:
+    """Roles and literal blocks of reStructuredText are written as Markdown's code."""
+    text = "Undo :func:`~otel_rollout.instrument`, as::\n\n    x = y[::2]\n"
+    assert docstrings.markdown(text) == "Undo `otel_rollout.instrument`, as:\n\n    x = y[::2]\n"

@@ -1,0 +1,1 @@
+"""Build the documentation site from README.md and docs/: `make docs`."""
