@@ -76,7 +76,9 @@ with rollout_trace_attr(step=2, sample_index=0, rollout_n=0):
 weave.finish()
 """
     given = {**environment, **ours_at(project), "PYTHONPATH": f"{ROOT}:{ROOT / 'exporters'}"}
-    run(renamed(both, project), tmp_path, PYTHON, **given)
+    run(renamed(both, project), tmp_path, PYTHON, **given, OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="0.1")
+    forwarding = "from otel_rollout.cli import app; app(['forward'])"  # Weave's environment cannot deliver
+    run(forwarding, tmp_path, **environment, **ours_at(project))
     calls = weave.wait_for(project, 5)
     by_trace: dict[str, list[dict[str, Any]]] = {}
     for call in calls:
