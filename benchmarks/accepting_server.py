@@ -25,7 +25,6 @@ class Handler(BaseHTTPRequestHandler):
     """Answer every request with 200."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or the body of an answer waits 40 ms for the head's receipt
 
     def received(self, body: bytes) -> None:
         """Do nothing with a request's body."""

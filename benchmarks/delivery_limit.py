@@ -63,7 +63,7 @@ class Request(NamedTuple):
 def run(quick: bool = False, only: str | None = None) -> dict[str, Any]:
     """Measure all targets, or one."""
     rounds, trajectories = (1, 200) if quick else (ROUNDS, TRAJECTORIES)
-    measured: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    measured = {
         "MLflow server": partial(_http, "mlflow"),
         "Weave's server": partial(_http, "weave"),
         "MLflow's database, SQLite": _database,
@@ -83,7 +83,7 @@ def _http(target_name: str, rounds: int, trajectories: int) -> dict[str, Any]:
         made = iter(_captured(target_name, trajectories, place, rounds * len(LIMITS)))
         ways: dict[str, Callable[[], float]] = {OURS: lambda: _seconds_of(ours)}
         for name, at_once in LIMITS.items():
-            ways[name] = partial(_post_next, made, target.port, experiment, at_once)
+            ways[name] = lambda at_once=at_once: _post(next(made), target.port, experiment, at_once)
         return _in_turns(ways, target, rounds, trajectories)
 
 
@@ -176,8 +176,8 @@ def _captured(target_name: str, trajectories: int, place: Path, times: int) -> l
     return bursts
 
 
-def _post_next(made: Iterator[Sequence[Request]], port: int, experiment: str, at_once: int) -> float:
-    """Post the requests of the next burst; return the seconds that this took."""
+def _post(made: Sequence[Request], port: int, experiment: str, at_once: int) -> float:
+    """Post requests; return the seconds that this took."""
     sessions = threading.local()
 
     def post(request: Request) -> None:
@@ -189,7 +189,7 @@ def _post_next(made: Iterator[Sequence[Request]], port: int, experiment: str, at
 
     with ThreadPoolExecutor(at_once) as pool:
         begin = time.monotonic()
-        for answered in [pool.submit(post, request) for request in next(made)]:
+        for answered in [pool.submit(post, request) for request in made]:
             answered.result()
         return time.monotonic() - begin
 
