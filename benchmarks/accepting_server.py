@@ -26,11 +26,8 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def received(self, body: bytes) -> None:
-        """Do nothing with a request's body."""
-
     def _answer(self) -> None:
-        self.received(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = _ANSWERS.get(self.path.partition("?")[0], {})
         body = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
         self.send_response(200)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
@@ -27,9 +26,8 @@ from otel_rollout_mlflow.target import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from mlflow.entities.span import Span
     from mlflow.tracing.client import TracingClient
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
     from sqlalchemy import Connection
@@ -57,7 +55,8 @@ class StoreTarget:
 
     def connect(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
-        _forbid_telemetry()
+        # Importing MLflow would report usage to its makers, without the user's consent.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         import sqlalchemy
         from mlflow.exceptions import MlflowException
         from mlflow.tracing.client import TracingClient
@@ -172,9 +171,8 @@ class StoreTarget:
             if not token:
                 return ids
 
-    def storing(self, spans: ExportTraceServiceRequest) -> Callable[[str], None]:
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
-        _forbid_telemetry()
         from mlflow.entities.span import Span
 
         try:
@@ -188,11 +186,8 @@ class StoreTarget:
             raise UndeliveredError(
                 FailureKind.REJECTED, f"MLflow cannot convert a span ({type(error).__name__}: {error})."
             ) from error
-        return partial(self._log_spans, converted)
-
-    def _log_spans(self, spans: list[Span], experiment_id: str) -> None:
         with _failures(f"writing spans to the experiment {experiment_id}", of_batch=True):
-            self._client.log_spans(experiment_id, spans)
+            self._client.log_spans(experiment_id, converted)
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -223,11 +218,6 @@ class StoreTarget:
         if self._opened is None:
             raise RuntimeError("connect() comes first")
         return self._opened
-
-
-def _forbid_telemetry() -> None:
-    """Keep MLflow's import from reporting usage to its makers, without the user's consent."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def _lock_creation(connection: Connection) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -21,7 +20,7 @@ from otel_rollout_mlflow.identities import Identities, feedback_for
 from otel_rollout_mlflow.run_links import RunLinks
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.target import Target
-from otel_rollout_mlflow.writer import EncodedSpans, TraceWriter
+from otel_rollout_mlflow.writer import TraceWriter
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Bytes of protobuf in one request."""
@@ -104,16 +103,10 @@ class MlflowSpanExporter(TrackerExporter):
 
     def write(self, spans: Sequence[ReadableSpan]) -> None:
         """Write spans and their scores."""
-        self._write_encoded(spans, {})
-
-    def encode_ahead(self, spans: Sequence[ReadableSpan]) -> Callable[[], SpanExportResult]:
-        """Encode spans, and return their export."""
-        encoded: dict[str | None, EncodedSpans] = {}
-        # The export encodes the same spans again, and says what is wrong.
-        with suppress(Exception):
-            for project, group in by_project(spans, self._last_project).items():
-                encoded[project] = self._writer.encoded(group)
-        return lambda: self.export_by(lambda: self._write_encoded(spans, encoded))
+        self._connect()
+        for project, group in by_project(spans, self._last_project).items():
+            self._writer.write(self._experiment_id(project), group)
+            self._last_project = project or self._last_project
 
     def write_running(self, roots: Sequence[ReadableSpan]) -> None:
         """Write traces of running trajectories."""
@@ -218,22 +211,6 @@ class MlflowSpanExporter(TrackerExporter):
     def target_is_local(self) -> bool:
         """Whether spans go into a file of this machine."""
         return self._settings.uri.startswith("sqlite")
-
-    def _write_encoded(self, spans: Sequence[ReadableSpan], ahead: Mapping[str | None, EncodedSpans]) -> None:
-        """Write spans; encode those that were not encoded ahead.
-
-        Args:
-            spans: the spans.
-            ahead: project → its spans, encoded ahead. Since then, spans may have become another project's.
-        """
-        self._connect()
-        for project, group in by_project(spans, self._last_project).items():
-            experiment_id = self._experiment_id(project)
-            encoded = ahead.get(project)
-            if encoded is None or encoded.spans != group:
-                encoded = self._writer.encoded(group)
-            self._writer.write(experiment_id, encoded)
-            self._last_project = project or self._last_project
 
     def _write_found(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> None:
         self._connect()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
@@ -25,7 +24,7 @@ from otel_rollout_mlflow.target import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -158,16 +157,14 @@ class ServerTarget:
         pages = self._pages("/api/2.0/mlflow/experiments/search", {}, "listing experiments")
         return [str(found["experiment_id"]) for page in pages for found in page.get("experiments", [])]
 
-    def storing(self, spans: ExportTraceServiceRequest) -> Callable[[str], None]:
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
-        return partial(self._post_spans, gzip.compress(spans.SerializeToString(), _GZIP_LEVEL))
-
-    def _post_spans(self, body: bytes, experiment_id: str) -> None:
         headers = {
             "Content-Type": "application/x-protobuf",
             "Content-Encoding": "gzip",
             EXPERIMENT_HEADER: experiment_id,
         }
+        body = gzip.compress(spans.SerializeToString(), _GZIP_LEVEL)
         response = self._send("POST", "/v1/traces", data=body, headers=headers)
         if response.status_code == requests.codes.not_found and not _error_code(response):
             raise UndeliveredError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -103,12 +103,8 @@ class Target(Protocol):
     def experiment_ids(self) -> list[str]:
         """Return the ids of all experiments that the account sees, except deleted ones."""
 
-    def storing(self, spans: ExportTraceServiceRequest) -> Callable[[str], None]:
-        """Encode spans, without connecting, and return a function that stores them.
-
-        The function takes an experiment's id, and stores all spans or none. Spans stored before are
-        overwritten. May be called in any thread.
-        """
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+        """Store spans, all or none. Spans stored before are overwritten."""
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """Return a trace without spans in the form of MLflow's API; None if missing."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -30,21 +29,6 @@ _TRACES_PER_QUERY: Final = 100
 _RUNNING: Final = "IN_PROGRESS"
 
 
-@dataclass(frozen=True)
-class EncodedSpans:
-    """Spans of one project, ready to be written.
-
-    Attributes:
-        spans: the spans.
-        scores: scores in the spans.
-        requests: functions that each store some of the spans in an experiment, given by its id.
-    """
-
-    spans: Sequence[ReadableSpan]
-    scores: Sequence[MlflowFeedback]
-    requests: Sequence[Callable[[str], None]]
-
-
 class TraceWriter:
     """Writer of spans and scores. Not thread-safe: used under the exporter's lock.
 
@@ -64,25 +48,15 @@ class TraceWriter:
         self._max_request_bytes = max_request_bytes
         self._tag_warnings = TagWarnings()
 
-    def encoded(self, spans: Sequence[ReadableSpan]) -> EncodedSpans:
-        """Encode spans and their scores. Thread-safe, because nothing here depends on earlier spans.
-
-        Raises:
-            UndeliveredError: a span cannot be encoded.
-        """
-        with rejecting():
-            scores = [score for span in spans for score in feedback_of(span)]
-        inside = [span for span in spans if not is_given_outside(span)]
-        return EncodedSpans(spans, scores, self._requests(_newest(inside)))
-
-    def write(self, experiment_id: str, encoded: EncodedSpans) -> None:
+    def write(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
         """Write spans and their scores.
 
         Raises:
             UndeliveredError: not all spans and scores are stored, or MLflow does not show the experiment.
         """
-        spans, scores = encoded.spans, encoded.scores
-        self._write_spans(experiment_id, encoded.requests)
+        with rejecting():
+            scores = [score for span in spans for score in feedback_of(span)]
+        self._write_spans(experiment_id, _newest([span for span in spans if not is_given_outside(span)]))
         self._run_links.link(trace_id_of(span) for span in spans if is_root(span))
         if scores:
             self._write_scores(experiment_id, scores, spans)
@@ -104,9 +78,9 @@ class TraceWriter:
             running = [root for root in of_request if trace_id_of(root) not in ended]
             with rejecting():
                 mapped = [placeholder(root) for root in running]
-                requests = list(map(self._target.storing, requests_of(mapped, self._max_request_bytes)))
-            for store in requests:
-                store(experiment_id)
+                requests = list(requests_of(mapped, self._max_request_bytes))
+            for request in requests:
+                self._target.write_spans(request, experiment_id)
             for span in mapped:
                 self._target.name_trace(trace_id_of(span), trace_name(span))
 
@@ -130,8 +104,7 @@ class TraceWriter:
         missing = by_trace.keys() - infos.keys()
         if missing:
             # Another forwarder may write the trajectory later; until then the trace has only this span.
-            unknown = [span for span in spans if trace_id_of(span) in missing]
-            self._write_spans(experiment_id, self._requests(unknown))
+            self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in missing])
             infos |= self._infos_of(missing, experiment_id)
             if still := sorted(missing - infos.keys()):
                 raise UndeliveredError(FailureKind.REJECTED, f"MLflow has no trace {still[0]} to score.")
@@ -164,15 +137,12 @@ class TraceWriter:
         found = self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id])
         return {str(info["trace_id"]): info for info in found}
 
-    def _requests(self, spans: Sequence[ReadableSpan]) -> list[Callable[[str], None]]:
+    def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
         with rejecting():
             requests = list(requests_of(_mapped(spans), self._max_request_bytes))
-        return [self._target.storing(request) for request in requests]
-
-    def _write_spans(self, experiment_id: str, requests: Sequence[Callable[[str], None]]) -> None:
         try:
-            for store in requests:
-                store(experiment_id)
+            for request in requests:
+                self._target.write_spans(request, experiment_id)
         except UndeliveredError as error:
             if error.failure.kind is FailureKind.REFUSED:
                 self._experiments.forget()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -17,16 +15,13 @@ from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout_weave import mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter
-from otel_rollout_weave.feedback import WeaveFeedback, feedback_for, feedback_of, newest, repeated_by
+from otel_rollout_weave.feedback import WeaveFeedback, feedback_for, feedback_of, newest
 from otel_rollout_weave.identities import Identities
 from otel_rollout_weave.mapping import WeaveCall
 from otel_rollout_weave.newest_scores import ScoreWriter
 from otel_rollout_weave.projects import Projects
 from otel_rollout_weave.running import RunningMarkers
 from otel_rollout_weave.server import Server
-
-CallKey: TypeAlias = tuple[ReadableSpan, str, str | None]
-"""A span, the id of its project, and the W&B run of its call."""
 
 
 class WeaveSpanExporter(TrackerExporter):
@@ -88,24 +83,13 @@ class WeaveSpanExporter(TrackerExporter):
 
     def write(self, spans: Sequence[ReadableSpan]) -> None:
         """Write spans and their scores."""
-        self._write_mapped(spans, {})
-
-    def encode_ahead(self, spans: Sequence[ReadableSpan]) -> Callable[[], SpanExportResult]:
-        """Make the calls of spans whose project is known, and return the export.
-
-        A root that repeats scores shows their newest state, which is known when it is written.
-        """
-        ahead: dict[CallKey, WeaveCall] = {}
-        # The export makes the same calls again, and says what is wrong.
-        with suppress(Exception):
-            for project, group in by_project(spans, self._last_project).items():
-                project_id = self._projects.known_id(project)
-                if project_id is not None:
-                    run = self._run_of(project_id)
-                    for span in group:
-                        if not repeated_by(span):
-                            ahead[span, project_id, run] = mapping.to_call(span, project_id, run)
-        return lambda: self.export_by(lambda: self._write_mapped(spans, ahead))
+        for project, group in by_project(spans, self._last_project).items():
+            project_id = self._projects.id_of(project)
+            calls, scores = self._mapped(group, project_id)
+            self._calls.write(project_id, calls)
+            self._running.remove(project_id, calls)
+            self._scores.write(project_id, scores)
+            self._last_project = project or self._last_project
 
     def write_running(self, roots: Sequence[ReadableSpan]) -> None:
         """Show running trajectories by markers."""
@@ -197,17 +181,8 @@ class WeaveSpanExporter(TrackerExporter):
                 feedback = newest(feedback_for(of_project))
             self._scores.write(self._projects.id_of(project or None), feedback)
 
-    def _write_mapped(self, spans: Sequence[ReadableSpan], ahead: Mapping[CallKey, WeaveCall]) -> None:
-        for project, group in by_project(spans, self._last_project).items():
-            project_id = self._projects.id_of(project)
-            calls, scores = self._mapped(group, project_id, ahead)
-            self._calls.write(project_id, calls)
-            self._running.remove(project_id, calls)
-            self._scores.write(project_id, scores)
-            self._last_project = project or self._last_project
-
     def _mapped(
-        self, spans: Sequence[ReadableSpan], project_id: str, ahead: Mapping[CallKey, WeaveCall]
+        self, spans: Sequence[ReadableSpan], project_id: str
     ) -> tuple[list[WeaveCall], dict[str, WeaveFeedback]]:
         run = self._run_of(project_id)
         with rejecting():
@@ -217,10 +192,7 @@ class WeaveSpanExporter(TrackerExporter):
                 candidates = (scores.get(feedback_id), self._scores.get(feedback_id))
                 return max(filter(None, candidates), key=lambda score: score.rank, default=None)
 
-            return [
-                ahead.get((span, project_id, run)) or mapping.to_call(span, project_id, run, known)
-                for span in spans
-            ], scores
+            return [mapping.to_call(span, project_id, run, known) for span in spans], scores
 
     def _run_of(self, project_id: str) -> str | None:
         own = f"{project_id}/{self._settings.run_id}" if self._settings.run_id else None

@@ -17,7 +17,7 @@ look abilities up by ``isinstance``, so the members must be on the class or the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -211,18 +211,6 @@ class ExportsLines(Protocol):
 
     def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
         """Export lines of OTLP/JSON, each with its newline, in place of spans."""
-
-
-@runtime_checkable
-class EncodesAhead(Protocol):
-    """An exporter that can encode a batch while its target answers the batch before."""
-
-    def encode_ahead(self, spans: Sequence[ReadableSpan]) -> Callable[[], SpanExportResult]:
-        """Encode spans, and return a function that exports them as ``export`` does.
-
-        Must not connect, wait for an export or change what later exports do: it is called in another thread,
-        perhaps during an export, and the function that it returns may never be called, or repeatedly.
-        """
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from otel_rollout.exporting.api import (
     FailureKind,
     UndeliveredError,
 )
-from otel_rollout.forwarder.batch_sender import BatchSender, PreparedBatch
+from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.lines import Line
 from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.otlp.reader import UnreadableLineError
@@ -86,13 +86,8 @@ class BatchCommits(BatchSender):
         """Regard the newest batch as done: committed, or not stored and given up."""
         self.batch = replace(self.batch, ends=None)
 
-    def prepared(self, lines: Sequence[Line]) -> PreparedBatch:
-        """Return lines as they are: a batch is large, and decoded line by line as it is committed."""
-        return PreparedBatch(lines, {}, None)
-
-    def _export(self, batch: PreparedBatch) -> tuple[ExportFailure | None, dict[Line, str]]:
+    def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
         """Commit lines as a new batch, or as the unfinished one unless the target has it."""
-        lines = batch.lines
         sent, unreadable = self._to_export(lines)
         if not sent:
             return None, unreadable
@@ -107,7 +102,8 @@ class BatchCommits(BatchSender):
                     pass
                 return None, unreadable
         failure = self._result_of(
-            lambda: self._commits.commit(_spans(sent, unreadable), self.batch.writer, self.batch.number)
+            lambda spans: self._commits.commit(spans, self.batch.writer, self.batch.number),
+            _spans(sent, unreadable),
         )
         if failure is not None and failure.kind is FailureKind.REJECTED:
             self.end()  # the target stores a batch as a whole: nothing of this one

@@ -1,18 +1,16 @@
-"""Send batches of lines to one exporter: prepare, retry, halve, find the rejected span."""
+"""Send batches of lines to one exporter: retry, halve, find the rejected span."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.exporting.api import (
-    EncodesAhead,
     ExportFailure,
     ExportsLines,
     FailureKind,
@@ -26,21 +24,6 @@ from otel_rollout.otlp.reader import UnreadableLineError
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """Exceptions that an exporter raises for a value that it cannot encode."""
 _logger = logging.getLogger("otel_rollout.forwarder")
-
-
-@dataclass(frozen=True)
-class PreparedBatch:
-    """A batch that is ready to be exported.
-
-    Attributes:
-        lines: all lines of the batch.
-        unreadable: lines that no exporter gets, with their reasons.
-        export: exports the other lines; None if nothing is exported.
-    """
-
-    lines: Sequence[Line]
-    unreadable: dict[Line, str]
-    export: Callable[[], SpanExportResult] | None
 
 
 class BatchSender:
@@ -73,32 +56,16 @@ class BatchSender:
         self._on_done = on_done
         self._on_failure = on_failure
         self._export_lines = exporter.export_lines if isinstance(exporter, ExportsLines) else None
-        self._encode_ahead = exporter.encode_ahead if isinstance(exporter, EncodesAhead) else None
         self._reads_spool = reads_spool(exporter)
         self._resolves_identities = isinstance(exporter, ResolvesIdentities)
 
-    def prepared(self, lines: Sequence[Line]) -> PreparedBatch:
-        """Decode and encode lines, for :meth:`send`. Thread-safe: the batch before may be under way."""
-        sent, unreadable = self._to_export(lines)
-        for line in lines:
-            _ = line.step  # the line keeps it until it is counted, after the export
-        if self._export_lines is not None:
-            export_lines = self._export_lines
-            for line in sent if not self._reads_spool else ():
-                _ = line.exported  # the line keeps it, too
-            export = lambda: export_lines(self._encoded(sent))  # noqa: E731
-            return PreparedBatch(lines, unreadable, export if sent else None)
-        spans = _decoded(sent, unreadable)
-        return PreparedBatch(lines, unreadable, self._export_of(spans) if spans else None)
-
-    def send(self, batch: PreparedBatch, attempts: int = 0) -> None:
-        """Export a batch until each line is exported or rejected, or ``stop`` is set.
+    def send(self, lines: Sequence[Line], attempts: int = 0) -> None:
+        """Export lines until each is exported or rejected, or ``stop`` is set.
 
         After several failed attempts the batch is halved: a slow target may accept smaller batches.
         """
-        lines = batch.lines
         while not self._stop.is_set():
-            failure, unreadable = self._export(batch)
+            failure, unreadable = self._export(lines)
             self.is_refused = failure is not None and failure.kind is FailureKind.REFUSED
             if failure is None:
                 self._on_done(lines, unreadable)
@@ -125,21 +92,19 @@ class BatchSender:
 
     def _send_halves(self, lines: Sequence[Line], attempts: int = 0) -> None:
         middle = len(lines) // 2
-        self.send(self.prepared(lines[:middle]), attempts)
-        self.send(self.prepared(lines[middle:]))
+        self.send(lines[:middle], attempts)
+        self.send(lines[middle:])
 
-    def _export(self, batch: PreparedBatch) -> tuple[ExportFailure | None, dict[Line, str]]:
+    def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
         """Export once; return the failure, and unreadable lines with their reasons."""
-        return self._result_of(batch.export) if batch.export is not None else None, batch.unreadable
-
-    def _export_of(self, spans: Sequence[ReadableSpan]) -> Callable[[], SpanExportResult]:
-        """Return the export of spans, encoded if the exporter can do that ahead."""
-        try:
-            if self._encode_ahead is not None:
-                return self._encode_ahead(spans)
-        except Exception:  # a third-party exporter may raise anything
-            _logger.exception("exporter %s raised", self._name)
-        return partial(self._exporter.export, spans)
+        sent, unreadable = self._to_export(lines)
+        if not sent:
+            return None, unreadable
+        if self._export_lines is not None:
+            export_lines = self._export_lines
+            return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), unreadable
+        spans = _decoded(sent, unreadable)
+        return self._result_of(self._exporter.export, spans) if spans else None, unreadable
 
     def _to_export(self, lines: Sequence[Line]) -> tuple[list[Line], dict[Line, str]]:
         """Return the lines that are exported now, and damaged lines with their reasons.
@@ -157,9 +122,9 @@ class BatchSender:
     def _encoded(self, lines: Sequence[Line]) -> list[bytes]:
         return [line.recorded if self._reads_spool else line.exported.encoded for line in lines]
 
-    def _result_of(self, export: Callable[[], SpanExportResult]) -> ExportFailure | None:
+    def _result_of(self, export: Callable[[Any], SpanExportResult], batch: Any) -> ExportFailure | None:
         try:
-            result = export()
+            result = export(batch)
         except Exception as error:
             _logger.exception("exporter %s raised", self._name)
             # These errors recur for the batch's data; any other error may be temporary.

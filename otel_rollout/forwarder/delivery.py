@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import sys
@@ -25,9 +26,7 @@ from otel_rollout.exporting.api import (
 )
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.forwarder import retry_policy
-from otel_rollout.forwarder.batch_ahead import BatchAhead
 from otel_rollout.forwarder.batch_commits import BatchCommits, CommitClock
-from otel_rollout.forwarder.batch_reader import BatchReader
 from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
 from otel_rollout.forwarder.engine_joins import EngineJoins
@@ -35,7 +34,7 @@ from otel_rollout.forwarder.identity_scores import IdentityScores
 from otel_rollout.forwarder.lines import Line, LineCache
 from otel_rollout.forwarder.live_trajectories import LiveTrajectories, running_roots
 from otel_rollout.forwarder.run_links import TrackerRunLink
-from otel_rollout.otlp.scan import StepKey
+from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.layout import SegmentName
@@ -97,6 +96,7 @@ class Delivery:
         self._opened: Ledger | None = None
         self._positions: dict[str, int] = {}
         self._tallies: dict[StepKey, Tally] = {}
+        self._unreadable: set[SegmentName] = set()
         self._dead_letters = DeadLetters(node_dir, name)
         self._policy = retry_policy.policy_of(name)
         sending = (name, exporter, self._policy, self._stop, self._advance, self._failed)
@@ -108,7 +108,6 @@ class Delivery:
             else None
         )
         self._sender = self._commits or BatchSender(*sending)
-        self._ahead: BatchAhead | None = None
         # A trajectory that tail sampling discards would be shown as running forever.
         is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled
         self._live = LiveTrajectories(node_dir) if is_shown else None
@@ -118,9 +117,6 @@ class Delivery:
             self._scores = IdentityScores(
                 name, exporter, self._policy, self._dead_letters, lambda: running_roots(node_dir)
             )
-        self._reader = BatchReader(
-            node_dir, self._lines, self._scores, options.joins, options.is_tail_sampled
-        )
 
     def start(self) -> None:
         """Start the delivery's thread."""
@@ -183,7 +179,6 @@ class Delivery:
         A ledger that was replaced has no cursors. It gets the cursors of this delivery; without them every
         line would be delivered again.
         """
-        self._ahead = None  # it begins where other cursors ended
         cursors = ledger.cursors(self.name)
         batch = ledger.batch(self.name)
         if self._scores is not None and (cursors or not self._positions):
@@ -217,10 +212,7 @@ class Delivery:
 
     def _deliver_next_batch(self) -> None:
         self._ledger.keep()
-        ahead, self._ahead = self._ahead, None
-        batch: Sequence[Line] = []
-        if self._is_ours():
-            batch = self._next_batch() if ahead is None else ahead.lines
+        batch = self._next_batch() if self._is_ours() else []
         try:
             if self._live is not None and not self.is_refused:
                 self._announce(self._live)
@@ -229,9 +221,7 @@ class Delivery:
         except Exception:  # a third-party exporter may raise anything; spans are still delivered
             _logger.exception("exporter %s raised", self.name)
         if batch:
-            prepared = self._sender.prepared(batch) if ahead is None else ahead.batch()
-            self._ahead = self._read_ahead(batch)
-            self._sender.send(prepared)
+            self._sender.send(batch)
             self._lines.is_waiting = False
         if self._scores is not None and self._scores.is_due():
             for step, tally in self._scores.resolve(self._ledger, self._is_over(batch)).items():
@@ -256,41 +246,92 @@ class Delivery:
     def _next_batch(self) -> list[Line]:
         """Return undelivered lines, up to a full batch; none while they wait for others."""
         if self._commits is None:
-            return self._read()
+            return self._read(BATCH_SPANS, BATCH_BYTES)
         if (ends := self._commits.batch.ends) is not None:
-            batch = self._reader.read(self._ledger, self._positions, sys.maxsize, sys.maxsize, ends)
+            batch = self._read(sys.maxsize, sys.maxsize, ends)
             if not batch:
                 _logger.error("%s: the segments of an unfinished batch are gone", self.name)
                 self._commits.end()
             return batch
-        waiting = self._reader.waiting_bytes(self._positions)
+        waiting = self._waiting_bytes()
         clock = self._commits.clock
         if not clock.is_due(waiting):
             return []
-        limits = clock.limits
-        batch = self._reader.read(self._ledger, self._positions, limits.spans, limits.bytes)
+        batch = self._read(clock.limits.spans, clock.limits.bytes)
         ends_of_batch = {line.segment: line.end for line in batch}
         clock.restart(
             waiting - sum(end - self._positions.get(stem, 0) for stem, end in ends_of_batch.items())
         )
         return batch
 
-    def _read_ahead(self, batch: Sequence[Line]) -> BatchAhead | None:
-        """Begin to prepare the batch after a batch that is about to be sent.
+    def _waiting_bytes(self) -> int:
+        """Return the number of bytes in segments that are not delivered."""
+        total = 0
+        for name in layout.segments(self._node_dir):
+            with contextlib.suppress(FileNotFoundError):
+                size = (self._node_dir / name.file).stat().st_size
+                total += max(0, size - self._positions.get(name.stem, 0))
+        return total
 
-        Only after a full batch, so that lines which still come are not sent in smaller batches.
+    def _read(self, max_lines: int, max_bytes: int, ends: Mapping[str, int] | None = None) -> list[Line]:
+        """Return undelivered lines of one or more segments.
+
+        Args:
+            max_lines: maximum number of lines.
+            max_bytes: maximum bytes of lines; a larger line is returned alone.
+            ends: segment → end of its last line to return; None for all lines of all segments.
         """
-        is_full = len(batch) >= BATCH_SPANS or sum(len(line.recorded) for line in batch) > BATCH_BYTES // 2
-        if self._commits is not None or not is_full:
-            return None
-        lines = self._read(after=batch)
-        return BatchAhead(lines, self._sender.prepared) if lines else None
+        batch: list[Line] = []
+        size = 0
+        room = self._scores.room if self._scores is not None else sys.maxsize
+        for name in layout.segments(self._node_dir):
+            end = sys.maxsize if ends is None else ends.get(name.stem, 0)
+            position = self._positions.get(name.stem, 0)
+            try:
+                for line in self._lines.read(name, position, max_bytes - size) if position < end else ():
+                    if line.end > end or not self._is_decided(line):  # later lines of the segment wait too
+                        break
+                    if self._is_held(line):
+                        if not room:
+                            break
+                        room -= 1
+                    size += len(line.recorded)
+                    batch.append(line)
+                    if len(batch) >= max_lines:
+                        return batch
+            except OSError as error:  # for example a bad block; other segments are still delivered
+                self._log_unreadable(name, error)
+            if size >= max_bytes:
+                break
+        return batch
 
-    def _read(self, after: Sequence[Line] = ()) -> list[Line]:
-        """Return a batch of undelivered lines; the lines ``after`` which it begins are being sent."""
-        positions = self._positions | {line.segment: line.end for line in after}
-        held = sum(map(self._reader.is_held, after))
-        return self._reader.read(self._ledger, positions, BATCH_SPANS, BATCH_BYTES, held=held)
+    def _is_held(self, line: Line) -> bool:
+        """Return whether a line waits for its trajectory, once the cursor has passed it."""
+        return self._scores is not None and line.is_by_identity and not line.is_sampled_out
+
+    def _is_decided(self, line: Line) -> bool:
+        """Set where a line belongs, and whether it is sampled out; return False while that is undecided."""
+        joins = self._options.joins
+        if line.placed is None and joins is not None:
+            resolved = joins.resolve(line.segment, line.end, line.recorded, self._ledger)
+            if resolved is None:
+                return False
+            if resolved.is_left_out:  # set first: another exporter may share the line
+                line.is_sampled_out = True
+            line.placed = resolved.line
+        trace_id = trace_id_of(line.placed or line.recorded) if self._options.is_tail_sampled else None
+        if trace_id is None:
+            return True
+        is_kept = self._ledger.is_kept(trace_id)
+        if is_kept is None:  # another exporter, which shares the line, may know already
+            return False
+        line.is_sampled_out |= not is_kept
+        return True
+
+    def _log_unreadable(self, name: SegmentName, error: OSError) -> None:
+        if name not in self._unreadable:
+            _logger.error("cannot read %s: %s; the file stays where it is", name.file, error)
+        self._unreadable.add(name)
 
     def _failed(self, failure: ExportFailure) -> None:
         self._lines.is_waiting = True
@@ -301,7 +342,7 @@ class Delivery:
         tallies: dict[StepKey, Tally] = {}
         held: list[HeldScore] = []
         for line in lines:
-            if self._reader.is_held(line):
+            if self._is_held(line):
                 recorded = without_tokens(line.recorded)
                 held.append(HeldScore(line.segment, line.end, recorded, time.time()))
                 continue

@@ -23,12 +23,10 @@ ABILITIES = {
 OWN = {
     "mlflow": {
         *("Announces", "Checks", "LinksRuns", "MayBeLocal", "NamesDestination", "Prepares"),
-        *("EncodesAhead", "LogsMetrics", "ResolvesIdentities"),
+        *("LogsMetrics", "ResolvesIdentities"),
     },
     "delta": {"Checks", "CommitsBatches", "MayBeLocal", "NamesDestination", "Prepares", "WritesTable"},
-    "weave": {
-        *("Announces", "Checks", "EncodesAhead", "LinksRuns", "NamesDestination", "ResolvesIdentities"),
-    },
+    "weave": {"Announces", "Checks", "LinksRuns", "NamesDestination", "ResolvesIdentities"},
     "otlp": {"Checks", "ExportsLines", "NamesDestination"},
     "spool": {"Checks", "ExportsLines", "NamesDestination", "ReadsSpool"},
 }

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 import otel_rollout
 from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, runtime, score
@@ -27,7 +28,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.tail_rule_syntax import tail_rules
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder import tail_sampling
-from otel_rollout.forwarder.batch_reader import BatchReader
+from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.tail_rules import Decision, TailRules, TrajectoryOutcome
 from otel_rollout.forwarder.tail_sampling import TailSampling
@@ -504,15 +505,19 @@ def test_decision_about_a_shared_line_stays_for_the_other_exporter(tmp_path: Pat
     (tmp_path / "behind").mkdir()
     (tmp_path / segment.file).write_bytes(recorded_line(1, {}, {}))
     lines = LineCache(tmp_path)
-    knows, waits = (BatchReader(tmp_path, lines.reader(), None, None, True) for _ in range(2))
+    options = DeliveryOptions(is_tail_sampled=True)
+    knows, waits = (
+        Delivery(name, ConsoleSpanExporter(), tmp_path, lines=lines, options=options) for name in ("a", "b")
+    )
     (shared,) = lines.reader().read(segment, 0, 1 << 20)
     trace_id = trace_id_of(shared.recorded)
     assert trace_id is not None
     with Ledger(tmp_path) as ledger, Ledger(tmp_path / "behind") as behind:
-        assert not knows._is_decided(shared, ledger)
+        knows._opened, waits._opened = ledger, behind
+        assert not knows._is_decided(shared)
         ledger.decide((), {trace_id: is_kept})
-        assert knows._is_decided(shared, ledger)
-        assert not waits._is_decided(shared, behind)
+        assert knows._is_decided(shared)
+        assert not waits._is_decided(shared)
     assert shared.is_sampled_out is not is_kept
 
 
