@@ -81,8 +81,13 @@ def test_report_of_a_newer_node_is_read_by_an_older_driver(older: str) -> None:
     )
     ran = subprocess.run(
         [sys.executable, "-c", older_driver],
-        env={**os.environ, "PYTHONPATH": older}, cwd="/", capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": older},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr
     assert "started=3, recorded=2, unfinished=1, dropped={'full': 1}" in ran.stdout
 
