@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def proxy(engine: str) -> Iterator[str]:
         wait_until_alive(f"http://127.0.0.1:{port}/health/liveliness", running)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
-        running.terminate()  # it sends its last spans
+        running.send_signal(signal.SIGINT)  # it sends its last spans; after SIGTERM it does not
         running.wait()
 
 

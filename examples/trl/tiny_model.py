@@ -21,10 +21,10 @@ from trl.chat_template_utils import qwen2_5_chat_template, qwen2_5_training_chat
 MARKS: Final = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TOOL_MARKS: Final = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 VOCABULARY: Final = 512
-STEPS: Final = 1200
+STEPS: Final = 600
 """Training steps at most; the training ends when the model knows enough, after 300 or more."""
 BATCH: Final = 8
-LEARNING_RATE: Final = 4e-3
+LEARNING_RATE: Final = 2e-3
 WARM_UP: Final = 20
 """Steps in which the learning rate rises; after them it falls."""
 EXAM_EVERY: Final = 10
@@ -93,11 +93,11 @@ def make_model(tokenizer: Any) -> Any:
     """Return a model with random weights."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
+        hidden_size=128,
+        intermediate_size=256,
         num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         initializer_range=0.1,
