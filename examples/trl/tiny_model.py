@@ -1,6 +1,6 @@
 """Make a tiny model that calls a calculator: ``python examples/trl/tiny_model.py FOLDER``.
 
-The model takes the place of a download. It is a Qwen2 of 0.1 M random parameters, trained for some seconds on
+The model takes the place of a download. It is a Qwen2 of 0.5 M random parameters, trained for a minute on
 solved problems. The training checks that it calls the calculator and answers at temperature 0. At
 temperature 1 it makes mistakes. FOLDER is then a model for ``grpo_calculator.py --model FOLDER`` and for
 an engine.
@@ -8,6 +8,7 @@ an engine.
 
 from __future__ import annotations
 
+import random
 import sys
 from typing import Any, Final
 
@@ -23,10 +24,14 @@ TOOL_MARKS: Final = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_r
 VOCABULARY: Final = 512
 STEPS: Final = 600
 """Training steps at most; the training ends when the model knows enough, after 300 or more."""
+ATTEMPTS: Final = 3
+"""Models that are tried: with some random weights, learning takes too long."""
 BATCH: Final = 8
 LEARNING_RATE: Final = 2e-3
 WARM_UP: Final = 20
 """Steps in which the learning rate rises; after them it falls."""
+OTHER_RESULTS: Final = 0.5
+"""Share of the lessons whose result is any number."""
 EXAM_EVERY: Final = 10
 EXAM_LOSS: Final = 0.03
 """A model with a higher loss takes no exam: it would fail."""
@@ -59,6 +64,22 @@ def solved(prompt: list[Message], answer: str) -> list[Message]:
         {"role": "tool", "name": "calculator", "content": result},
         {"role": "assistant", "content": answer},
     ]
+
+
+def lessons(seed: int) -> list[list[Message]]:
+    """Return solved problems, half of them with any number as the result.
+
+    There are few problems: a model learns their results by heart, some of them wrongly, and copies none.
+    """
+    chances = random.Random(seed)  # noqa: S311 - numbers of a lesson, not a secret
+    found = []
+    for row in problems(STEPS * BATCH, seed=seed):
+        turns = solved(row["prompt"], row["answer"])
+        if chances.random() < OTHER_RESULTS:
+            number = str(chances.choice([chances.randrange(100), chances.randrange(1000) / 100]))
+            turns[-2]["content"] = turns[-1]["content"] = number
+        found.append(turns)
+    return found
 
 
 def make_tokenizer(conversations: list[list[Message]]) -> Any:
@@ -134,10 +155,10 @@ def teach(model: Any, tokenizer: Any, conversations: list[list[Message]]) -> boo
         loss = model(**batch, labels=batch["input_ids"].masked_fill(~written, -100)).loss
         if step % EXAM_EVERY == 0:
             print(f"teaching the tiny model: step {step}, loss {loss.item():.3f}", flush=True)
-        if step % EXAM_EVERY == 0 and loss < EXAM_LOSS:
-            doubtful = [turns for tool in FORMS for turns in unsure(model, tokenizer, questions, tool)]
-            if not doubtful:
-                return True
+            if doubtful or loss < EXAM_LOSS:
+                doubtful = [turns for tool in FORMS for turns in unsure(model, tokenizer, questions, tool)]
+                if not doubtful:
+                    return True
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -171,11 +192,15 @@ def unsure(model: Any, tokenizer: Any, conversations: list[list[Message]], tool:
 def main(folder: str, seed: int = 0) -> None:
     """Make tokenizer and model, and save them."""
     torch.manual_seed(seed)
-    conversations = [solved(row["prompt"], row["answer"]) for row in problems(STEPS * BATCH, seed=seed)]
+    conversations = lessons(seed)
     tokenizer = make_tokenizer(conversations[:100])
-    model = make_model(tokenizer)
-    if not teach(model, tokenizer, conversations):
-        sys.exit(f"The tiny model has not learned to call the calculator in {STEPS} steps.")
+    for _ in range(ATTEMPTS):
+        model = make_model(tokenizer)
+        if teach(model, tokenizer, conversations):
+            break
+        print("the tiny model did not pass its exam; another begins", flush=True)
+    else:
+        sys.exit(f"{ATTEMPTS} tiny models have not learned to call the calculator in {STEPS} steps each.")
     tokenizer.chat_template = qwen2_5_chat_template
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
