@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -84,6 +84,7 @@ ENGINES = "tests/analysis/test_engines_page.py"
 OWN_TRAINER = "tests/integrations/test_integrations_page.py"
 JOINED_OPENAI = "tests/agents/test_joined_openai.py"
 VERL = By("tests/verl/test_trainers.py::test_every_trajectory_has_one_trace")
+COMING_FROM = "test_coming_from.py"
 ON_RAY = "tests/propagation/test_ray_cluster.py::test_job_on_an_existing_cluster_continues_trajectories"
 
 ROWS: dict[str, dict[str, Way]] = {
@@ -111,6 +112,23 @@ ROWS: dict[str, dict[str, Way]] = {
         ),
         "rollouts.py": Skipped("asks a model through LiteLLM's proxy"),
         "": TYPED,
+    },
+    "docs/coming-from.md": {
+        "import mlflow": By(
+            f"tests/mlflow/{COMING_FROM}::test_the_same_searches_find_traces_of_both_programs"
+        ),
+        "OTEL_TRACES_EXPORTER=mlflow OTEL_ROLLOUT_PROJECT": By(
+            f"tests/mlflow/{COMING_FROM}::test_the_same_searches_find_traces_of_both_programs"
+        ),
+        "import weave": By(f"tests/weave/{COMING_FROM}::test_the_same_filters_find_calls_of_both_programs"),
+        "OTEL_TRACES_EXPORTER=weave": By(
+            f"tests/weave/{COMING_FROM}::test_the_same_filters_find_calls_of_both_programs"
+        ),
+        "import logfire": By(f"tests/foreign/{COMING_FROM}::test_their_program_runs"),
+        "": By(
+            f"tests/{COMING_FROM}::test_our_program_records_one_trajectory",
+            f"tests/verl/{COMING_FROM}::test_their_program_records_without_a_change",
+        ),
     },
     "docs/collector.md": {
         "": By("tests/collector/test_docs.py::test_the_first_five_minutes_end_with_traces_in_a_stack")
@@ -149,6 +167,9 @@ ROWS: dict[str, dict[str, Way]] = {
         "$ python": By(f"{OWN_TRAINER}::test_commands_print_what_the_page_shows"),
         "": By(f"{OWN_TRAINER}::test_code_of_the_page_is_in_the_example"),
     },
+    "docs/langfuse.md": {
+        "": By("tests/collector/test_langfuse.py::test_every_span_has_what_langfuse_filters_by"),
+    },
     "docs/look.md": {"": TYPED},
     "docs/mlflow.md": {
         "mlflow server": By(f"{MLFLOW}::test_server_command_of_the_page_serves_the_file"),
@@ -169,6 +190,9 @@ ROWS: dict[str, dict[str, Way]] = {
         "ray.init()": By(ON_RAY),
         "launch_server": Skipped("starts vLLM and SGLang on a GPU"),
         "": TYPED,
+    },
+    "docs/reliability.md": {
+        "": By("tests/cli/test_probe.py::test_delivered_run_is_healthy_and_is_left_as_it_is"),
     },
     "docs/receiver.md": {
         "node_agent.py": By(
@@ -213,6 +237,12 @@ ROWS: dict[str, dict[str, Way]] = {
             "tests/weave/test_weave_end_to_end.py::test_demo_fills_weave_with_searchable_trajectories"
         ),
         "": TYPED,
+    },
+    "docs/tutorial.md": {
+        "": By(
+            "tests/test_tutorial.py::test_tutorial_leads_to_the_cause",
+            "tests/package/test_tutorial.py::test_tutorial_needs_no_more_than_it_installs",
+        ),
     },
 }
 """Page → text of a block → how the block is run. The first text that the block contains counts."""
