@@ -16,7 +16,9 @@ THIS = os.pathsep.join(map(str, (ROOT, ROOT / "exporters")))
 
 def unpack(directory: Path) -> str:
     """Write the older version below ``directory``; return its PYTHONPATH, with the programs of tests."""
-    if subprocess.run(["git", "cat-file", "-e", COMMIT], cwd=ROOT, capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["git", "cat-file", "-e", COMMIT], cwd=ROOT, capture_output=True, check=False
+    ).returncode:
         subprocess.run(["git", "fetch", "--quiet", "--unshallow"], cwd=ROOT, check=False)
     archive = subprocess.run(
         ["git", "archive", COMMIT, "otel_rollout", "exporters"], cwd=ROOT, capture_output=True, check=False
