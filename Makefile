@@ -320,4 +320,4 @@ $(NEWEST)/.ready: $(PYTHON_OF_DEBIAN) constraints.txt
 $(eval $(call environment,$(LOGFIRE),--editable . logfire opentelemetry-exporter-otlp-proto-http))
 
 clean:
-	rm -rf $(VENV) .venv-* examples/agents/node/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* examples/agents/node/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .cache .hypothesis

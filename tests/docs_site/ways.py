@@ -115,14 +115,16 @@ ROWS: dict[str, dict[str, Way]] = {
     },
     "docs/coming-from.md": {
         "import mlflow": By(
-            f"tests/mlflow/{COMING_FROM}::test_the_same_searches_find_traces_of_both_programs"
+            "tests/mlflow/test_mlflow_coming_from.py::test_the_same_searches_find_traces_of_both_programs"
         ),
         "OTEL_TRACES_EXPORTER=mlflow OTEL_ROLLOUT_PROJECT": By(
-            f"tests/mlflow/{COMING_FROM}::test_the_same_searches_find_traces_of_both_programs"
+            "tests/mlflow/test_mlflow_coming_from.py::test_the_same_searches_find_traces_of_both_programs"
         ),
-        "import weave": By(f"tests/weave/{COMING_FROM}::test_the_same_filters_find_calls_of_both_programs"),
+        "import weave": By(
+            "tests/weave/test_weave_coming_from.py::test_the_same_filters_find_calls_of_both_programs"
+        ),
         "OTEL_TRACES_EXPORTER=weave": By(
-            f"tests/weave/{COMING_FROM}::test_the_same_filters_find_calls_of_both_programs"
+            "tests/weave/test_weave_coming_from.py::test_the_same_filters_find_calls_of_both_programs"
         ),
         "import logfire": By(f"tests/foreign/{COMING_FROM}::test_their_program_runs"),
         "": By(
