@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -189,6 +190,17 @@ def test_job_without_the_label_is_left_alone(tmp_path: Path) -> None:
     assert "initContainers" not in pod
 
 
+def killed(argument: str) -> list[int]:
+    """Kill each process that has an argument, and return their ids; none is left if there are none."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if argument.encode() in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                found.append(int(path.parent.name))
+    return found
+
+
 def test_the_sidecar_delivers_what_a_killed_worker_left(
     tmp_path: Path, collector: Callable[..., Collector]
 ) -> None:
@@ -200,7 +212,8 @@ def test_the_sidecar_delivers_what_a_killed_worker_left(
     at_once = {"OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "0"}
     run_python("tests.programs.record_one_operation", environment | unreachable | at_once)
     (node_dir,) = layout.node_directories(spool)
-    os.kill(wait_for(lambda: forwarder_pid(node_dir), what="the worker's forwarder"), signal.SIGKILL)
+    wait_for(lambda: forwarder_pid(node_dir), what="the worker's forwarder")
+    wait_for(lambda: not killed(str(node_dir)), what="the end of the worker's forwarder")
 
     running = collector("local.yaml", "to-file.yaml")
     path = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
