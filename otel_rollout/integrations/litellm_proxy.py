@@ -68,16 +68,26 @@ async def authenticate(request: Request, api_key: str) -> UserAPIKeyAuth:
     if _ROUTES.get(path, "") != request.scope.get("method"):  # a websocket has no method, and is refused too
         raise HTTPException(_FORBIDDEN, "a trajectory's key opens only the routes that ask a model")
     _drop_controls(request)
-    above = _span_of(traceparent)
-    sent = _span_of(request.headers.get("traceparent", ""))
-    if sent.get_span_context().trace_id == above.get_span_context().trace_id:
-        above = sent  # the agent's own span, which it says by itself
+    above = _parent(_span_of(traceparent), _span_of(request.headers.get("traceparent", "")))
     set_request_root_span(above)
     return UserAPIKeyAuth(
         api_key=api_key,
         user_role=LitellmUserRoles.INTERNAL_USER,
         allowed_routes=list(_ROUTES),
         parent_otel_span=above,
+    )
+
+
+def _parent(of_key: trace.Span, sent: trace.Span) -> trace.Span:
+    """Return the span below which the call is: the agent's own if it is of the trajectory's trace.
+
+    The key alone decides whether the call is recorded.
+    """
+    context, own = of_key.get_span_context(), sent.get_span_context()
+    if own.trace_id != context.trace_id:
+        return of_key
+    return trace.NonRecordingSpan(
+        trace.SpanContext(own.trace_id, own.span_id, True, context.trace_flags, context.trace_state)
     )
 
 

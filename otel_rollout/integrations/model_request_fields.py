@@ -28,8 +28,11 @@ _MESSAGES: Final = """
     stop_sequences system thinking top_k
 """
 _ENGINES: Final = """
-    chat_template_kwargs ignore_eos include_stop_str_in_output length_penalty min_p min_tokens
-    repetition_penalty return_token_ids skip_special_tokens stop_token_ids structured_outputs
+    add_generation_prompt add_special_tokens allowed_token_ids bad_words chat_template_kwargs
+    continue_final_message ignore_eos include_reasoning include_stop_str_in_output length_penalty min_p
+    min_tokens prompt_logprobs repetition_penalty return_token_ids return_tokens_as_token_ids
+    skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs
+    thinking_token_budget truncate_prompt_tokens use_beam_search
 """
 FIELDS: Final = frozenset(
     f"{_ALL_APIS} {_CHAT} {_COMPLETIONS} {_EMBEDDINGS} {_RESPONSES} {_MESSAGES} {_ENGINES}".split()

@@ -163,6 +163,24 @@ def test_agents_own_span_of_the_trajectory_is_the_parent(proxy: Proxy, trajector
     assert span.span.parent_span_id.hex() == "ef" * 8
 
 
+@pytest.mark.parametrize("flags", ["00", "02"])
+def test_agent_cannot_mark_its_calls_as_unrecorded(proxy: Proxy, trajectory: int, flags: str) -> None:
+    """The flags of the header are the agent's; those of the key count."""
+    trace_id = proxy.run.children[trajectory]["TRACEPARENT"].split("-")[1]
+    assert ask(proxy, proxy.key(trajectory), traceparent=f"00-{trace_id}-{'ef' * 8}-{flags}") == 200
+    proxy.calls(trajectory, 1)
+
+
+def test_agent_cannot_mark_its_calls_as_recorded(proxy: Proxy, trajectory: int) -> None:
+    """Nor can the agent of a trajectory that is sampled out have its calls recorded."""
+    trace_id = "5b" * 16
+    key = trajectory_key.signed(f"00-{trace_id}-{'cd' * 8}-00", MASTER_KEY)
+    assert ask(proxy, key, traceparent=f"00-{trace_id}-{'ef' * 8}-01") == 200
+    assert ask(proxy, proxy.key(trajectory)) == 200
+    proxy.calls(trajectory, 1)  # which was asked later, and is recorded
+    assert exported(proxy.run.node_dir, trace_id) == []
+
+
 def test_unrecorded_trajectory_is_served_and_not_recorded(proxy: Proxy, trajectory: int) -> None:
     """A key with trace flags 00, of a trajectory that is sampled out, leaves no span."""
     trace_id = "5a" * 16

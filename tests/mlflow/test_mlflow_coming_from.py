@@ -50,8 +50,10 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def found(condition: str | None = None) -> list[Any]:
     """Return the traces of the experiment that meet a condition."""
-    mlflow.set_experiment(EXPERIMENT)
-    traces: list[Any] = mlflow.search_traces(filter_string=condition, return_type="list")
+    experiment = mlflow.get_experiment_by_name(EXPERIMENT)
+    traces: list[Any] = mlflow.search_traces(
+        locations=[experiment.experiment_id], filter_string=condition, return_type="list"
+    )
     return traces
 
 
