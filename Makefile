@@ -65,8 +65,8 @@ RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/te
 ELSEWHERE := tests/package tests/versions tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
 	tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo demo-train test test-all mlflow-minors newest-python postgresql-server built-for-tests built-for- \
-	other-tests browser s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade \
+.PHONY: demo demo-train test test-all mlflow-minors newest-python postgresql-server built-for-tests built-for-other-tests \
+	browser s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade \
 	parts clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
