@@ -51,13 +51,12 @@ DOCS := .venv-docs
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types docs ray-tests collector-tests
-OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package \
-	versions postgresql
+OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
 BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready \
 	$(DOCS)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
-	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready postgresql-server s3-server dist
+	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
@@ -65,7 +64,7 @@ RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/te
 ELSEWHERE := tests/package tests/versions tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
 	tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo demo-train test test-all mlflow-minors newest-python postgresql-server built-for-tests built-for-other-tests \
+.PHONY: demo demo-train test test-all versions postgresql mlflow-minors newest-python postgresql-server built-for-tests built-for-other-tests \
 	browser s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade \
 	parts clean $(TESTS) $(OTHER_TESTS)
 
