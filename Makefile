@@ -313,7 +313,7 @@ $(PYTHON_OF_DEBIAN): $(VENV)/.tools tests/debian_python.py
 $(NEWEST)/.ready: $(PYTHON_OF_DEBIAN) constraints.txt
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON_OF_DEBIAN) $(NEWEST)
 	$(call part,install $(NEWEST),$(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python \
-		--constraint constraints.txt --editable '.[newest-python]')
+		--constraint constraints.txt --editable '.[newest-python-tests]')
 	@touch $@
 
 # Peers of the benchmark.
