@@ -51,12 +51,13 @@ DOCS := .venv-docs
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types docs ray-tests collector-tests
-OTHER_TESTS := verl vllm trl verl-older verifiers agents black-box foreign oldest-ray object-store oldest-otel package
+OTHER_TESTS := verl newest-python vllm trl verl-older verifiers agents black-box postgresql foreign oldest-ray object-store \
+	oldest-otel package
 BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready \
 	$(DOCS)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
-	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server dist
+	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready $(NEWEST)/.ready postgresql-server s3-server dist
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
@@ -64,7 +65,7 @@ RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/te
 ELSEWHERE := tests/package tests/versions tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
 	tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo demo-train test test-all versions postgresql mlflow-minors newest-python postgresql-server built-for-tests built-for-other-tests \
+.PHONY: demo demo-train test test-all versions mlflow-minors postgresql-server built-for-tests built-for-other-tests \
 	browser s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade \
 	parts clean $(TESTS) $(OTHER_TESTS)
 
@@ -219,7 +220,8 @@ go-tools: $(VENV)/.dev
 package: $(VENV)/.dev dist  # what dist made, as its users install it
 	$(call part,the package,$(call pytest,$(VENV)) tests/package)
 
-versions: $(VENV)/.dev  # an older version, from this repository's history, on a cluster and in a spool
+# Not in test-all: a shallow clone does not have the older commit.
+versions: $(VENV)/.dev  ## An older version, from this repository's history, on a cluster and in a spool
 	$(call part,an older version,$(call pytest,$(VENV)) tests/versions)
 
 postgresql-server:  # Debian's PostgreSQL; tests start a server of their own
@@ -242,8 +244,7 @@ mlflow-%: $(VENV)/.tools
 		'mlflow[auth]~=$*.0' hypothesis pytest pytest-asyncio trustme
 	$(call part,MLflow $*,$(call pytest,$(VENV)-mlflow-$*) $(MLFLOW_TESTS))
 
-# Not in test-all yet: of 2,483 tests two fail. Without what needs torch.
-newest-python: $(NEWEST)/.ready
+newest-python: $(NEWEST)/.ready  # Debian's newest Python, without what needs torch
 	$(call part,Python $(NEWEST_PYTHON),$(call pytest,$(NEWEST)) --ignore tests/capture/test_encoding.py tests/account \
 		tests/base tests/capture tests/cli tests/exporting tests/forwarder tests/launch tests/otlp tests/recording \
 		tests/spool tests/test_configuration.py tests/mlflow/test_mlflow_round_trip.py)
