@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from mlflow.exceptions import MlflowException
-from mlflow_support import stored
+from mlflow_support import not_in_3_14, stored
 from sqlalchemy import event
 
 from otel_rollout.base import training_scores
@@ -70,6 +70,7 @@ def feedback_in(uri, project):
     return found
 
 
+@not_in_3_14
 def test_scores_of_training_are_feedback_and_others_tags_too(uri, project, exporter, rollouts):
     """Every value is on its trace, of the newest score; feedback finds scores of training."""
     for seconds in (3, 2, 4):
