@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,16 @@ SETTINGS = Settings(project_name="p", exporters={"otlp": {}})
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """The ledger of a node directory with one span, which the target refuses."""
     layout.write_manifest(tmp_path, layout.Manifest("run", "p", ("otlp",)))
     writer = SegmentWriter(tmp_path, {"service.name": "s"}, segment_bytes=1 << 20)
     assert writer.write(b"{}\n")
     writer.close(10)
     assert CrashRecovery(tmp_path).run().dead_are_complete
-    ledger = Ledger(tmp_path)
-    ledger.note_failure("otlp", ExportFailure(FailureKind.REFUSED, "401"))
-    return ledger
+    with Ledger(tmp_path) as ledger:
+        ledger.note_failure("otlp", ExportFailure(FailureKind.REFUSED, "401"))
+        yield ledger
 
 
 def test_wait_ends_when_the_target_refuses_the_credentials_of_this_process(
