@@ -418,7 +418,8 @@ class Settings:
         "exporters. The forwarder always gets variables of proxies and certificates, and those that begin "
         "with "
         + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
-        + f" or `{DELIVERY_PREFIXES[-1]}`.",
+        + f" or `{DELIVERY_PREFIXES[-1]}`, or with the name of another package's exporter (`LOGBOOK_` for "
+        "`logbook`).",
         setting_parsers.text,
         "",
     )
