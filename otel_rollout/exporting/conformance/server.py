@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
@@ -36,7 +37,7 @@ class Request(NamedTuple):
     """
 
     path: str
-    headers: Mapping[str, str]
+    headers: HTTPMessage
     body: bytes
 
 
