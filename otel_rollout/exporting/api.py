@@ -60,9 +60,9 @@ class UndeliveredError(Exception):
     The parts of an exporter raise this error; ``export`` never does.
 
     Attributes:
-        failure: kind, message and seconds to wait.
-        status: the HTTP status of the answer; None without an answer.
-        may_have_arrived: whether the target may have stored the request in spite of the error.
+        failure (ExportFailure): kind, message and seconds to wait.
+        status (int | None): the HTTP status of the answer; None without an answer.
+        may_have_arrived (bool): whether the target may have stored the request in spite of the error.
     """
 
     def __init__(
