@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.client import HTTPMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 Answers: TypeAlias = Mapping[str, tuple[int, Mapping[str, str], bytes]]
@@ -23,7 +24,7 @@ class Answer(NamedTuple):
     """
 
     status: int = 200
-    headers: Mapping[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b"{}"
 
 
