@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPMessage
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import MappingProxyType
@@ -38,7 +38,7 @@ class Request(NamedTuple):
     """
 
     path: str
-    headers: HTTPMessage
+    headers: Message
     body: bytes
 
 
