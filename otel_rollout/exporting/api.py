@@ -250,8 +250,8 @@ class CommitsBatches(Protocol):
     def commit(self, spans: Iterable[ReadableSpan], writer: str, number: int) -> SpanExportResult:
         """Store spans and the number of the batch together. Must not raise; sets ``last_failure``.
 
-        After an outage, the forwarder asks ``committed`` and commits the same spans with the same number. After
-        a rejection, it commits halves with numbers of their own.
+        After an outage, the forwarder asks ``committed``, and commits the same spans with the same number.
+        After a rejection, it commits halves with numbers of their own.
 
         Args:
             spans: can be iterated once.
