@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -418,7 +419,8 @@ class Settings:
         "exporters. The forwarder always gets variables of proxies and certificates, and those that begin "
         "with "
         + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
-        + f" or `{DELIVERY_PREFIXES[-1]}`.",
+        + f" or `{DELIVERY_PREFIXES[-1]}`, or with the name of another package's exporter (`LOGBOOK_` for "
+        "`logbook`).",
         setting_parsers.text,
         "",
     )
@@ -472,5 +474,6 @@ def markdown_table() -> str:
     for field in dataclasses.fields(Settings):
         default = "" if field.default is dataclasses.MISSING else field.default
         shown = f"`{default}`" if default not in ("", False) else ""
-        rows.append(f"| `{variable_of(field)}` | `{field.name}` | {shown} | {field.metadata['meaning']} |")
+        meaning = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", field.metadata["meaning"])
+        rows.append(f"| `{variable_of(field)}` | `{field.name}` | {shown} | {meaning} |")
     return "\n".join(rows) + "\n"

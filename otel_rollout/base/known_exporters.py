@@ -5,7 +5,7 @@ No other module lists prefixes of variables, or the variables of an exporter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -57,8 +57,8 @@ KNOWN_EXPORTERS: Final[Mapping[str, ExporterVariables]] = MappingProxyType(
         ),
     }
 )
-"""Exporter → its variables. Variables of an exporter that is not listed here begin with ``OTEL_``, or the
-setting ``forwarder_variables`` names them."""
+"""Exporter → its variables. Variables of an exporter that is not listed here begin with ``OTEL_`` or with the
+exporter's name, or the setting ``forwarder_variables`` names them."""
 PREFIXES: Final = tuple(
     dict.fromkeys(
         [_OPENTELEMETRY, *(prefix for exporter in KNOWN_EXPORTERS.values() for prefix in exporter.prefixes)]
@@ -67,3 +67,12 @@ PREFIXES: Final = tuple(
 """Prefixes of OpenTelemetry's and the trackers' variables, which every process of a run gets."""
 DELIVERY_PREFIXES: Final = (*PREFIXES, "AWS_", "AZURE_", "GOOGLE_")
 """``PREFIXES``, and those of cloud SDKs: variables that exporters may need."""
+
+
+def begins_with_exporter(variable: str, exporters: Iterable[str]) -> bool:
+    """Return whether a variable begins with the name of an exporter that is not listed: ``LOGBOOK_URL``."""
+    return any(
+        variable.startswith(exporter.upper().replace("-", "_") + "_")
+        for exporter in exporters
+        if exporter not in KNOWN_EXPORTERS
+    )

@@ -50,8 +50,11 @@ IDENTITY: Final = (PROJECT_NAME, EXPERIMENT_NAME, STEP, SAMPLE_INDEX, ROLLOUT_N,
 
 # --- Scores and further arguments (ours, stable). On the root span, where nothing else is said. ------------
 EXTRA_PREFIX: Final = "rollout."
-"""``rollout.<name>``: str, bool, int, float or a list. A further keyword argument of ``rollout_trace_attr``.
-For example ``rollout.dataset`` = ``gsm8k``."""
+"""``rollout.<name>``: str, bool, int, float or str (JSON). A further keyword argument of
+``rollout_trace_attr``; a list or dict is JSON. For example ``rollout.dataset`` = ``gsm8k``."""
+EXTRA_RENAMED: Final = "rollout.extra."
+"""``rollout.extra.<name>``: str, bool, int, float or str (JSON). A keyword argument of ``rollout_trace_attr``
+whose attribute name is reserved. For example ``rollout.extra.tokenizer`` = ``qwen``."""
 SCORE_PREFIX: Final = "rollout.score."
 """``rollout.score.<name>``: float, bool or str. A score given before the trajectory ended. For example
 ``rollout.score.reward`` = ``0.5``."""
@@ -222,9 +225,6 @@ NO_EXTRAS: Final = frozenset(
 )
 """Reserved names, besides those of scores. An extra argument with such a name is recorded below
 ``EXTRA_RENAMED``."""
-EXTRA_RENAMED: Final = "rollout.extra."
-"""``rollout.extra.<name>``: str, bool, int, float or a list. A keyword argument of ``rollout_trace_attr``
-whose attribute name is reserved. For example ``rollout.extra.tokenizer`` = ``qwen``."""
 
 # --- Operations (OpenInference, without a level). On every operation, and on the root span. ----------------
 INPUT_VALUE: Final = "input.value"
@@ -244,7 +244,8 @@ JSON_MIME_TYPE: Final = "application/json"
 TEXT_MIME_TYPE: Final = "text/plain"
 RECORDED_SUFFIX: Final = ".recorded"
 """``input.value.recorded``, ``output.value.recorded``: str. Ours: on another library's exported span, the
-value that the forwarder replaced by the call's messages, or by the tool's arguments or result."""
+value that the forwarder replaced by the call's messages, or by the tool's arguments or result. For example
+``search(wool)``."""
 RECORDED_NAME: Final = "span.name" + RECORDED_SUFFIX
 """``span.name.recorded``: str. Ours: on another library's exported span of a tool, the name that the tool's
 own name replaced. For example ``execute_tool search``."""
@@ -271,7 +272,7 @@ SPAN_KINDS: Final = frozenset(
 )
 """The values OpenInference defines for ``openinference.span.kind``."""
 
-# --- Model and tool calls, scores (OpenTelemetry GenAI, development). On the operations that they describe. -
+# --- Model and tool calls, scores (OpenTelemetry GenAI, development). On operations, as far as it is known. -
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 """str. What the call does. For example ``chat``, ``execute_tool``."""
 GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"

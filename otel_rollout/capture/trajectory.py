@@ -107,11 +107,11 @@ class Trajectory:
     """A trajectory being recorded: made by :func:`rollout_trace_attr`, entered once.
 
     Attributes:
-        identity: attribute of the identity → value, as the caller gave it.
-        is_over: whether the trajectory's block has been left.
-        task: id of the asyncio task, or of the thread, that entered the block; 0 before.
+        identity (dict[str, Any]): attribute of the identity → value, as the caller gave it.
+        is_over (bool): whether the trajectory's block has been left.
+        task (int): id of the asyncio task, or of the thread, that entered the block; 0 before.
         inside: the context in the block, while it runs.
-        context_outside: the context around the block.
+        context_outside (Context): the context around the block.
     """
 
     def __init__(

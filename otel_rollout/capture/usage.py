@@ -20,6 +20,7 @@ PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple,
 _INPUT: Final = ("prompt_tokens", "input_tokens")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
+_OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
 _CACHE_OF_ANTHROPIC: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _WITHIN: Final = ("message", "response")
 """Fields that hold the reply in the first and last events of a stream: of Anthropic, of OpenAI's Responses
@@ -94,6 +95,13 @@ def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
             cached = _number(details, ("cached_tokens",))
     if cached is not None:
         found[semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS] = cached
+    written = _number(usage, _CACHE_OF_ANTHROPIC[1:])
+    if written is not None:
+        found[semconv.GEN_AI_USAGE_CACHE_CREATION_INPUT_TOKENS] = written
+    for name in _OUTPUT_DETAILS:
+        reasoning = _number(_fields(usage.get(name)) or {}, ("reasoning_tokens",))
+        if reasoning is not None:
+            found[semconv.GEN_AI_USAGE_REASONING_OUTPUT_TOKENS] = reasoning
     return found
 
 

@@ -32,7 +32,7 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield check_tracing(environ, configured, problems)
     yield Finding("library", Verdict.OK, described_versions(versions()))
     yield Finding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
-    present = variables.names(environ)
+    present = sorted({*variables.names(environ), *variables.of_other_exporters(environ)})
     yield Finding("variables", Verdict.OK, ", ".join(present) or "none")
     yield from frameworks.check_frameworks(configured)
     yield from engines.check_engines()

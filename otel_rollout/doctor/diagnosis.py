@@ -14,6 +14,7 @@ class Verdict(enum.Enum):
     """The result of a check."""
 
     OK = "ok"
+    """Nothing to do."""
     WARN = "warn"
     """Spans may be missing: a person should look at the finding."""
     FAIL = "fail"
@@ -57,7 +58,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Row:
-    """A :class:`Finding` about one machine or node."""
+    """What one check found on one machine or node.
+
+    Attributes:
+        where: the machine or node.
+        check: stable id of the check.
+        verdict: the check's result.
+        found: the observation, as text for a person.
+        advice: the remedy; empty if there is nothing to do.
+    """
 
     where: str
     check: str
@@ -68,7 +77,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of all checks."""
+    """The findings of all checks.
+
+    Attributes:
+        rows: the findings, of this machine first.
+    """
 
     rows: tuple[Row, ...]
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from otel_rollout import settings_reader
 from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.runs.target import is_further_variable
 from otel_rollout.settings import CONFIG_VARIABLE
 
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
@@ -29,6 +31,12 @@ def of_tracing(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(PREFIXES)}
 
 
+def of_other_exporters(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of exporters of other packages, which the forwarder gets too."""
+    configured, _ = settings_reader.from_environment(environ)
+    return {name: value for name, value in environ.items() if is_further_variable(name, configured)}
+
+
 def names(environ: Mapping[str, str]) -> list[str]:
     """Return the names of tracing variables, except the one this library writes."""
     return sorted(name for name in of_tracing(environ) if name != CONFIG_VARIABLE)
@@ -40,12 +48,15 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     Errors of exporters and libraries may quote values. Parts of one or two characters stay, so that the text
     remains readable.
     """
-    for name, value in of_tracing(environ).items():
+    concerned = of_tracing(environ) | of_other_exporters(environ)
+    # First, so that the variable whose value it repeats is the one that is shown.
+    ordered = sorted(concerned.items(), key=lambda item: item[0] != CONFIG_VARIABLE)
+    for name, value in ordered:
         text = text.replace(f"{name}={value!r}", name)
     shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # also in CONFIG_VARIABLE
     secrets = {
         part: name
-        for name, value in of_tracing(environ).items()
+        for name, value in ordered
         for part in _parts(value)
         if len(part) >= _MIN_MASKED and part.lower() not in _COMMON_WORDS and part not in shown
     }

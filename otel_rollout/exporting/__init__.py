@@ -11,5 +11,6 @@ The package is public: exporters of other packages may import from it, see docs/
 - ``encodable``: spans with text that protobuf can encode
 - ``protobuf``: spans as an OTLP request
 - ``entry_points``: exporters by name
+- ``conformance``: tests of an exporter, for pytest
 - ``spool_exporter``: the exporter ``spool``, which leaves spans on disk
 """

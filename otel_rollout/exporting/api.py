@@ -60,9 +60,9 @@ class UndeliveredError(Exception):
     The parts of an exporter raise this error; ``export`` never does.
 
     Attributes:
-        failure: kind, message and seconds to wait.
-        status: the HTTP status of the answer; None without an answer.
-        may_have_arrived: whether the target may have stored the request in spite of the error.
+        failure (ExportFailure): kind, message and seconds to wait.
+        status (int | None): the HTTP status of the answer; None without an answer.
+        may_have_arrived (bool): whether the target may have stored the request in spite of the error.
     """
 
     def __init__(
@@ -248,7 +248,10 @@ class CommitsBatches(Protocol):
         """
 
     def commit(self, spans: Iterable[ReadableSpan], writer: str, number: int) -> SpanExportResult:
-        """Store spans and the number of the batch together. Must not raise.
+        """Store spans and the number of the batch together. Must not raise; sets ``last_failure``.
+
+        After an outage, the forwarder asks ``committed``, and commits the same spans with the same number.
+        After a rejection, it commits halves with numbers of their own.
 
         Args:
             spans: can be iterated once.

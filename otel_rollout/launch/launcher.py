@@ -7,7 +7,6 @@ of its own, and exits at once. So the forwarder is no child of a training proces
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import threading
@@ -22,7 +21,7 @@ from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 from otel_rollout.launch import receiving
 from otel_rollout.launch.detached import path_with_package, start_detached
-from otel_rollout.runs.target import is_published, names_target
+from otel_rollout.runs.target import is_further_variable, is_published, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.settings_reader import from_founder, to_variable
 from otel_rollout.spool import layout
@@ -127,14 +126,13 @@ def _is_refused(node_dir: Path) -> bool:
 def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
     """Return the forwarder's environment, with the run's target and settings."""
     environ = without_receiver(environ)
-    wanted = [pattern.strip() for pattern in configured.forwarder_variables.split(",")]
     passed = {
         name: value
         for name, value in environ.items()
         if name in _PASSED_VARIABLES
         or name.upper() in _PASSED_VARIABLES
         or name.startswith(DELIVERY_PREFIXES)
-        or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
+        or is_further_variable(name, configured)
     }
     # The run's target takes precedence over the target that this process's variables name.
     of_run = configured.target_variables

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from otel_rollout import settings_reader
 from otel_rollout.base.access_variables import may_be_credential, without_credentials
-from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
+from otel_rollout.base.known_exporters import KNOWN_EXPORTERS, begins_with_exporter
 from otel_rollout.settings import Settings
 
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
@@ -54,8 +54,14 @@ def published_variables(environ: Mapping[str, str], configured: Settings) -> dic
 def names_target(name: str, configured: Settings) -> bool:
     """Return whether a variable names the target of one of the exporters."""
     return any(_names_target_of(exporter, name) for exporter in configured.exporters) or (
-        not may_be_credential(name, "")
-        and any(fnmatch.fnmatchcase(name, p.strip()) for p in configured.forwarder_variables.split(","))
+        not may_be_credential(name, "") and is_further_variable(name, configured)
+    )
+
+
+def is_further_variable(name: str, configured: Settings) -> bool:
+    """Return whether a variable belongs to an exporter of another package, by its name or by the settings."""
+    return begins_with_exporter(name, configured.exporters) or any(
+        fnmatch.fnmatchcase(name, pattern.strip()) for pattern in configured.forwarder_variables.split(",")
     )
 
 

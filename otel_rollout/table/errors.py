@@ -36,7 +36,7 @@ class TableError(Exception):
     """A table cannot be opened, read or written.
 
     Attributes:
-        is_temporary: whether another attempt may succeed without a person.
+        is_temporary (bool): whether another attempt may succeed without a person.
     """
 
     def __init__(self, message: str, *, is_temporary: bool = False) -> None:

@@ -89,6 +89,22 @@ def test_usage_of_a_reply_is_recorded(recorded, reply, expected, form):
     assert said(recorded()[0].attributes) == tuple(expected)
 
 
+@pytest.mark.parametrize(
+    ("usage", "name", "tokens"),
+    [
+        ({"completion_tokens_details": {"reasoning_tokens": 7}}, "usage.reasoning.output_tokens", 7),
+        ({"output_tokens_details": {"reasoning_tokens": 0}}, "usage.reasoning.output_tokens", 0),
+        ({"output_tokens_details": None}, "usage.reasoning.output_tokens", None),
+        ({"cache_creation_input_tokens": 100}, "usage.cache_creation.input_tokens", 100),
+    ],
+)
+def test_further_counts_of_a_reply_are_recorded(recorded, usage, name, tokens):
+    """Tokens of reasoning (OpenAI), and tokens written into a cache (Anthropic)."""
+    with rollout_trace_attr():
+        rollout_trace_op(lambda: {**CHAT_COMPLETION, "usage": {**CHAT_COMPLETION["usage"], **usage}})()
+    assert recorded()[0].attributes.get(f"gen_ai.{name}") == tokens
+
+
 async def test_usage_of_a_coroutines_reply_is_recorded(recorded):
     """Asynchronous clients return such replies."""
 

@@ -1,240 +1,78 @@
-"""Check each exporter against failing targets.
-
-A new exporter adds an adapter in ``failing.py``.
-"""
+"""Check each exporter against failing targets. A new exporter adds a class."""
 
 from __future__ import annotations
 
-import logging
-import socket
-import threading
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
-from typing import Any
+from typing import Any, ClassVar
 
-import pytest
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
-
-from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind, NamesDestination
-from tests.conformance.failing import ADAPTERS, SECRET, FailureAdapter
-from tests.fake_server import FakeServer, serving
-from tests.sdk_spans import Rollouts, deliver
-
-STATUSES = {
-    FailureKind.REJECTED: (400, 409, 413, 422),
-    FailureKind.REFUSED: (301, 302, 307, 401, 402, 403, 404, 405, 406, 410, 411, 415, 451, 501),
-    FailureKind.UNAVAILABLE: (408, 425, 429, 499, 500, 502, 503, 504, 507, 520, 524, 529),
-}
-"""HTTP status of the request with spans → kind of failure that each exporter must report."""
+from otel_rollout.exporting.conformance import SECRET, Answers, ExporterConformance
+from otel_rollout.exporting.entry_points import load
+from tests.exporting.page import example
 
 
-@pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.name)
-def adapter(request: pytest.FixtureRequest) -> FailureAdapter:
-    """Each exporter in turn."""
-    found: FailureAdapter = request.param
-    return found
+def healthy(body: bytes) -> tuple[int, dict[str, str], bytes]:
+    return 200, {}, body
 
 
-@pytest.fixture
-def server(adapter: FailureAdapter) -> Iterator[FakeServer]:
-    """A server that answers as a healthy backend of the exporter does."""
-    with serving(adapter.answers) as fake:
-        yield fake
+class TestMlflow(ExporterConformance):
+    """The exporter ``mlflow``."""
+
+    writes_to = "/v1/traces"
+    answers: ClassVar[Answers] = {
+        "/version": healthy(b"3.17.2"),
+        "/experiments/get": healthy(b'{"experiment": {"experiment_id": "1", "name": "any"}}'),
+    }
+
+    def build(self, url: str) -> Any:
+        return load("mlflow", {"tracking_uri": url, "token": SECRET, "timeout": 2})
 
 
-@pytest.fixture
-def exporter(adapter: FailureAdapter, server: FakeServer) -> Iterator[Any]:
-    """The exporter, set up for that server."""
-    built = adapter.build(server.uri)
-    yield built
-    built.shutdown()
+class TestWeave(ExporterConformance):
+    """The exporter ``weave``."""
+
+    writes_to = "/calls/complete"
+    answers: ClassVar[Answers] = {
+        "/graphql": healthy(b'{"data": {"viewer": {"username": "u"}, "project": {"name": "any"}}}'),
+        "/calls/stream_query": healthy(b""),
+    }
+
+    def build(self, url: str) -> Any:
+        options = {
+            "api_key": SECRET,
+            "entity": "team",
+            "base_url": url,
+            "trace_server_url": url,
+            "timeout": 2,
+        }
+        return load("weave", options)
 
 
-@pytest.fixture
-def spans() -> list[ReadableSpan]:
-    """A trajectory with a model call and a tool call."""
-    rollouts = Rollouts("any")
-    rollouts.trajectory(reward=None)
-    return rollouts.ended()
+class TestOtlpProtobuf(ExporterConformance):
+    """The exporter ``otlp`` with protobuf."""
+
+    writes_to = "/v1/traces"
+    protocol = "http/protobuf"
+
+    def build(self, url: str) -> Any:
+        headers = {"authorization": f"Bearer {SECRET}"}
+        options = {
+            "endpoint": f"{url}/v1/traces",
+            "protocol": self.protocol,
+            "headers": headers,
+            "timeout": 2,
+        }
+        return load("otlp", options)
 
 
-def failure_of(exporter: Any, spans: list[ReadableSpan]) -> ExportFailure:
-    """Export, insist on a failure and return it."""
-    assert exporter.export(spans) is SpanExportResult.FAILURE
-    assert isinstance(exporter.last_failure, ExportFailure)
-    return exporter.last_failure
+class TestOtlpJson(TestOtlpProtobuf):
+    """The exporter ``otlp`` with JSON."""
+
+    protocol = "http/json"
 
 
-def test_healthy_server_gets_the_spans(adapter, server, exporter, spans):
-    """Without a failure the export succeeds, and the request is sent once.
+class TestExampleOfThePage(ExporterConformance):
+    """The exporter of docs/exporters.md."""
 
-    `last_failure` is None.
-    """
-    deliver(exporter, spans)
-    assert exporter.last_failure is None
-    assert len(server.requests(adapter.writes_to)) == 1
+    writes_to = "/spans"
 
-
-@pytest.mark.parametrize(
-    ("status", "kind"), [(status, kind) for kind, statuses in STATUSES.items() for status in statuses]
-)
-def test_status_has_one_kind_for_every_exporter(adapter, server, exporter, spans, status, kind):
-    """A status of the request with spans becomes one kind of failure.
-
-    Its message quotes no web page.
-    """
-    server.answers[adapter.writes_to] = (status, {}, b"<html>no</html>")
-    failure = failure_of(exporter, spans)
-    assert failure.kind is kind
-    assert "<html>" not in failure.message
-
-
-def test_failure_is_over_after_a_success(adapter, server, exporter, spans):
-    """`last_failure` is that of the last export."""
-    server.answers[adapter.writes_to] = (503, {}, b"")
-    failure_of(exporter, spans)
-    server.answers.pop(adapter.writes_to)
-    deliver(exporter, spans)
-    assert exporter.last_failure is None
-
-
-def test_rejection_of_a_request_without_spans_blames_no_span(adapter, server, exporter, spans):
-    """A 400 to a request before the spans means a wrong set-up, and no span is lost."""
-    for path in adapter.answers:
-        server.answers[path] = (400, {}, b"The plain HTTP request was sent to HTTPS port")
-    if adapter.answers:
-        assert failure_of(exporter, spans).kind is FailureKind.REFUSED
-
-
-@pytest.mark.parametrize(
-    ("header", "low", "high"),
-    [
-        ("7", 7, 7),
-        (lambda: format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True), 50, 61),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
-        ("soon", None, None),
-        ("Thu, 01 Jan 2026 00:00:00 +99999999999999999999", None, None),
-        ("", None, None),
-    ],
-)
-def test_retry_after_is_passed_on(adapter, server, exporter, spans, header, low, high):
-    """Retry-After is read as seconds and as a date; anything else counts as absent."""
-    text = header() if callable(header) else header
-    server.answers[adapter.writes_to] = (429, {"Retry-After": text}, b"")
-    found = failure_of(exporter, spans).retry_after
-    assert found is None if low is None else low <= found <= high
-
-
-@pytest.mark.parametrize("fault", ["nobody listens", "connection closed", "silence"])
-def test_missing_answer_is_an_outage(adapter, spans, fault):
-    """A target that is down, hangs up or is silent counts as an outage.
-
-    The message names it.
-    """
-    with serving({"/": (0, {}, b"")}) as fake, socket.create_server(("127.0.0.1", 0)) as silent:
-        url = fake.uri
-        if fault == "nobody listens":
-            url = "http://127.0.0.1:1"
-        elif fault == "silence":
-            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        exporter: Any = adapter.build(url)
-        failure = failure_of(exporter, spans)
-        exporter.shutdown()
-    assert failure.kind is FailureKind.UNAVAILABLE
-    assert url in failure.message
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"null", b"[]", b'"text"', b'{"a": ', b"\xff\xfe", b"<html>hello</html>"]
-)
-@pytest.mark.parametrize("status", [200, 400, 500])
-def test_answer_of_no_known_form_raises_nothing(adapter, server, exporter, spans, status, body):
-    """`export` returns a result for any answer to any request."""
-    for path in (*adapter.answers, adapter.writes_to):
-        for content_type in ("application/json", "application/x-protobuf", "text/html"):
-            server.answers[path] = (status, {"Content-Type": content_type}, body)
-            result = exporter.export(spans)
-            assert (result is SpanExportResult.SUCCESS) is (exporter.last_failure is None)
-
-
-def test_secret_is_in_no_message(adapter, server, exporter, spans, caplog):
-    """The credential is sent, but a server's quote of it gets into no message or log."""
-    body = f'{{"message": "no such key: {SECRET}"}}'.encode()
-    server.answers[adapter.writes_to] = (401, {"Content-Type": "application/json"}, body)
-    with caplog.at_level(logging.WARNING):
-        failure = failure_of(exporter, spans)
-    assert failure.kind is FailureKind.REFUSED
-    assert "no such key: ***" in failure.message
-    assert SECRET not in failure.message + caplog.text + repr(exporter.last_failure)
-    assert server.requests(adapter.writes_to)[0].headers["Authorization"]
-
-
-def test_failure_is_logged_once(adapter, server, exporter, spans, caplog):
-    """Failing again for one reason adds nothing to the log; another reason does."""
-    for status in (503, 503, 503, 404):
-        server.answers[adapter.writes_to] = (status, {}, b"")
-        failure_of(exporter, spans)
-    logged = [record for record in caplog.records if record.name == type(exporter).__module__]
-    assert len(logged) == 2
-
-
-def test_span_that_cannot_be_encoded_is_rejected(adapter, exporter, spans):
-    """A span that breaks the mapping is the batch's fault, so that bisecting finds it."""
-    broken = ReadableSpan("no context", parent=spans[0].parent, attributes={"rollout.project_name": "any"})
-    assert failure_of(exporter, [broken]).kind in (FailureKind.REJECTED, FailureKind.UNAVAILABLE)
-
-
-def test_export_after_shutdown_is_refused(exporter, spans):
-    """After shutdown an export is a failure with a reason.
-
-    A second shutdown does nothing.
-    """
-    exporter.shutdown()
-    exporter.shutdown()
-    failure = failure_of(exporter, spans)
-    assert failure.kind is FailureKind.REFUSED
-    assert "shut down" in failure.message
-    assert exporter.force_flush() is True
-
-
-def test_check_says_what_export_would(adapter, server, exporter):
-    """`check` passes on a healthy server, sends no span, and reports failures."""
-    assert isinstance(exporter, Checks)
-    assert exporter.check() is None
-    assert exporter.last_failure is None
-    for status, kind in ((401, FailureKind.REFUSED), (503, FailureKind.UNAVAILABLE)):
-        for path in (*adapter.answers, adapter.writes_to):
-            server.answers[path] = (status, {}, b"")
-        failure = exporter.check()
-        assert failure is not None
-        assert failure.kind is kind
-
-
-def test_destination_holds_no_credential_and_connects_nowhere(server, exporter):
-    """The phrase for people names the target, without a request and without a secret."""
-    if isinstance(exporter, NamesDestination):
-        assert server.uri in exporter.destination("any")
-        assert SECRET not in exporter.destination("any")
-    assert server.received == []
-
-
-def test_exported_span_is_not_changed(exporter, spans):
-    """Exporters share spans, so an export does not change a span's JSON."""
-    before = [span.to_json() for span in spans]
-    exporter.export(spans)
-    assert [span.to_json() for span in spans] == before
-
-
-def test_exports_from_several_threads_come_one_by_one(adapter, server, exporter, spans):
-    """A SimpleSpanProcessor exports from any thread: each export succeeds."""
-    results: list[SpanExportResult] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(exporter.export(spans)), daemon=True) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [SpanExportResult.SUCCESS] * 8
+    def build(self, url: str) -> Any:
+        return example()(url=url, token=SECRET, timeout=2)

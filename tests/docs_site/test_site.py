@@ -140,6 +140,7 @@ def test_site_loads_nothing_of_third_parties() -> None:
 
 
 def test_docstrings_become_markdown() -> None:
-    """Roles and literal blocks of reStructuredText are written as Markdown's code."""
-    text = "Undo :func:`~otel_rollout.instrument`, as::\n\n    x = y[::2]\n"
-    assert docstrings.markdown(text) == "Undo `otel_rollout.instrument`, as:\n\n    x = y[::2]\n"
+    """Roles of reStructuredText and paths of pages become links, literal blocks Markdown's code."""
+    text = "Undo :func:`~otel_rollout.instrument` (docs/ray.md), as::\n\n    x = y[::2]\n"
+    link = '<autoref identifier="otel_rollout.instrument" optional>`otel_rollout.instrument`</autoref>'
+    assert docstrings.markdown(text) == f"Undo {link} ([ray.md](../ray.md)), as:\n\n    x = y[::2]\n"

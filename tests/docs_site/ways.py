@@ -80,6 +80,7 @@ PROGRAM = {"train.py": TRAIN, "train_grpo.py": TRAIN}
 QUESTIONS = "tests/table/test_documented_questions.py"
 MLFLOW = "tests/mlflow/test_mlflow_docs.py"
 NOTEBOOKS = "tests/runs/test_notebooks_page.py"
+EXPORTER = "tests/exporting/test_page.py"
 ENGINES = "tests/analysis/test_engines_page.py"
 OWN_TRAINER = "tests/integrations/test_integrations_page.py"
 JOINED_OPENAI = "tests/agents/test_joined_openai.py"
@@ -145,7 +146,15 @@ ROWS: dict[str, dict[str, Way]] = {
         "": TYPED,
     },
     "docs/exporters.md": {
-        "LogbookExporter": By("tests/conformance/test_failures.py::test_healthy_server_gets_the_spans"),
+        "AppendingLogbookExporter": By(
+            f"{EXPORTER}::test_appending_exporter_of_the_page_numbers_its_batches"
+        ),
+        "TestLogbook": By(f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository"),
+        "test_logbook.py": By(f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository"),
+        "LogbookExporter": By(
+            f"{EXPORTER}::test_exporter_of_the_page_delivers_what_spans_hold",
+            f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository",
+        ),
         "": TYPED,
     },
     "docs/getting-started.md": {

@@ -123,6 +123,21 @@ def test_unusable_exporter_fails_with_its_own_message(environment, name, words):
     assert SECRET not in everything_shown(diagnosis)
 
 
+def test_variables_of_an_exporter_are_listed_and_masked(environment):
+    """Variables that begin with an exporter's name are listed; their own names stand for values."""
+    config = to_variable({"target_variables": f"TEST_DEMANDING_TOKEN={SECRET}"})
+    diagnosis = environment(
+        OTEL_TRACES_EXPORTER="test-demanding",
+        OTEL_TEST_TOKEN="unused",
+        TEST_DEMANDING_TOKEN=SECRET,
+        **{CONFIG_VARIABLE: config},
+    )
+    assert "TEST_DEMANDING_TOKEN" in only(diagnosis, "variables").found
+    assert SECRET not in everything_shown(diagnosis)
+    environ = {**os.environ}
+    assert variables.mask(f"it is {SECRET!r}", environ) == "it is '$TEST_DEMANDING_TOKEN'"
+
+
 @pytest.mark.parametrize("wish", ["unavailable", "refused", "rejected", "broken"])
 def test_endpoint_that_does_not_accept_spans_fails(environment, wish):
     """The row quotes the reason, with secrets masked."""

@@ -92,3 +92,16 @@ def test_founder_decides_how_a_run_is_delivered(name: str) -> None:
     configured = Settings(exporters={"console": {}}, run_id="run")
     passed = launcher._forwarder_environment({CONFIG_VARIABLE: founder}, configured)
     assert getattr(settings_reader.from_environment(passed)[0], name) == value_for(name)
+
+
+def test_forwarder_gets_the_variables_of_exporters_of_other_packages() -> None:
+    """Variables that begin with such an exporter's name pass, and those that the setting names; no others."""
+    environ = {
+        "LOG_BOOK_URL": "http://x",
+        "LOG_BOOK_TOKEN": "t",
+        "SHELF_URL": "http://y",
+        "WIKI_URL": "http://z",
+    }
+    configured = Settings(exporters={"log-book": {}, "delta": {}}, forwarder_variables="SHELF_*")
+    passed = launcher._forwarder_environment({**environ, "DELTA_X": "1"}, configured)
+    assert passed.keys() & {*environ, "DELTA_X"} == {"LOG_BOOK_URL", "LOG_BOOK_TOKEN", "SHELF_URL"}
