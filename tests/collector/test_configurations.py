@@ -46,7 +46,7 @@ COMBINATIONS = [
     "gateway sampling gateway-tls to-mlflow to-mlflow-split to-weave to-otlp to-langfuse to-kafka to-file",
 ]
 CHECKED_ELSEWHERE = {"base", "alerts", "builder", "kustomization", "agent-tail"}
-"""In every combination; in test_alerts.py; no configurations; with the receiver that it needs, in test_tail.py."""
+"""In every combination; in test_alerts.py; no configurations; with its receiver, in test_tail.py."""
 
 
 @pytest.fixture
