@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from otel_rollout.otlp.scan import LINE_HEAD
 from otel_rollout.spool import journal, layout
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.recorded_lines import place_of
-
-_LINE_HEAD: Final = b'{"resourceSpans"'
-"""The first bytes of each recorded line."""
 
 
 class JournalFile(NamedTuple):
@@ -72,9 +70,9 @@ def segment_damage(path: Path, size: int, cursor: int, is_complete: bool) -> str
         return None
     begin, _ = place_of(path, cursor)
     with open(path, "rb", buffering=0, opener=open_private) as file:
-        head = os.pread(file.fileno(), len(_LINE_HEAD), begin)
+        head = os.pread(file.fileno(), len(LINE_HEAD), begin)
         last = os.pread(file.fileno(), 1, size - 1)
-    if not _LINE_HEAD.startswith(head):  # a flush may have ended within the first bytes
+    if not LINE_HEAD.startswith(head):  # a flush may have ended within the first bytes
         return f"{path} has no span at byte {begin}"
     return f"{path} ends within a span" if is_complete and last != b"\n" else None
 
