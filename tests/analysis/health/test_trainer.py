@@ -23,6 +23,11 @@ CHECKS = (
     "training_not_finite",
     "scores_unresolved",
 )
+HINT = (
+    " That is no fault if OTEL_TRACES_SAMPLER, a sampler of the application or OTEL_ROLLOUT_SAMPLE_GROUPS "
+    "left the trajectory out; OTEL_ROLLOUT_SAMPLE_RATE leaves out the scores, too."
+)
+"""A trajectory that was not recorded is unknown to the table, whoever decided so."""
 
 
 def steps(
@@ -224,8 +229,8 @@ def test_scores_that_belong_to_no_trajectory_are_named_by_reason(tmp_path: Path)
     assert (finding.status, finding.steps) == ("unhealthy", (2, 3))
     assert finding.message == (
         "3 of 3 scores by identity, in steps 2–3, belong to no trajectory. 1 identity is unknown, because no "
-        "trajectory has it: `advantage` of 2/9/7. 1 identity is ambiguous, because several trajectories have "
-        "it: `advantage` of 3/4/1."
+        f"trajectory has it: `advantage` of 2/9/7.{HINT} 1 identity is ambiguous, because several "
+        "trajectories have it: `advantage` of 3/4/1."
     )
     assert [trace.lstrip("0") for trace in finding.evidence] == ["71", "72"]
 
@@ -244,6 +249,6 @@ def test_scores_of_a_program_with_another_run_are_found(tmp_path: Path) -> None:
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
     assert finding.message == (
         "1 of 1 scores by identity, in step 1, belong to no trajectory. 1 identity is unknown, because no "
-        "trajectory has it: `reward` of 1/0/0. 1 of the scores are of `judge`, which has no trajectory: "
-        "share OTEL_ROLLOUT_RUN_ID or the experiment's name between the programs."
+        f"trajectory has it: `reward` of 1/0/0.{HINT} 1 of the scores are of `judge`, which has no "
+        "trajectory: share OTEL_ROLLOUT_RUN_ID or the experiment's name between the programs."
     )
