@@ -7,16 +7,24 @@ from typing import Any, Final
 
 from otel_rollout.analysis.run_choice import Run
 from otel_rollout.pages.rendering import render
-from otel_rollout.table import filters
+from otel_rollout.table import broken_prefix, filters, training
 from otel_rollout.table.select import QueryError
 from otel_rollout.viewer import formatting
 from otel_rollout.viewer.summary import Score
 from otel_rollout.web.links import ServedLinks, run_parameters
 from otel_rollout.web.snapshot import Snapshot
 
-NUMBERS: Final = {"step": "3 or 1-9", "reward": "<0.1", "turns": ">5", "seconds": ">60"}
+NUMBERS: Final = {
+    "step": "3 or 1-9", "reward": "<0.1", "turns": ">5", "seconds": ">60", "lag": ">2", "mismatch": ">0.1",
+}  # fmt: skip
 """Fields that hold numbers, and examples."""
-FLAGS: Final = {"failed": "failed", "running": "running", "tool_error": "with a failed tool call"}
+FLAGS: Final = {
+    "failed": "failed",
+    "running": "running",
+    "tool_error": "with a failed tool call",
+    "filtered": "not trained on",
+    "broken_prefix": "with a turn whose tokens are not the next prompt's beginning",
+}
 KINDS: Final = {"": "training and validation", "training": "training", "validation": "validation"}
 SORTS: Final = {
     "": "name",
@@ -82,6 +90,8 @@ class Filters:
         states = [state for state, flag in (("error", "failed"), ("running", "running")) if self.is_set(flag)]
         found += [filters.equals("state", states)] if states else []
         found += ["tool_errors > 0"] if self.is_set("tool_error") else []
+        found += [training.FILTERED] if self.is_set("filtered") else []
+        found += [broken_prefix.CONDITION] if self.is_set("broken_prefix") else []
         kind = self._one_of("kind", KINDS)
         return found + ([filters.equals("validate", kind == "validation")] if kind else [])
 
@@ -143,9 +153,10 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
 
 def _rows(snapshot: Snapshot, conditions: str, order: str, page: int) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
-    count = snapshot.rows(f"SELECT count(*) AS number FROM trajectories{conditions}")[0]["number"]  # noqa: S608
+    source = training.TRAJECTORIES if training.is_named_in(conditions) else "trajectories"
+    count = snapshot.rows(f"SELECT count(*) AS number FROM {source}{conditions}")[0]["number"]  # noqa: S608
     rows = snapshot.rows(
-        f"SELECT {_COLUMNS} FROM trajectories{conditions} ORDER BY {order} "  # noqa: S608
+        f"SELECT {_COLUMNS} FROM {source}{conditions} ORDER BY {order} "  # noqa: S608
         f"LIMIT {PAGE_ROWS} OFFSET {(page - 1) * PAGE_ROWS}"
     )
     return rows, count
