@@ -7,7 +7,6 @@ import logging
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Final
 
 from opentelemetry.sdk.resources import Resource
@@ -61,7 +60,6 @@ def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     return {name: problem for name, problem in found if problem}
 
 
-@lru_cache(maxsize=1024)
 def problem_of_tag(name: str) -> str | None:
     """Return why MLflow silently drops tags with a name; None if MLflow keeps them."""
     if name.startswith(_BOOKKEEPING):
