@@ -43,7 +43,7 @@ OURS = "otel-rollout"
 LIMITS = {"ready-made, one at a time": 1, "ready-made, two at once": 2}
 """Way of sending ready-made requests → requests at once."""
 STORED = "ready-made, stored by MLflow's package"
-TRAJECTORIES, ROUNDS = 400, 3
+TRAJECTORIES, ROUNDS = 800, 5
 _TRACER = {"mlflow": "otel-rollout → MLflow", "weave": "otel-rollout → Weave"}
 _SPAN_PATHS = ("/v1/traces", "/calls/complete")
 """Ends of the paths to which spans are posted."""
