@@ -17,6 +17,7 @@ from rich.console import Console
 
 from benchmarks import (
     delivery,
+    delivery_limit,
     growth,
     hot_path,
     language_model,
@@ -43,6 +44,7 @@ PARTS = {
     "score_batch": score_batch.run,
     "ray_calls": ray_calls.run,
     "delivery": delivery.run,
+    "delivery_limit": delivery_limit.run,
     "otlp_delivery": otlp_delivery.run,
     "outage": outage.run,
     "growth": growth.run,
@@ -51,7 +53,7 @@ PARTS = {
     "verl_agent_loop": verl_agent_loop.run,
     "trl_step": trl_step.run,
 }
-NOT_IN_HASTE = {"otlp_delivery", "ray_calls", "verl_agent_loop", "volume"}
+NOT_IN_HASTE = {"delivery_limit", "otlp_delivery", "ray_calls", "verl_agent_loop", "volume"}
 """Parts whose time is mostly the start of other processes."""
 
 

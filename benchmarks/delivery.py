@@ -83,10 +83,10 @@ def _in_turns(
 
 def _delivered(process: tracers.Process, target: Target, spool: str) -> dict[str, float]:
     process.ask("connect")
-    there, outside = target.spans(), _forwarders_cpu_seconds(spool)
+    there, outside = target.spans(), forwarders_cpu_seconds(spool)
     with _Watch(target) as watch:
         found = process.ask("burst")
-    outside = _forwarders_cpu_seconds(spool) - outside
+    outside = forwarders_cpu_seconds(spool) - outside
     arrived = target.spans() - there
     return {
         "spans": found["spans"],
@@ -164,7 +164,8 @@ def forwarders(spool: str) -> list[int]:
     return found
 
 
-def _forwarders_cpu_seconds(spool: str) -> float:
+def forwarders_cpu_seconds(spool: str) -> float:
+    """Return the CPU seconds that the forwarders of a spool have used."""
     return sum(_cpu_seconds(process) for process in forwarders(spool))
 
 

@@ -188,6 +188,25 @@ def weave_rows(part: Result) -> list[Row]:
     return [row for row in delivery_rows(part) if row[0].startswith("Weave")]
 
 
+def delivery_limit_rows(part: Result) -> list[Row]:
+    """Our delivery beside ready-made requests, with the smallest and the largest part of all rounds."""
+    rows = []
+    for target, found in part["targets"].items():
+        ours, *made = found["spans_per_second"].values()
+        parts = sorted(found["parts"])
+        rows.append(
+            [
+                target,
+                f"{ours:,}",
+                " / ".join(f"{rate:,}" for rate in made),
+                f"{found['part_of_limit']:.2f}",
+                f"{parts[0]:.2f}–{parts[-1]:.2f}",
+                f"{found['cpu_us']:.0f}",
+            ]
+        )
+    return rows
+
+
 def otlp_rows(part: Result) -> list[Row]:
     """CPU of the forwarder and of the Collector it sends to, per protocol."""
     return [
@@ -423,6 +442,18 @@ TABLES = {
     ),
     "delivery": Shown("delivery", "Delivery under load (medians)", _DELIVERY, delivery_rows),
     "weave": Shown("delivery", "Of these, Weave's servers", _DELIVERY, weave_rows, ("docs/weave.md",)),
+    "delivery_limit": Shown(
+        "delivery_limit",
+        "Delivery beside ready-made requests (medians)",
+        (
+            "ours, spans/s",
+            "ready-made, one at a time / two at once",
+            "ours ÷ the faster of them",
+            "in all rounds",
+            "forwarder's CPU, µs per span",
+        ),
+        delivery_limit_rows,
+    ),
     "otlp_delivery": Shown(
         "otlp_delivery",
         "Delivery to a Collector: CPU (medians)",

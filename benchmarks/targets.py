@@ -43,18 +43,29 @@ Start = Callable[[Path], contextlib.AbstractContextManager[Target]]
 def mlflow(place: Path) -> Iterator[Target]:
     """Start ``mlflow server`` with one worker and a SQLite database."""
     port = free_port()
+    spans = _spans_in(place / "mlflow.db")
+    # Without its job consumers: a dozen processes that do not handle traces.
+    with running_server(f"http://127.0.0.1:{port}", place, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"):
+        yield Target(port, lambda port: {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}, spans, spans)
 
+
+@contextmanager
+def mlflow_database(place: Path) -> Iterator[Target]:
+    """Provide a SQLite database of MLflow's, which is created by the first program that writes to it."""
+    spans = _spans_in(place / "mlflow.db")
+    yield Target(0, lambda _: {"MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db"}, spans, spans)
+
+
+def _spans_in(database_file: Path) -> Callable[[], int]:
     def spans() -> int:
-        with contextlib.closing(sqlite3.connect(place / "mlflow.db", timeout=60)) as database:
+        with contextlib.closing(sqlite3.connect(database_file, timeout=60)) as database:
             [(number,)] = database.execute(
                 "SELECT COUNT(*) FROM spans JOIN experiments USING (experiment_id) WHERE experiments.name=?",
                 [PROJECT],
             )
             return int(number)
 
-    # Without its job consumers: a dozen processes that do not handle traces.
-    with running_server(f"http://127.0.0.1:{port}", place, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"):
-        yield Target(port, lambda port: {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}, spans, spans)
+    return spans
 
 
 def _weave(store: str) -> Start:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mlflow.tracing.client import TracingClient
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
     from sqlalchemy import Connection
 
     from otel_rollout.exporting.api import MetricPoint
@@ -171,14 +170,15 @@ class StoreTarget:
             if not token:
                 return ids
 
-    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+    def write_spans(self, request: bytes, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         from mlflow.entities.span import Span
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         try:
             converted = [
                 Span.from_otel_proto(span, resource=of_resource.resource)
-                for of_resource in spans.resource_spans
+                for of_resource in ExportTraceServiceRequest.FromString(request).resource_spans
                 for of_scope in of_resource.scope_spans
                 for span in of_scope.spans
             ]

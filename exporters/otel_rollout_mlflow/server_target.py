@@ -26,8 +26,6 @@ from otel_rollout_mlflow.target import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
     from otel_rollout.exporting.api import MetricPoint
     from otel_rollout_mlflow.feedback import MlflowFeedback
 
@@ -157,14 +155,14 @@ class ServerTarget:
         pages = self._pages("/api/2.0/mlflow/experiments/search", {}, "listing experiments")
         return [str(found["experiment_id"]) for page in pages for found in page.get("experiments", [])]
 
-    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+    def write_spans(self, request: bytes, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
         headers = {
             "Content-Type": "application/x-protobuf",
             "Content-Encoding": "gzip",
             EXPERIMENT_HEADER: experiment_id,
         }
-        body = gzip.compress(spans.SerializeToString(), _GZIP_LEVEL)
+        body = gzip.compress(request, _GZIP_LEVEL)
         response = self._send("POST", "/v1/traces", data=body, headers=headers)
         if response.status_code == requests.codes.not_found and not _error_code(response):
             raise UndeliveredError(

@@ -8,8 +8,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
     from otel_rollout.exporting.api import MetricPoint
     from otel_rollout_mlflow.feedback import MlflowFeedback
 
@@ -103,8 +101,8 @@ class Target(Protocol):
     def experiment_ids(self) -> list[str]:
         """Return the ids of all experiments that the account sees, except deleted ones."""
 
-    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
-        """Store spans, all or none. Spans stored before are overwritten."""
+    def write_spans(self, request: bytes, experiment_id: str) -> None:
+        """Store the spans of an encoded OTLP request, all or none; spans stored before are overwritten."""
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """Return a trace without spans in the form of MLflow's API; None if missing."""

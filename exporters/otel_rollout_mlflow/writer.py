@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -19,9 +19,6 @@ from otel_rollout_mlflow.newest_scores import changes_of, tags_of
 from otel_rollout_mlflow.run_links import RunLinks
 from otel_rollout_mlflow.tags import TagWarnings, useful_resource
 from otel_rollout_mlflow.target import Target
-
-if TYPE_CHECKING:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 MAX_ROOTS: Final = 50
 """Maximum roots in one request. More are no faster, and a failed request costs more."""
@@ -173,11 +170,12 @@ def _by_trace(scores: Sequence[MlflowFeedback]) -> dict[str, list[MlflowFeedback
     return by_trace
 
 
-def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
-    """Encode mapped spans into requests of bounded size.
+def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[bytes]:
+    """Encode mapped spans into OTLP requests in protobuf, of bounded size.
 
     A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf. A larger span is sent
     alone.
     """
     for batch in batches(spans, lambda span: int(is_root(span)), MAX_ROOTS):
-        yield from halved(batch, request_of, lambda request: int(request.ByteSize()), max_bytes)
+        # Measured as bytes: protobuf encodes a request to measure it, and would encode it again to send it.
+        yield from halved(batch, lambda spans: request_of(spans).SerializeToString(), len, max_bytes)

@@ -159,7 +159,7 @@ class EngineJoins:
         is_request = engine_requests.is_without_call(line)
         if is_request:
             self._wanted.set()
-        elif not engine_requests.is_phase(line) or not self._wanted.is_set():
+        elif not self._wanted.is_set() or not engine_requests.is_phase(line):
             return Resolved(line)
         elif self._positions.get(segment, 0) < end or (segment, end) in self._undecided:
             return None

@@ -95,8 +95,11 @@ class SpanRewriter:
         self._answer = answer
         self._id = span.span_id
         self._start, self._end = span.start_ns, span.end_ns
-        self._input = self._json(semconv.INPUT_VALUE)
-        self._output = self._json(semconv.OUTPUT_VALUE) if any(contents) or semconv.TEXT_OF in span else None
+        # Most spans of tools and of the loop around the calls have nothing to rewrite: theirs is not decoded.
+        self._may_be_turn = turns != "whole" and (bool(trace.messages.branches) or self._is_model_call())
+        has_more = any(contents) or semconv.TEXT_OF in span
+        self._input = self._json(semconv.INPUT_VALUE) if has_more or self._may_be_turn else None
+        self._output = self._json(semconv.OUTPUT_VALUE) if has_more else None
         self._changed = False
         """Whether the input or output has changed."""
         self._broken: dict[str, Any] | None = None
@@ -208,7 +211,7 @@ class SpanRewriter:
 
     def _conversation(self) -> dict[str, Any] | None:
         """Return the object with the span's messages; None if they stay as recorded."""
-        if self._turns == "whole":
+        if not self._may_be_turn:
             return None
         return next((h for h in _holders(self._input, "messages") if _is_conversation(h["messages"])), None)
 

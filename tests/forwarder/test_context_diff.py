@@ -205,6 +205,18 @@ def test_span_that_is_no_model_call_is_continued_by_no_turn() -> None:
     assert rewriter.rewritten(second) == second
 
 
+def test_span_that_is_no_model_call_refers_only_to_a_model_call_before_it() -> None:
+    """A tool's messages are compared with earlier model calls; without any, its line stays as recorded."""
+    rewriter = LineRewriter(Path(), "all")
+    said, more = [{"role": "user", "content": "a"}], [{"role": "tool", "content": "b"}]
+    first = line(1, {"messages": said}, {}, kind=semconv.KIND_TOOL)
+    assert rewriter.rewritten(first) == first
+    rewriter.rewritten(line(2, {"messages": said}, {"content": "b"}))
+    third = exported_by(rewriter, line(3, {"messages": [*said, *more]}, {}, kind=semconv.KIND_TOOL))
+    assert third.input["messages"] == more
+    assert third.attributes[semconv.TURN_CONTINUES] == f"{2:016x}"
+
+
 @pytest.mark.parametrize("turns", ["tokens", "all"])
 def test_attributes_of_a_span_with_messages_and_ids_count_messages(turns: str) -> None:
     """Token ids have their own reference, in place of the ids."""

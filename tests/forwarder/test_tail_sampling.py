@@ -542,5 +542,6 @@ def test_joined_engine_spans_share_the_decision_about_their_trajectory(begin: Be
         times = (start - START) // MS + 1, (end - START) // MS - 1
         write_segment(node_directory(tmp_path), 1, engine_lines(number, request_id, times))
     otel_rollout.shutdown(30)
-    wait_for(lambda: arrived(tmp_path / "test-file")["wide"] == 14, what="the kept group")
-    assert arrived(tmp_path / "test-file") == arrived(tmp_path / "test-faulty") == {"wide": 14}
+    exported = [tmp_path / name for name in ("test-file", "test-faulty")]
+    wait_for(lambda: all(arrived(path)["wide"] == 14 for path in exported), what="the kept group")
+    assert arrived(exported[0]) == arrived(exported[1]) == {"wide": 14}

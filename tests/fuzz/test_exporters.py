@@ -34,9 +34,9 @@ def strict(encoded: bytes | str):
     return json.loads(encoded, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-def read_back(request: ExportTraceServiceRequest) -> ExportTraceServiceRequest:
-    """Serialize and parse a request."""
-    return ExportTraceServiceRequest.FromString(request.SerializeToString())
+def read_back(request: bytes) -> ExportTraceServiceRequest:
+    """Parse a request."""
+    return ExportTraceServiceRequest.FromString(request)
 
 
 def spans_in(request: ExportTraceServiceRequest | TracesData) -> list:

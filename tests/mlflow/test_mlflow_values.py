@@ -7,6 +7,7 @@ import json
 import pytest
 from mlflow_support import not_in_3_14, stored
 from opentelemetry import trace as otel
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout_mlflow import mapping
@@ -120,6 +121,7 @@ def test_requests_are_bounded_in_bytes(rollouts):
 
     requests = list(requests_of(rollouts.ended(), max_bytes=10_000))
 
-    counts = [len(request.resource_spans[0].scope_spans[0].spans) for request in requests]
+    read = map(ExportTraceServiceRequest.FromString, requests)
+    counts = [len(request.resource_spans[0].scope_spans[0].spans) for request in read]
     assert sum(counts) == 6
-    assert [counts[at] for at, request in enumerate(requests) if request.ByteSize() > 10_000] == [1]
+    assert [counts[at] for at, request in enumerate(requests) if len(request) > 10_000] == [1]
