@@ -43,9 +43,11 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     for name, value in of_tracing(environ).items():
         text = text.replace(f"{name}={value!r}", name)
     shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # also in CONFIG_VARIABLE
+    # A part in several variables gets the last one's name: CONFIG_VARIABLE repeats what a person has set.
+    by_name = sorted(of_tracing(environ).items(), key=lambda item: item[0] != CONFIG_VARIABLE)
     secrets = {
         part: name
-        for name, value in of_tracing(environ).items()
+        for name, value in by_name
         for part in _parts(value)
         if len(part) >= _MIN_MASKED and part.lower() not in _COMMON_WORDS and part not in shown
     }
