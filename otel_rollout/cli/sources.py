@@ -88,8 +88,9 @@ def spool_source(from_: str | None) -> SpoolSource:
 
     if from_ is not None and from_.partition(":")[0] == "mlflow":
         raise ViewerError(
-            "This command reads tables and spools. MLflow's own pages filter and sort; `otel-rollout show "
-            f"--from {from_}` lists what MLflow has."
+            "This command reads tables and spools. "
+            f"`otel-rollout import {from_} --to delta` brings what MLflow has into a table; "
+            f"`otel-rollout show --from {from_}` shows it without one."
         )
     configured, _ = settings_reader.from_environment(os.environ)
     return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)

@@ -49,7 +49,7 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     remains readable.
     """
     concerned = of_tracing(environ) | of_other_exporters(environ)
-    # First, so that the variable whose value it repeats is the one that is shown.
+    # First, because it repeats what a person has set in others: the last variable's name is shown.
     ordered = sorted(concerned.items(), key=lambda item: item[0] != CONFIG_VARIABLE)
     for name, value in ordered:
         text = text.replace(f"{name}={value!r}", name)

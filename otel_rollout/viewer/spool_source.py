@@ -29,6 +29,10 @@ _MAX_SEARCHED_IDS: Final = 16
 """Maximum trace ids to search each line for. With more ids, the line's trace ids are parsed and looked up."""
 _MAX_NAMED_RUNS: Final = 3
 """Maximum runs named in the note that an older run is shown."""
+_MLFLOW_ADVICE: Final = (
+    "What MLflow has: `otel-rollout show --from mlflow`; for the other commands, `otel-rollout import mlflow "
+    "--to delta` makes a table of it."
+)
 _logger = logging.getLogger("otel_rollout.viewer")
 
 
@@ -216,7 +220,7 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
             else "Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR); delivered "
             "segments are removed from it unless OTEL_ROLLOUT_KEEP=true is set when the run starts."
         )
-        raise ViewerError(f"{path} holds no segments. {why} --from mlflow shows trajectories in MLflow.")
+        raise ViewerError(f"{path} holds no segments. {why} {_MLFLOW_ADVICE}")
     return runs
 
 

@@ -277,7 +277,7 @@ def test_mistake_is_one_line(table: Path, arguments: list[str], words: str) -> N
     ("source", "words"),
     [
         ("/no/such/place", "There is no /no/such/place."),
-        ("mlflow", "This command reads tables and spools."),
+        ("mlflow", "This command reads tables and spools. `otel-rollout import mlflow --to delta`"),
         ("s3://", "expected a directory, or s3://BUCKET/PATH"),
     ],
 )

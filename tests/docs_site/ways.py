@@ -241,7 +241,7 @@ ROWS: dict[str, dict[str, Way]] = {
         "": TYPED,
     },
     "docs/verifiers.md": {"": TYPED},
-    "docs/verl.md": {"main_ppo": VERL},
+    "docs/verl.md": {"main_ppo": VERL, "": TYPED},
     "docs/view.md": {"": TYPED},
     "docs/weave.md": {
         "weave.init": By(

@@ -180,6 +180,13 @@ def test_quoted_parts_of_a_value_are_masked(value, text):
     assert SECRET not in variables.mask(text, {"OTEL_X": value})
 
 
+def test_masked_value_has_the_name_of_the_variable_that_a_person_has_set() -> None:
+    """The variable that this library writes repeats values of others, and nobody can correct it."""
+    address = "http://127.0.0.1:5999"
+    environ = {"MLFLOW_TRACKING_URI": address, "OTEL_ROLLOUT_CONFIG": f'{{"target": "{address}"}}'}
+    assert variables.mask(f"no server at {address}", environ) == "no server at $MLFLOW_TRACKING_URI"
+
+
 def test_text_without_secrets_stays():
     """Flags, names of exporters and values of unrelated variables are not masked."""
     environ = {"OTEL_TRACES_EXPORTER": "mlflow", "OTEL_SDK_DISABLED": "true", "HOME": "home"}

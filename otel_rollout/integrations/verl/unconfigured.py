@@ -23,8 +23,9 @@ def _warn(cls: Any, *args: Any, **kwargs: Any) -> None:
     backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
     if backend not in (None, "trackio") and not cls.get_instance()._initialized:
         _logger.warning(
-            "otel-rollout: trace.backend=%s is left to verl %s's own tracing: Ray was started before the "
-            "flag could be read. Set OTEL_TRACES_EXPORTER=%s in the driver's environment instead.",
+            "otel-rollout: trace.backend=%s is left to verl %s's own tracing: no driver of a training "
+            "has read the flag before Ray was started or verl's trace was used. "
+            "Set OTEL_TRACES_EXPORTER=%s in the driver's environment instead.",
             backend,
             seams.version,
             backend,
