@@ -21,6 +21,8 @@ VERSION = 1
 """Version of the tables, kept as SQLite's ``user_version``."""
 _BUSY_TIMEOUT = 10.0
 """Seconds that SQLite waits for another process's lock."""
+_UNCHANGED_READS = 3
+"""Times that a ledger without a log is read; a forwarder may start meanwhile."""
 _TEMPORARY_ERRORS = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
 """Parts of SQLite error messages that do not mean a damaged file."""
 
@@ -92,18 +94,22 @@ class LedgerState:
         return sum(tally.done for tally in self.steps.get(exporter, {}).values())
 
 
-def read_ledger(node_dir: Path, busy_timeout: float = _BUSY_TIMEOUT) -> LedgerState:
+def read_ledger(
+    node_dir: Path, busy_timeout: float = _BUSY_TIMEOUT, writes_nothing: bool = False
+) -> LedgerState:
     """Read the ledger of a node directory; the state is empty while there is none.
 
     Args:
         node_dir: the node directory.
         busy_timeout: seconds that SQLite waits for another process's lock.
+        writes_nothing: whether the ledger and its log must stay as they are.
 
     Raises:
         sqlite3.OperationalError: the file cannot be read at present, for example because it is locked.
     """
     state = LedgerState({}, {}, {}, {}, {}, {})
     path = node_dir / FILE
+    read = _read_unchanged if writes_nothing else _read
     try:
         check_files(node_dir)
     except FileNotFoundError:  # the directory was removed
@@ -112,7 +118,7 @@ def read_ledger(node_dir: Path, busy_timeout: float = _BUSY_TIMEOUT) -> LedgerSt
         return dataclasses.replace(state, problem=f"the ledger cannot be read: {error}")
     if path.exists():
         try:
-            _read(path, state, busy_timeout)
+            return read(path, busy_timeout)
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             if not path.exists():
                 return state
@@ -148,12 +154,47 @@ def version_of(db: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _read(path: Path, state: LedgerState, busy_timeout: float) -> None:
-    uri = path.absolute().as_uri() + "?mode=rw"  # never creates a file, in case this one is being removed
+def _read_unchanged(path: Path, busy_timeout: float) -> LedgerState:
+    """Read a ledger without a change to it or its log.
+
+    A connection that may write copies the log into the file, and removes the log. One that may only read uses
+    an existing log; without a log, it would make an empty one, unless it is told that nobody writes.
+    """
+    log = path.with_name(FILE + "-wal")
+    for _ in range(_UNCHANGED_READS):
+        before = _sizes_and_times(path, log)
+        if log.exists() and log.stat().st_size:
+            return _read(path, busy_timeout, "mode=ro")
+        try:
+            state = _read(path, busy_timeout, "mode=ro&immutable=1")
+        except sqlite3.DatabaseError:
+            if _sizes_and_times(path, log) == before:
+                raise
+        else:
+            if _sizes_and_times(path, log) == before:
+                return state
+    return _read(path, busy_timeout, "mode=ro")
+
+
+def _sizes_and_times(*paths: Path) -> list[tuple[int, int, int] | None]:
+    """Return what changes with the content of files; None for a missing one."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:
+            state = path.stat()
+            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+        except FileNotFoundError:
+            found.append(None)
+    return found
+
+
+def _read(path: Path, busy_timeout: float, mode: str = "mode=rw") -> LedgerState:
+    state = LedgerState({}, {}, {}, {}, {}, {})
+    uri = f"{path.absolute().as_uri()}?{mode}"  # never creates a file, in case this one is being removed
     with closing(connect(uri, uri=True, busy_timeout=busy_timeout)) as db:
         db.execute("BEGIN")  # one transaction reads all tables in one state
         if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:  # tables are being created
-            return
+            return state
         if (version := version_of(db)) != VERSION:
             raise sqlite3.DatabaseError(f"it is of version {version}, and this software reads {VERSION}")
         for exporter, segment, position in db.execute("SELECT * FROM cursor"):
@@ -181,3 +222,4 @@ def _read(path: Path, state: LedgerState, busy_timeout: float) -> None:
                 state.destinations[str(exporter)] = str(text)
         for kept, reason, groups in db.execute("SELECT * FROM outcome"):
             state.groups[bool(kept), reason] = int(groups)
+    return state

@@ -40,3 +40,20 @@ IMPORTANCE_RATIO: Final = "importance_ratio"
 """Mean weight by which the trainer corrects for the sampler's policy, over the trained tokens."""
 TRAINING_TOKENS: Final = "training_tokens"
 """Number of tokens whose values per token are stored with this score; only on request."""
+NUMBERS: Final = (
+    TRAINED,
+    TRAINED_STEP,
+    TRAINED_TOKENS,
+    ADVANTAGE,
+    RETURN,
+    TRAINED_REWARD,
+    KL_PENALTY,
+    POLICY_LAG,
+    LOGPROB_DIFF_MAX,
+    LOGPROB_DIFF_MEAN,
+    LOGPROB_DIFF_SHARE,
+    LOGPROB_DIFF_TOKEN,
+    LOGPROB_DIFF_TURN,
+    IMPORTANCE_RATIO,
+)
+"""Scores that are numbers; a bool is 0 or 1."""

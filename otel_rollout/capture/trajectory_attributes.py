@@ -43,6 +43,8 @@ _IDENTITY: Final = {
     "rollout_n": semconv.ROLLOUT_N,
     "validate": semconv.VALIDATE,
 }
+_NO_DATASET_ROWS: Final = (bool, float)
+"""Types that a dataset row may be given as by mistake: a comparison, or a division."""
 _ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
 _FACTS: Final = frozenset({"agent_name", "group_id"})
 """Extras that integrations record; they are no misspelt arguments."""
@@ -56,7 +58,19 @@ def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
     known = {key: value if type(value) in PLAIN else _scalar(value) for key, value in identity.items()}
     if type(known[semconv.VALIDATE]) is not bool:
         known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
+    index = known.get(semconv.SAMPLE_INDEX)
+    if type(index) in _NO_DATASET_ROWS:
+        _warn_of_dataset_row(index)
     return known
+
+
+def _warn_of_dataset_row(index: Scalar) -> None:
+    """Warn, once, of a dataset row that is probably another value: no text, no whole number."""
+    warn_once(
+        f"rollout_trace_attr: sample_index={index!r} is neither an integer nor a text; it names the "
+        f"dataset row {str(index)!r}",
+        once_for="a sample_index of another type",
+    )
 
 
 def are_of_two_trajectories(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -28,8 +28,8 @@ OnlyOption = Annotated[
     str | None,
     typer.Option(
         "--only",
-        help="With --check: checks to run beside that of the spool itself, with commas: forwarder, backlog, "
-        "refused, dropped, rejected, disk. \\[default: all]",
+        help="With --check: checks to run beside that of the spool itself, with commas: damaged, forwarder, "
+        "backlog, refused, dropped, rejected, disk. \\[default: all]",
         metavar="NAME,…",
     ),
 ]

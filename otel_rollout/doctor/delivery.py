@@ -1,11 +1,12 @@
 """Check that recorded spans are being delivered, for a probe that runs every few seconds.
 
-The checks read ledgers, headers of journals, sizes of segments and one line per writer. They start, repair
-and deliver nothing. Whatever a spool holds, the answer is a list of findings.
+The checks read ledgers, headers of journals, sizes of segments, and a few bytes of each segment. They write,
+start, repair and deliver nothing. Whatever a spool holds, the answer is a list of findings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -13,20 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.doctor.damage import JournalFile, journal_damage, segment_damage
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.doctor.filesystem import shown_size
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.forwarder.dead_letters import rejected_file
 from otel_rollout.forwarder.lock import LOCK_FILE
 from otel_rollout.otlp.scan import end_time_of
-from otel_rollout.spool import journal, layout, segments
+from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.recorded_lines import place_of
 
 if TYPE_CHECKING:
     from otel_rollout.account.ledger_reader import LedgerState
 
-CHECKS: Final = ("spool", "forwarder", "backlog", "refused", "dropped", "rejected", "disk")
+CHECKS: Final = ("spool", "damaged", "forwarder", "backlog", "refused", "dropped", "rejected", "disk")
 """Ids of the checks."""
 _MAX_RUNS: Final = 64
 """Node directories that are checked, the newest ones; a spool may hold years of them."""
@@ -38,6 +40,7 @@ _ATTEMPTS: Final = 3
 """Times that a node directory is looked at; a forwarder may remove a delivered segment in between."""
 _LINE_BYTES: Final = 1 << 16
 """Bytes read of a line; its time precedes its attributes."""
+_DAMAGE_ADVICE: Final = "What can be read is delivered; remove the file when nothing more is to come of it."
 _FULL: Final = 0.9
 """Share of a run's limit from which on its segments are a finding."""
 
@@ -124,12 +127,14 @@ class _Node:
         manifest = layout.read_manifest(node_dir)
         self._exporters = manifest.exporters if manifest else ()
         self._began = (node_dir / layout.MANIFEST).stat().st_mtime
-        self._ledger: LedgerState = read_ledger(node_dir, _BUSY_TIMEOUT)
+        self._ledger: LedgerState = read_ledger(node_dir, _BUSY_TIMEOUT, writes_nothing=True)
         self._living = segments.living_writers(node_dir)
         self._journals = {
-            writer: journal.read_state(self._journal(writer)) for writer in layout.journals(node_dir)
+            writer: JournalFile.read(node_dir / (writer + layout.JOURNAL_SUFFIX))
+            for writer in layout.journals(node_dir)
         }
-        self._sizes = {name: self._size_of(name) for name in layout.segments(node_dir)}
+        self._on_disk = dict(self._existing(layout.segments(node_dir)))
+        self._sizes = {name: self._size_of(name, size) for name, size in self._on_disk.items()}
 
     def findings(self, limits: Limits) -> Iterator[Finding]:
         """Yield what is wrong."""
@@ -141,8 +146,30 @@ class _Node:
         for exporter in self._exporters:
             yield from self._delivery(exporter, has_forwarder, limits)
             yield from self._rejected(exporter)
+        yield from self._damage()
         yield from self._dropped()
         yield from self._limit(limits)
+
+    def _damage(self) -> Iterator[Finding]:
+        """Check the files of writers that write no more."""
+        for writer, file in self._journals.items():
+            if writer not in self._living:
+                sizes = {name: size for name, size in self._on_disk.items() if name.writer == writer}
+                for found in journal_damage(file, sizes):
+                    yield finding("damaged", found, _DAMAGE_ADVICE)
+        for name, size in self._on_disk.items():
+            cursor = min(
+                (self._ledger.cursors.get(exporter, {}).get(name.stem, 0) for exporter in self._exporters),
+                default=size,
+            )
+            damage = segment_damage(self._node_dir / name.file, size, cursor, self._is_complete(name))
+            if damage and not self._ledger.problem:  # without the cursors, nobody knows what is pending
+                yield finding("damaged", damage, _DAMAGE_ADVICE)
+
+    def _is_complete(self, name: layout.SegmentName) -> bool:
+        """Return whether a segment's writer has begun another one since."""
+        file = self._journals.get(name.writer)
+        return file is not None and file.state is not None and name.sequence < file.state.sequence
 
     def _delivery(self, exporter: str, has_forwarder: bool, limits: Limits) -> Iterator[Finding]:
         """Check an exporter's pending spans."""
@@ -182,19 +209,18 @@ class _Node:
             ended = end_time_of(os.pread(file.fileno(), _LINE_BYTES, begin))
             return ended / 1e9 if ended is not None else os.fstat(file.fileno()).st_mtime
 
-    def _size_of(self, name: layout.SegmentName) -> int:
-        """Return the size that a segment has, or will have when its dead writer's journal is used."""
-        try:
-            size = os.lstat(self._node_dir / name.file).st_size
-        except FileNotFoundError:  # delivered just now
-            return 0
-        state = self._journals.get(name.writer)
-        if state is None or state.sequence != name.sequence or name.writer in self._living:
-            return size
-        return size + len(journal.owed_bytes(self._journal(name.writer), state, size))
+    def _existing(self, names: list[layout.SegmentName]) -> Iterator[tuple[layout.SegmentName, int]]:
+        """Yield the segments with their sizes."""
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # delivered just now
+                yield name, os.lstat(self._node_dir / name.file).st_size
 
-    def _journal(self, writer: str) -> Path:
-        return self._node_dir / (writer + layout.JOURNAL_SUFFIX)
+    def _size_of(self, name: layout.SegmentName, size: int) -> int:
+        """Return the size that a segment has, or will have when its dead writer's journal is used."""
+        file = self._journals.get(name.writer)
+        if file is None or file.state is None or name.writer in self._living:
+            return size
+        return size + (file.owed_bytes(size) if file.state.sequence == name.sequence else 0)
 
     def _rejected(self, exporter: str) -> Iterator[Finding]:
         """Check for a dead-letter file: a person removes it after its spans were delivered or given up."""
@@ -208,8 +234,8 @@ class _Node:
     def _dropped(self) -> Iterator[Finding]:
         """Check for dropped spans while the run records; afterwards, nobody can act on them."""
         dropped: dict[str, int] = {}
-        for state in filter(None, self._journals.values()):
-            for reason, number in state.drops.items():
+        for file in self._journals.values():
+            for reason, number in file.state.drops.items() if file.state else ():
                 dropped[reason] = dropped.get(reason, 0) + number
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items() if number)
         if reasons and self._living:

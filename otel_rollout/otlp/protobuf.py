@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.json_values import bytes_of_base64, double_of_json
 from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
 
 _TRACE_ID_BYTES: Final = 16
@@ -119,7 +120,7 @@ def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | 
         if type_ == "intValue":
             return {"int_value": _integer(content)}
         if type_ == "doubleValue":
-            return {"double_value": float(content)}
+            return {"double_value": double_of_json(content)}
         if type_ == "bytesValue":
             return {"bytes_value": bytes_of_base64(content)}
         if type_ == "arrayValue":
@@ -140,11 +141,6 @@ def _integer(value: Any) -> int | None:
     if type(value) is str:
         return int(value)
     raise ValueError(f"an integer expected, not {value!r}")
-
-
-def bytes_of_base64(text: str) -> bytes:
-    """Decode base64 in either alphabet, padded or not."""
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:

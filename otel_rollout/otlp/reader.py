@@ -6,7 +6,6 @@ known field has another type or range, the whole line is unreadable.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -18,6 +17,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
+from otel_rollout.otlp.json_values import bytes_of_base64, double_of_json
 from otel_rollout.otlp.writer import IS_REMOTE
 
 _HEX: Final = re.compile(r"[0-9a-fA-F]+")
@@ -240,9 +240,9 @@ def _value(value: Mapping[str, Any], depth: int) -> Any:
         if type_ == "intValue":
             return _integer(content, -(1 << 63), 1 << 63)
         if type_ == "doubleValue":
-            return float(content)
+            return double_of_json(content)
         if type_ == "bytesValue":
-            return base64.b64decode(content)
+            return bytes_of_base64(content)
         if type_ == "arrayValue":
             return [_value(entry, depth + 1) for entry in content.get("values", ())]
         if type_ == "kvlistValue":

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout.otlp import received
-from otel_rollout.otlp.protobuf import bytes_of_base64
+from otel_rollout.otlp.json_values import bytes_of_base64, double_of_json
 from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
 from otel_rollout.otlp.received import (
     Entry,
@@ -74,7 +74,7 @@ def span_of(given: Any) -> ReceivedSpan:
     except RefusedSpanError:
         raise
     except _WRONG as error:
-        raise RefusedSpanError("has a field of a wrong type, or no valid ids") from error
+        raise RefusedSpanError("has a field of a wrong type or value, or no valid ids") from error
 
 
 def _fields_of(given: Mapping[str, Any]) -> Fields:
@@ -162,7 +162,7 @@ def _value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any]:
         if type_ == "intValue":
             return {type_: str(_integer(content, _INT64))}
         if type_ == "doubleValue":
-            return {type_: received.double_of(float(content))}
+            return {type_: received.double_of(double_of_json(content))}
         if type_ == "boolValue":
             if type(content) is not bool:
                 raise TypeError("a boolean expected")

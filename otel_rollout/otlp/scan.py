@@ -15,6 +15,8 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
 
+LINE_HEAD: Final = b'{"resourceSpans"'
+"""The first bytes of each recorded line."""
 _TRACE_ID: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
 _IDS: Final = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
 _END_TIME: Final = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')

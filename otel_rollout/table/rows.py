@@ -212,7 +212,7 @@ def _utf8(text: str) -> str:
 
 
 def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
-    """Add the dataset row as text; text that looks like a number stays an attribute too."""
+    """Add the dataset row as text. Text that looks like a number, and other types, stay an attribute too."""
     index = others.get(semconv.SAMPLE_INDEX)
     if type(index) is int and _fits(index):
         row["sample_index"] = str(index)
@@ -221,6 +221,8 @@ def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
         row["sample_index"] = _utf8(index)
         if not index.removeprefix("-").isdecimal():
             del others[semconv.SAMPLE_INDEX]
+    elif type(index) in (bool, float):
+        row["sample_index"] = str(index)
 
 
 def _add_numbers_in_text(row: Row, others: Mapping[str, Any]) -> None:

@@ -371,6 +371,26 @@ def test_ended_operation_keeps_no_content_in_memory(recorded):
     assert span.encoded == {}
 
 
+@pytest.mark.parametrize(("index", "text"), [(3.5, "3.5"), (True, "True")])
+def test_dataset_row_of_another_type_is_warned_of_once(recorded, caplog, index, text):
+    """It is recorded nevertheless, and the table names the row by its text."""
+    for _ in range(3):
+        with rollout_trace_attr(step=1, sample_index=index):
+            pass
+    (warning,) = [record.message for record in caplog.records]
+    assert f"sample_index={index!r} is neither an integer nor a text" in warning
+    assert f"the dataset row {text!r}" in warning
+    assert [root.attributes["rollout.sample_index"] for root in recorded()] == [index] * 3
+
+
+@pytest.mark.parametrize("index", [3, 3.0, "3.5", None])
+def test_dataset_row_that_is_a_number_or_a_text_is_not_warned_of(recorded, caplog, index):
+    """A whole number may come as a float."""
+    with rollout_trace_attr(step=1, sample_index=index):
+        pass
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("extra", "meant"), [("stepp", "step"), ("sample_idx", "sample_index"), ("validation", "validate")]
 )

@@ -23,7 +23,7 @@ from otel_rollout.account import ledger_reader
 from otel_rollout.cli.main import app
 from otel_rollout.doctor import delivery
 from otel_rollout.launch import launcher
-from otel_rollout.spool import layout
+from otel_rollout.spool import journal, layout
 from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import forwarder_pid, node_directory, record
 from tests.waiting import wait_for
@@ -42,6 +42,15 @@ def probe(*arguments: object, code: int = 0) -> str:
 def checks_of(output: str) -> list[str]:
     """Return the checks that the lines name."""
     return [line.partition(":")[0] for line in output.splitlines()]
+
+
+def contents(node_dir: Path) -> dict[str, bytes]:
+    """Return the content of all files, except of that in which SQLite keeps the locks of readers."""
+    return {
+        str(path.relative_to(node_dir)): path.read_bytes()
+        for path in node_dir.rglob("*")
+        if path.is_file() and path.name != ledger_reader.FILE + "-shm"
+    }
 
 
 @pytest.fixture
@@ -89,18 +98,42 @@ def test_machine_without_a_spool_is_healthy(tmp_path: Path) -> None:
 def test_delivered_run_is_healthy_and_is_left_as_it_is(archived: Path) -> None:
     """The command answers within its time, and changes neither files nor counts."""
 
-    def state() -> tuple[dict[str, bytes], object]:
-        ledger = ledger_reader.FILE
-        files = {
-            path.name: path.read_bytes()
-            for path in archived.rglob("*")
-            if path.is_file() and not path.name.startswith(ledger)
-        }
-        return files, ledger_reader.read_ledger(archived)
-
-    before = state()
+    before = contents(archived)
     assert run("status", "--check", "--min-free", 0).startswith("healthy: 1 run in ")
-    assert state() == before
+    assert contents(archived) == before
+
+
+def test_probe_leaves_the_ledger_and_the_log_of_a_killed_forwarder(orphaned: Path) -> None:
+    """SQLite would copy the log into the ledger and remove it; the log's counts are read all the same."""
+    log = orphaned / (ledger_reader.FILE + "-wal")
+    assert log.stat().st_size
+    before = contents(orphaned)
+    assert checks_of(probe(code=1)) == ["forwarder"]
+    assert contents(orphaned) == before
+    read = ledger_reader.read_ledger(orphaned, writes_nothing=True)
+    assert read.failures["test-faulty"].message == "as the test wishes"
+    assert read == ledger_reader.read_ledger(orphaned)
+    assert not log.exists()  # the last reader that may write has copied it
+
+
+def test_ledger_that_changes_while_it_is_read_is_read_again(
+    archived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forwarder that starts meanwhile may copy its log into the file under the reader."""
+    read, tried = ledger_reader._read, 0
+
+    def changed(path: Path, busy_timeout: float, mode: str) -> ledger_reader.LedgerState:
+        nonlocal tried
+        tried += 1
+        os.utime(path, ns=(tried, tried))
+        if tried == 1:
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        return read(path, busy_timeout, mode)
+
+    expected = ledger_reader.read_ledger(archived)
+    monkeypatch.setattr(ledger_reader, "_read", changed)
+    assert ledger_reader.read_ledger(archived, writes_nothing=True) == expected
+    assert tried == 4
 
 
 def test_running_program_whose_target_answers_is_healthy(tracing: None) -> None:
@@ -153,6 +186,101 @@ def test_spans_that_are_only_in_a_dead_writers_journal_are_pending(orphaned: Pat
     assert checks_of(probe(code=1)) == ["forwarder"]
     run("forward", "--spool", orphaned)
     assert checks_of(probe()) == ["healthy"]
+
+
+def overwrite(path: Path, at: int, content: bytes) -> None:
+    """Overwrite bytes of a file in place."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+def cut_ring(path: Path) -> None:
+    """Remove a journal's ring, as is done when its segments are complete."""
+    os.truncate(path, journal.HEADER_BYTES)
+
+
+JOURNAL_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "overwritten": (lambda path: path.write_bytes(b"x" * 20_000), "is no journal"),
+    "cut off": (lambda path: os.truncate(path, 100), "is no journal"),
+    "wiped": (lambda path: overwrite(path, 0, bytes(journal.HEADER_BYTES)), "is no journal"),
+    "counts": (lambda path: overwrite(path, 16, b"\xff" * 32), "contradict each other"),
+}
+
+
+@pytest.mark.parametrize("damage", JOURNAL_DAMAGE)
+def test_damaged_journal_of_a_finished_run_is_unhealthy(orphaned: Path, damage: str) -> None:
+    """Its last spans and its counts are lost, which no dead-letter file says."""
+    (path,) = orphaned.glob("*.journal")
+    do, found = JOURNAL_DAMAGE[damage]
+    do(path)
+    output = probe("--only", "damaged", code=1)
+    assert checks_of(output) == ["damaged"]
+    assert str(path) in output
+    assert found in output
+    assert checks_of(probe("--only", "rejected")) == ["healthy"]
+
+
+def test_damaged_journal_of_a_delivered_run_is_unhealthy(archived: Path) -> None:
+    """The header that stays after delivery has the run's counts."""
+    assert checks_of(probe()) == ["healthy"]
+    path = next(archived.glob("*.journal"))
+    overwrite(path, 0, b"?")
+    assert checks_of(probe(code=1)) == ["damaged"]
+
+
+@pytest.mark.parametrize("content", [b"", bytes(journal.HEADER_BYTES)])
+def test_journal_whose_process_died_while_it_made_the_file_is_healthy(archived: Path, content: bytes) -> None:
+    """Nothing was recorded with it."""
+    (archived / "1-0123456789abcdef.journal").write_bytes(content)
+    assert checks_of(probe()) == ["healthy"]
+
+
+SEGMENT_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "overwritten": (lambda path: path.write_bytes(os.urandom(1000)), "has no span at byte 0"),
+    "zeros": (lambda path: overwrite(path, 0, bytes(path.stat().st_size)), "has no span at byte 0"),
+}
+
+
+@pytest.mark.parametrize("damage", SEGMENT_DAMAGE)
+def test_damaged_segment_of_a_finished_run_is_unhealthy_at_once(orphaned: Path, damage: str) -> None:
+    """Nobody has to wait until a forwarder writes what it cannot read to the dead-letter file."""
+    (segment,) = layout.segments(orphaned)
+    do, found = SEGMENT_DAMAGE[damage]
+    do(orphaned / segment.file)
+    output = probe("--only", "damaged", code=1)
+    assert f"{orphaned / segment.file} {found}" in output.splitlines()[0]
+
+
+def test_segment_that_lost_what_its_journal_no_longer_holds_is_unhealthy(orphaned: Path) -> None:
+    """A file that was cut after its writer's end is completed from the journal, while that has the bytes."""
+    (segment,), (ring,) = layout.segments(orphaned), orphaned.glob("*.journal")
+    cut_ring(ring)
+    assert checks_of(probe("--only", "damaged")) == ["healthy"]
+    os.truncate(orphaned / segment.file, (orphaned / segment.file).stat().st_size - 10)
+    output = probe("--only", "damaged", code=1)
+    assert f"{orphaned / segment.file} lacks 10 bytes" in output
+
+
+def test_segment_shorter_than_its_cursor_is_unhealthy(orphaned: Path) -> None:
+    """A target has more of the segment than the file; other targets will never get it."""
+    (segment,) = layout.segments(orphaned)
+    with closing(sqlite3.connect(orphaned / ledger_reader.FILE)) as db, db:
+        db.execute("REPLACE INTO cursor VALUES ('test-faulty', ?, ?)", (segment.stem, 1 << 30))
+    output = probe("--only", "damaged", code=1)
+    assert "fewer than the 1073741824 that were delivered" in output
+
+
+def test_earlier_segment_that_ends_within_a_span_is_unhealthy(orphaned: Path) -> None:
+    """Only the newest segment of a writer may end so: its process may have been killed in a write."""
+    (segment,) = layout.segments(orphaned)
+    path = orphaned / segment.file
+    whole = path.read_bytes()
+    earlier = orphaned / layout.SegmentName(segment.writer, segment.sequence - 1).file
+    earlier.write_bytes(whole)
+    assert checks_of(probe("--only", "damaged")) == ["healthy"]
+    os.truncate(earlier, len(whole) - 1)
+    assert f"{earlier} ends within a span" in probe("--only", "damaged", code=1)
 
 
 def test_age_is_that_of_the_first_pending_line(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,20 @@ async def test_wrong_span_in_json_is_refused_alone(tmp_path: Path) -> None:
         assert [found.name for found in receiver.recorded()] == ["span 1"]
 
 
+@pytest.mark.parametrize("value", [{"doubleValue": "1e400"}, {"bytesValue": "no base64!"}])
+async def test_value_that_protobuf_has_not_is_refused(tmp_path: Path, value: dict[str, str]) -> None:
+    """A span's costs the span; one of the resource, the request."""
+    attributes = [{"key": "a", "value": value}]
+    wrong = json_request(json_span(3))
+    wrong["resourceSpans"][0]["resource"] = {"attributes": attributes}
+    with in_process(tmp_path) as receiver:
+        spans = (json_span(1), json_span(2, attributes=attributes))
+        answer = await receiver.post(orjson.dumps(json_request(*spans)), JSON_HEADERS)
+        assert answer.json()["partialSuccess"]["rejectedSpans"] == "1"
+        assert (await receiver.post(orjson.dumps(wrong), JSON_HEADERS)).status_code == 400
+        assert [found.name for found in receiver.recorded()] == ["span 1"]
+
+
 async def test_zip_bomb_is_refused_without_its_memory(tmp_path: Path) -> None:
     """A gigabyte in a megabyte ends at the limit."""
     bomb = gzip.compress(bytes(1 << 20)) * 1000

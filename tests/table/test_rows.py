@@ -242,10 +242,13 @@ def test_attribute_of_another_type_stays_an_attribute(name: str, value: Any, col
 
 @pytest.mark.parametrize(
     ("index", "column", "attribute"),
-    [(7, "7", None), ("row-7", "row-7", None), ("7", "7", "7"), (-7, "-7", None), ("", "", None)],
-)
-def test_dataset_row_keeps_its_type(index: Any, column: str, attribute: str | None) -> None:
-    """Text that looks like a number is an attribute too; else nobody could tell it from the number."""
+    [
+        (7, "7", None), ("row-7", "row-7", None), ("7", "7", "7"), (-7, "-7", None), ("", "", None),
+        (3.5, "3.5", 3.5), (True, "True", True),
+    ],
+)  # fmt: skip
+def test_dataset_row_keeps_its_type(index: Any, column: str, attribute: Any) -> None:
+    """Text that looks like a number, and another type, is an attribute too: nobody could tell them apart."""
     row = row_of(span({"rollout.sample_index": index}))
     assert row["sample_index"] == column
     attributes = json.loads(row["attributes"] or "{}")

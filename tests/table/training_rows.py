@@ -16,13 +16,13 @@ def outcome(scores: dict[str, Any], reason: str | None = None, **columns: Any) -
     """Yield the evaluation spans of scores by identity, each in a trace of its own.
 
     Args:
-        scores: score's name → value; NaN is stored as the exporter stores it.
+        scores: score's name → value; NaN and texts are stored as the exporter stores them.
         reason: why the loss does not use the trajectory.
         columns: the identity.
     """
     for name, value in scores.items():
         number = next(_ids)
-        is_finite = not isinstance(value, float) or math.isfinite(value)
+        is_finite = not isinstance(value, (float, str)) or (isinstance(value, float) and math.isfinite(value))
         label = str(value) if isinstance(value, bool) or not is_finite else None
         yield row(
             f"f{number:07x}", f"e{number:07x}", name=f"score {name}", kind="EVALUATOR", score_name=name,

@@ -33,6 +33,8 @@ _PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
 _PARSE_ERRORS: Final = (
     "invalid json in arguments|tool call is not valid json|cannot be parsed|failed to (decode|parse)"
 )
+_GROUPS: Final = "count(DISTINCT coalesce(CAST(sample_index AS VARCHAR), trace_id)) AS groups"
+"""SQL for the number of groups; a trajectory without a dataset row is a group of its own."""
 _NAMED: Final = 3
 """Errors that a message names at most."""
 _MAX_ERROR: Final = 60
@@ -103,26 +105,30 @@ def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     )
     failed: Any = scope.rows(
         f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608
-        f"max(trace_id) AS last FROM spans WHERE kind = 'TOOL' AND status = 'error' AND {scope.condition} "
+        f"max(trace_id) AS last, {_GROUPS} FROM spans "
+        f"WHERE kind = 'TOOL' AND status = 'error' AND {scope.condition} "
         f"GROUP BY tool_name, step, {error}"
     )
     called = scope.rows(
-        "SELECT tool_name, step, count(DISTINCT trace_id) AS number FROM spans "  # noqa: S608
+        f"SELECT tool_name, step, count(DISTINCT trace_id) AS number, {_GROUPS} FROM spans "  # noqa: S608
         f"WHERE kind = 'TOOL' AND {scope.condition} GROUP BY tool_name, step"
     )
-    steps: dict[Any, dict[Any, int]] = {}
+    steps: dict[Any, dict[Any, Any]] = {}
     for row in called:
-        steps.setdefault(row["tool_name"], {})[row["step"]] = row["number"]
+        steps.setdefault(row["tool_name"], {})[row["step"]] = row
     bad: dict[tuple[str, str], dict[Any, Any]] = {}
     for row in failed:
         bad.setdefault((row["tool_name"], row["error"]), {})[row["step"]] = row
     for tool in steps.keys() - {tool for tool, _ in bad}:
         bad[tool, ""] = {}
     return {
-        key: [_count(step, of, rows.get(step)) for step, of in steps[key[0]].items()]
+        key: [_count(calls, rows.get(step)) for step, calls in steps[key[0]].items()]
         for key, rows in bad.items()
     }
 
 
-def _count(step: int | None, of: int, row: Any) -> Count:
-    return Count(step, row["bad"], of, (row["first"], row["last"])) if row else Count(step, 0, of)
+def _count(calls: Any, failed: Any) -> Count:
+    step, of, groups = calls["step"], calls["number"], calls["groups"]
+    if not failed:
+        return Count(step, 0, of, groups=groups)
+    return Count(step, failed["bad"], of, (failed["first"], failed["last"]), failed["groups"], groups)

@@ -15,6 +15,11 @@ _NAMED: Final = 3
 """Scores that a message names at most, for each reason."""
 _WHY: Final = {"unknown": "no trajectory has it", "ambiguous": "several trajectories have it"}
 """Reason → its words."""
+_HINTS: Final = {
+    "unknown": " That is no fault if OTEL_TRACES_SAMPLER, a sampler of the application or "
+    "OTEL_ROLLOUT_SAMPLE_GROUPS left the trajectory out; OTEL_ROLLOUT_SAMPLE_RATE leaves out the scores, too."
+}
+"""Reason → a cause that is no fault, of which the table knows nothing."""
 
 
 def scores(scope: Scope) -> Finding:
@@ -90,7 +95,9 @@ def _said(reason: str, rows: list[dict[str, Any]], validate: bool) -> str:
     names = ", ".join(f"`{row['name']}` of {_path(row, validate)}" for row in having[:_NAMED])
     more = " and so on" if len(having) > _NAMED else ""
     plural = "identity is" if len(having) == 1 else "identities are"
-    return f"{len(having):,} {plural} {reason}, because {_WHY[reason]}: {names}{more}."
+    return (
+        f"{len(having):,} {plural} {reason}, because {_WHY[reason]}: {names}{more}.{_HINTS.get(reason, '')}"
+    )
 
 
 def _candidates(scope: Scope, rows: list[dict[str, Any]]) -> tuple[str, ...]:

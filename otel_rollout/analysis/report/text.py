@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.analysis.health.rates import in_words
@@ -18,6 +19,8 @@ UNKNOWN: Final = "–"
 """What stands where nothing was recorded."""
 _NAMED: Final = 5
 """Trajectories that a note names at most."""
+_REASONS: Final = 10
+"""Reasons, or classes of errors, that have a line each; each trajectory may have another reason."""
 
 
 def number(value: float | None) -> str:
@@ -185,10 +188,22 @@ def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str,
             f"NaN or infinite: {sum(count for _, count in odd)} trajectories, {_in(step for step, _ in odd)}",
             (),
         )
-    for reason in dict.fromkeys(reason for _, known in found for reason in known.filtered):
-        having = [(step, known.filtered[reason]) for step, known in found if reason in known.filtered]
-        number_ = sum(count for _, count in having)
-        yield f"not trained, {reason}: {number_} trajectories, {_in(step for step, _ in having)}", ()
+    for note in _filter_notes([(step, known.filtered) for step, known in found]):
+        yield note, ()
+
+
+def _filter_notes(filtered: Sequence[tuple[StepReport, Mapping[str, int]]]) -> Iterator[str]:
+    """Yield the most frequent reasons of the filter, and how many others there are."""
+    counts: Counter[str] = Counter()
+    for _, numbers in filtered:
+        counts.update(numbers)
+    shown = counts.most_common(_REASONS)
+    for reason, number_ in shown:
+        steps = _in(step for step, numbers in filtered if reason in numbers)
+        yield f"not trained, {reason}: {number_} trajectories, {steps}"
+    if others := len(counts) - len(shown):
+        rest = counts.total() - sum(number_ for _, number_ in shown)
+        yield f"not trained, {others} other reason{'s' if others > 1 else ''}: {rest} trajectories"
 
 
 def _in(steps: Iterable[StepReport]) -> str:
@@ -209,5 +224,9 @@ def facts(step: StepReport) -> Iterator[tuple[str, str]]:
         yield "reward NaN or infinite", str(step.reward.odd)
     if step.policy_lag.mixed:
         yield "weights changed during", f"{step.policy_lag.mixed} trajectories"
-    for name, count in step.error_types.items():
+    errors = Counter(step.error_types)
+    for name, count in errors.most_common(_REASONS):
         yield f"failed with {name}", str(count)
+    if len(errors) > _REASONS:
+        rest = errors.total() - sum(count for _, count in errors.most_common(_REASONS))
+        yield f"failed with {len(errors) - _REASONS} other errors", str(rest)

@@ -24,7 +24,9 @@ WITH outcomes AS (
     max(value) FILTER (WHERE name = 'importance_ratio') AS importance_ratio,
     max(value) FILTER (WHERE name = 'reward') AS reward,
     bool_or(name <> 'reward') AS has_outcome,
-    max(name) FILTER (WHERE name <> 'reward' AND (value IS NULL OR isnan(value) OR abs(value) > 1e300)) AS not_finite
+    max(name) FILTER (WHERE name <> 'reward' AND (
+      isnan(value) OR abs(value) > 1e300 OR (value IS NULL AND lower(label) IN ('nan', 'inf', '-inf'))
+    )) AS not_finite
   FROM newest_scores
   WHERE name IN (
     'trained', 'trained_step', 'trained_tokens', 'advantage', 'return', 'trained_reward', 'kl_penalty',

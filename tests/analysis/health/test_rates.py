@@ -123,3 +123,47 @@ def test_steps_in_words() -> None:
     assert in_words([1, 2, 3, 5, 8, 9]) == "steps 1–3, 5, 8–9"
     assert in_words([4]) == "step 4"
     assert in_words([]) == "the run"
+
+
+def in_groups(*bad: int, of: int = 8, siblings: int = 4) -> list[Count]:
+    """Return steps in which whole groups have it."""
+    return [
+        Count(step, number * siblings, of * siblings, (f"{step}/0/0",), number, of)
+        for step, number in enumerate(bad, 1)
+    ]
+
+
+def test_rise_that_small_steps_show_together_is_a_fault() -> None:
+    """Half of eight groups may be chance in one step, and not in three of six."""
+    counts = in_groups(0, 0, 0, 2, 3, 3)
+    assert unhealthy(counts) == [4, 5, 6]
+    assert excess(counts, LIMITS).usual == 0
+    assert unhealthy(counts[:4]) == []
+
+
+def test_rise_of_small_steps_needs_known_groups() -> None:
+    """Without them, nobody knows how many trajectories failed for one reason."""
+    assert unhealthy([Count(each.step, each.bad, each.of) for each in in_groups(0, 0, 0, 2, 3, 3)]) == []
+
+
+def test_few_groups_that_fail_as_a_whole_are_no_rise() -> None:
+    """Twelve of 96 trajectories are many, three of 24 groups are not."""
+    assert unhealthy(in_groups(0, 0, 0, 1, 1, 1)) == []
+
+
+def test_steps_after_a_small_rise_are_healthy_again() -> None:
+    """A rise of several steps ends as one of a single step does."""
+    assert unhealthy(in_groups(0, 0, 0, 3, 3, 3, 0, 0)) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.03, 0.1, 0.2, 0.3, 0.5])
+def test_short_random_runs_raise_hardly_more_alarms_with_groups(share: float) -> None:
+    """At most one in 100 short runs, if each group fails or succeeds as a whole: the worst case."""
+    draw, alarms, number = random.Random(4), 0, 1000
+    for _ in range(number):
+        groups = draw.choice([4, 8, 16, 32])
+        bad = [sum(draw.random() < share for _ in range(groups)) for _ in range(draw.randint(3, 12))]
+        counts = in_groups(*bad, of=groups, siblings=draw.choice([4, 8]))
+        alone = unhealthy([Count(each.step, each.bad, each.of) for each in counts])
+        alarms += bool(unhealthy(counts)) and not alone
+    assert alarms <= number / 100

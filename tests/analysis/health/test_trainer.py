@@ -10,8 +10,9 @@ import pytest
 
 from otel_rollout.analysis.health.findings import Finding
 from otel_rollout.base.training_reasons import UNUSED
+from otel_rollout.base.training_scores import NUMBERS
 from tests.analysis.health.answers import answer
-from tests.table.tables import root, row
+from tests.table.tables import asked, root, row, written
 from tests.table.training_rows import outcome, trained
 
 CHECKS = (
@@ -22,6 +23,11 @@ CHECKS = (
     "training_not_finite",
     "scores_unresolved",
 )
+HINT = (
+    " That is no fault if OTEL_TRACES_SAMPLER, a sampler of the application or OTEL_ROLLOUT_SAMPLE_GROUPS "
+    "left the trajectory out; OTEL_ROLLOUT_SAMPLE_RATE leaves out the scores, too."
+)
+"""A trajectory that was not recorded is unknown to the table, whoever decided so."""
 
 
 def steps(
@@ -169,7 +175,45 @@ def test_advantage_that_is_not_finite_is_found(tmp_path: Path, value: float) -> 
     rows = [*trained(0, 1, {"advantage": 0.5}), *trained(1, 1, {"advantage": value})]
     finding = found(tmp_path, "training_not_finite", rows)
     assert (finding.status, finding.evidence) == ("unhealthy", ("1/0/1",))
-    assert finding.message.endswith("NaN or infinite: `advantage`.")
+    assert finding.message.endswith(f"NaN or infinite: `advantage` is {value} in 1.")
+
+
+def test_each_number_that_is_not_finite_is_named_with_its_values(tmp_path: Path) -> None:
+    """A trajectory may have several; it counts once."""
+    rows = [
+        *trained(0, 1, {"advantage": math.nan, "return": math.inf}),
+        *trained(1, 1, {"advantage": -math.inf}),
+        *trained(2, 2, {"advantage": 0.5}),
+    ]
+    finding = found(tmp_path, "training_not_finite", rows)
+    assert finding.message == (
+        "In 2 of 2 trajectories (100%) in step 1, a number of the trainer is NaN or infinite: "
+        "`advantage` is -inf or nan in 2, `return` is inf in 1."
+    )
+
+
+def test_text_in_place_of_a_number_is_named_as_a_text(tmp_path: Path) -> None:
+    """It is not finite either, but nobody has divided by zero."""
+    rows = [*trained(0, 1, {"trained": "yes", "advantage": "x" * 200}), *trained(1, 1, {"return": math.nan})]
+    finding = found(tmp_path, "training_not_finite", rows)
+    assert (finding.status, finding.evidence) == ("unhealthy", ("1/0/1", "1/0/0"))
+    assert finding.message == (
+        "In 1 of 2 trajectories (50%) in step 1, a number of the trainer is NaN or infinite: `return` is nan "
+        "in 1. In 1 of 2 trajectories (50%) in step 1, a score of the trainer is a text, not a number: "
+        f'`advantage` is "{"x" * 40}" in 1, `trained` is "yes" in 1.'
+    )
+    only_text = found(tmp_path / "text", "training_not_finite", rows[:4])
+    assert "infinite" not in only_text.message
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_of_the_trainer_is_looked_at(tmp_path: Path, name: str) -> None:
+    """Also by the view, whose column names one."""
+    rows = list(trained(0, 1, {name: math.nan}))
+    assert f"`{name}` is nan in 1." in found(tmp_path, "training_not_finite", rows).message
+    assert asked(written(tmp_path / "view", rows), "SELECT not_finite FROM training") == [
+        {"not_finite": name}
+    ]
 
 
 def test_scores_that_belong_to_no_trajectory_are_named_by_reason(tmp_path: Path) -> None:
@@ -185,8 +229,8 @@ def test_scores_that_belong_to_no_trajectory_are_named_by_reason(tmp_path: Path)
     assert (finding.status, finding.steps) == ("unhealthy", (2, 3))
     assert finding.message == (
         "3 of 3 scores by identity, in steps 2–3, belong to no trajectory. 1 identity is unknown, because no "
-        "trajectory has it: `advantage` of 2/9/7. 1 identity is ambiguous, because several trajectories have "
-        "it: `advantage` of 3/4/1."
+        f"trajectory has it: `advantage` of 2/9/7.{HINT} 1 identity is ambiguous, because several "
+        "trajectories have it: `advantage` of 3/4/1."
     )
     assert [trace.lstrip("0") for trace in finding.evidence] == ["71", "72"]
 
@@ -205,6 +249,6 @@ def test_scores_of_a_program_with_another_run_are_found(tmp_path: Path) -> None:
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
     assert finding.message == (
         "1 of 1 scores by identity, in step 1, belong to no trajectory. 1 identity is unknown, because no "
-        "trajectory has it: `reward` of 1/0/0. 1 of the scores are of `judge`, which has no trajectory: "
-        "share OTEL_ROLLOUT_RUN_ID or the experiment's name between the programs."
+        f"trajectory has it: `reward` of 1/0/0.{HINT} 1 of the scores are of `judge`, which has no "
+        "trajectory: share OTEL_ROLLOUT_RUN_ID or the experiment's name between the programs."
     )

@@ -125,6 +125,23 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_most_frequent_reasons_have_a_line_each_and_the_others_one(tmp_path: Path) -> None:
+    """A trainer may say another text of each trajectory."""
+    rows = [
+        row
+        for number in range(40)
+        for row in trained(
+            number, 1, {"trained": False}, reason="too old" if number < 5 else f"length {number}", reward=0.5
+        )
+    ]
+    written(tmp_path, rows)
+    ran = CliRunner().invoke(app, ["report", "--from", str(tmp_path)], env={"COLUMNS": "100"})
+    lines = [line for line in ran.output.splitlines() if line.startswith("not trained, ")]
+    assert len(lines) == 11
+    assert lines[0] == "not trained, too old: 5 trajectories, step 1"
+    assert lines[-1] == "not trained, 26 other reasons: 26 trajectories"
+
+
 def test_terminal_has_curves_a_table_and_the_reasons(table: Path) -> None:
     """The table is at most a hundred columns wide."""
     ran = CliRunner().invoke(app, ["report", "--from", str(table)], env={"COLUMNS": "100"})
