@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import warn_once
+from otel_rollout.forwarder.dead_letters import rejected_file
 from otel_rollout.forwarder.forwarder import forward
 from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.launch import drain
@@ -71,6 +73,49 @@ def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], 
             return
         waiting.announce()
         time.sleep(_WAIT_INTERVAL)
+
+
+class Left(NamedTuple):
+    """What is left after a node directory was forwarded.
+
+    Attributes:
+        sentences: what a person should know, beside the report.
+        is_problem: whether spans are pending for the chosen targets, rejected there, or lost.
+    """
+
+    sentences: list[str]
+    is_problem: bool
+
+
+def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> Left:
+    """Return what is left after a node directory was forwarded.
+
+    Args:
+        node_dir: the directory.
+        report: its report for the chosen targets.
+        of_run: its report for the targets of its run.
+    """
+    sentences = []
+    for name, count in of_run.exporters.items():
+        if count.pending and name not in report.exporters:
+            sentences.append(
+                f"{count.pending} spans are still pending for {name}, and stay on disk until it has them. "
+                f"Deliver them with: otel-rollout forward --spool {node_dir}"
+            )
+        if lost := count.lost_of(of_run.recorded):
+            sentences.append(
+                f"{lost} spans are lost: they were not delivered to {name}, and are no longer in {node_dir}"
+            )
+    for name, count in report.exporters.items():
+        if name not in of_run.exporters and not of_run.lost and (gone := count.lost_of(report.recorded)):
+            sentences.append(
+                f"{gone} spans were delivered to {', '.join(of_run.exporters)} before, and are no longer in "
+                f"{node_dir}: {name} does not get them"
+            )
+    rejected = [path for name in report.exporters if (path := rejected_file(node_dir, name)).exists()]
+    sentences += [f"Rejected spans are in {path}, with reasons" for path in rejected]
+    is_pending = any(count.pending for count in report.exporters.values())
+    return Left(sentences, bool(report.problem or rejected or is_pending or of_run.lost))
 
 
 class ForwardingService:

@@ -194,7 +194,11 @@ def forward(
         typer.Option("--watch", help="Run as a service: deliver present and future runs until SIGTERM."),
     ] = False,
 ) -> None:
-    """Deliver spans that are on disk, and return when all are delivered."""
+    """Deliver spans that are on disk, and return when all are delivered.
+
+    The exit status is 1 if spans are still pending, were rejected, or are lost.
+    Spans stay on disk until each of the run's targets has them.
+    """
     _log_to_stderr()
     logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
     configured, _ = settings_reader.from_environment(os.environ)
@@ -208,10 +212,14 @@ def forward(
 
 
 def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> bool:
-    """Forward one node directory; return whether it succeeded with no span pending."""
+    """Forward one node directory; return whether nothing is left for a person to do."""
     from otel_rollout.cli import forwarding
 
+    of_run = runs.settings_of_run(node_dir, configured)
     configured = runs.settings_of_run(node_dir, configured, to)
+    if not configured.exporters:
+        typer.echo(f"{node_dir} is skipped: it has a replay to {', '.join(of_run.exporters)}")
+        return True
     waiting = f"Another forwarder is at work on {node_dir}; waiting until it has delivered the spans there"
     try:
         with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
@@ -221,7 +229,11 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
         return False
     report = node_report.report(node_dir, configured)
     typer.echo(report.summary())
-    return report.problem is None and not any(count.pending for count in report.exporters.values())
+    report_of_run = node_report.report(node_dir, of_run) if to else report
+    left = forwarding.left_for_a_person(node_dir, report, report_of_run)
+    for sentence in left.sentences:
+        typer.echo(sentence, err=True)
+    return not left.is_problem
 
 
 def _delivered(report: Report) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,9 @@ _logger = logging.getLogger("otel_rollout.forwarder")
 _WRITERS_END: Final = 5.0
 """Seconds in which the threads of an interrupted delivery end."""
 
+_RUN: Final = re.compile(r"replay-run-[0-9a-f]{12}")
+"""Run ids that :func:`as_node_directory` makes."""
+
 Named: TypeAlias = tuple[str, Iterable[bytes]]
 """Name of a source, and its lines."""
 
@@ -31,6 +35,11 @@ def sources_of(paths: Sequence[Path]) -> Iterator[Named]:
     """
     for path in files.files_of(paths):
         yield str(path), files.lines_of(path)
+
+
+def is_replay(manifest: layout.Manifest) -> bool:
+    """Return whether a node directory has copies for a replay, which has chosen its own targets."""
+    return _RUN.fullmatch(manifest.run_id) is not None
 
 
 @contextmanager

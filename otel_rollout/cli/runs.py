@@ -11,6 +11,7 @@ import typer
 
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
+from otel_rollout.cli.replay import is_replay
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 
@@ -44,12 +45,18 @@ def exporter_names(to: str) -> list[str]:
 
 
 def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None) -> Settings:
-    """Return settings with a run's project, and with its exporters or those of ``to``."""
+    """Return settings with a run's project, and with its exporters or those of ``to``.
+
+    Of a replay, they have those of its exporters that ``to`` names: perhaps none.
+    """
     manifest = layout.read_manifest(node_dir)
     names: Iterable[str] = manifest.exporters if manifest else configured.exporters
     if manifest:
         configured = dataclasses.replace(configured, project_name=manifest.project_name)
-    return with_exporters(configured, exporter_names(to) if to else names)
+    if to:
+        chosen = exporter_names(to)
+        names = [name for name in names if name in chosen] if manifest and is_replay(manifest) else chosen
+    return with_exporters(configured, names)
 
 
 def with_exporters(configured: Settings, names: Iterable[str]) -> Settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sqlite3
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from otel_rollout.forwarder.engine_joins import EngineJoins
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.forwarder.other_targets import OtherTargets
 from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.recording.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
@@ -77,6 +79,7 @@ class Forwarder:
         self._settings = configured
         self._lock = lock
         self._recovery = CrashRecovery(node_dir)
+        self._other_targets = OtherTargets(node_dir, configured.exporters.keys())
         self._deliveries: list[Delivery] = []
         self._tail_sampling: TailSampling | None = None
         self._joins: EngineJoins | None = None
@@ -213,16 +216,21 @@ class Forwarder:
         return True
 
     def _clean_up(self, at_end: bool) -> None:
-        """Remove or archive segments that every exporter is done with."""
+        """Remove or archive segments that every exporter and every target of the run is done with."""
         if len(self._deliveries) < len(self._settings.exporters):
             return  # an exporter that could not be set up still needs every segment
 
         def is_done(name: SegmentName, size: int) -> bool:
-            return all(delivery.is_done_with(name, size) for delivery in self._deliveries)
+            is_delivered = all(delivery.is_done_with(name, size) for delivery in self._deliveries)
+            return is_delivered and self._other_targets.are_done_with(name, size)
 
         try:
+            self._other_targets.refresh()
             compaction.retire(self._node_dir, is_done, self._settings.keep, at_end)
-        except OSError as error:  # delivery does not depend on it, and it is tried again every few seconds
+        except (
+            OSError,
+            sqlite3.Error,
+        ) as error:  # delivery does not depend on it, and it is tried again every few seconds
             warn_once(f"cannot remove or archive segments in {self._node_dir}: {error}", logger=_logger)
 
     def _is_settled(self) -> bool:
