@@ -15,6 +15,7 @@ from otel_rollout.exporting.projects import context_of
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation, Rank
 from otel_rollout_mlflow.ids import is_root, trace_id_of
+from otel_rollout_mlflow.storable import storable_text
 from otel_rollout_mlflow.tags import NOT_FOR_SCORES, problem_of_tag, tag_text
 
 MAX_NAME_CHARS: Final = 250
@@ -134,10 +135,10 @@ def _feedback(trace_id: str, scored_id: str, score: Evaluation, *, tagged: bool)
     return MlflowFeedback(
         trace_id=trace_id,
         span_id=scored_id,
-        name=score.name,
-        value=score.value,
+        name=storable_text(score.name),
+        value=storable_text(score.value) if isinstance(score.value, str) else score.value,
         time_ns=score.time_ns,
         is_dated=score.is_dated,
-        rationale=score.comment or None,
+        rationale=storable_text(score.comment) or None,
         tagged=tagged and score.name not in NOT_FOR_SCORES and problem_of_tag(score.name) is None,
     )

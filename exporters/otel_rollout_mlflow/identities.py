@@ -11,6 +11,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout_mlflow.feedback import MlflowFeedback, given_to_trace
 from otel_rollout_mlflow.run_links import quoted
+from otel_rollout_mlflow.storable import storable_text
 from otel_rollout_mlflow.target import Target
 
 _TAG_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY if name != semconv.PROJECT_NAME}
@@ -57,7 +58,7 @@ def _filter(score: TrajectoryIdentity) -> str:
         semconv.VALIDATE: str(score.validate),
     }
     return " AND ".join(
-        f"tags.{_TAG_OF[name]} = {quoted(text)}"
+        f"tags.{_TAG_OF[name]} = {quoted(storable_text(text))}"
         for name, text in wanted.items()
         if text and not ("'" in text and '"' in text)  # no quotation holds such a text
     )

@@ -21,6 +21,7 @@ from otel_rollout.exporting.encodable import encodable
 from otel_rollout.exporting.projects import context_of
 from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, is_root
 from otel_rollout_mlflow.inputs_outputs import payload
+from otel_rollout_mlflow.storable import storable_attribute, storable_text, tag_attribute
 from otel_rollout_mlflow.tags import trace_tags, useful_resource
 
 SPAN_INPUTS: Final = "mlflow.spanInputs"
@@ -65,7 +66,7 @@ _MAPPED_BY_NAME: Final = frozenset(
 
 def trace_name(root: ReadableSpan) -> str:
     """Return the name of a root's trace, cut to the length that MLflow accepts."""
-    return semconv.name_of_trace(root.name, root.attributes or {})[:MAX_TRACE_NAME_CHARS]
+    return storable_text(semconv.name_of_trace(root.name, root.attributes or {})[:MAX_TRACE_NAME_CHARS])
 
 
 def placeholder(root: ReadableSpan) -> ReadableSpan:
@@ -98,14 +99,16 @@ def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableS
     """
     span = encodable(span)
     source = span.attributes or {}
-    attributes = {key: value for key, value in source.items() if key not in _MAPPED_BY_NAME}
+    attributes = {
+        key: storable_attribute(value) for key, value in source.items() if key not in _MAPPED_BY_NAME
+    }
     _set(attributes, SPAN_INPUTS, payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE))
     _set(attributes, SPAN_OUTPUTS, payload(source, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE))
-    _set(attributes, SPAN_TYPE, source.get(SPAN_TYPE) or span_type(source))
+    _set(attributes, SPAN_TYPE, attributes.get(SPAN_TYPE) or span_type(source))
     if is_root(span):
         for key, text in trace_tags(source).items():
-            attributes[TRACE_TAG_PREFIX + key] = text
-        attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = trace_name(span)
+            attributes[TRACE_TAG_PREFIX + key] = tag_attribute(text)
+        attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = tag_attribute(trace_name(span))
     # Set the session on every span: MLflow takes that of the first span that arrives, and without a session
     # id it takes a model call's conversation id.
     if not source.get(semconv.SESSION_ID):
@@ -114,7 +117,7 @@ def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableS
         if key in attributes:
             attributes[key] = str(attributes[key])[:MAX_SESSION_CHARS]
     return ReadableSpan(
-        name=span.name,
+        name=storable_text(span.name),
         context=span.context,
         parent=span.parent,
         resource=resource or useful_resource(span.resource),
@@ -156,7 +159,7 @@ def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
         parts.append(f"step {attributes[semconv.STEP]!s}{validation}")
     if semconv.EXPERIMENT_NAME in attributes:
         parts.append(str(attributes[semconv.EXPERIMENT_NAME]))
-    return " - ".join(parts) or None
+    return storable_text(" - ".join(parts)) or None
 
 
 def _set(attributes: dict[str, AttributeValue], key: str, value: AttributeValue | None) -> None:

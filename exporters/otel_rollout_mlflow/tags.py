@@ -15,6 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv, training_scores
 from otel_rollout_mlflow.ids import is_root
+from otel_rollout_mlflow.storable import storable_attribute, storable_text
 
 MAX_TAG_CHARS: Final = 8000
 """Maximum characters of a tag's value; a longer one is cut. MLflow's servers cut it too, or drop the tag."""
@@ -97,12 +98,16 @@ def _is_no_tag(name: str) -> bool:
 def tag_text(value: AttributeValue) -> str:
     """Format a value as a tag, with ``str`` or as JSON; cut it to ``MAX_TAG_CHARS``."""
     text = str(value) if isinstance(value, (str, bool, int, float)) else json.dumps(value, default=str)
-    return text[:MAX_TAG_CHARS]
+    return storable_text(text[:MAX_TAG_CHARS])
 
 
 def useful_resource(resource: Resource) -> Resource:
     """Remove resource attributes that are not useful tags: MLflow makes a tag of each."""
-    attributes = {key: resource.attributes[key] for key in RESOURCE_ATTRIBUTES if key in resource.attributes}
+    attributes = {
+        key: storable_attribute(resource.attributes[key])
+        for key in RESOURCE_ATTRIBUTES
+        if key in resource.attributes
+    }
     if str(attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
         del attributes[semconv.SERVICE_NAME]
     return Resource(attributes)
