@@ -323,6 +323,10 @@ SCRATCH: dict[str, Scratch] = {
         table="demo", files=PROGRAM, stands_in=("pip", "mlflow"), replaced={"$SLURM_JOB_ID": "17"}
     ),
     "docs/verifiers.md": Scratch(table="demo", stands_in=("pip", "vf-eval")),
+    "docs/verl.md": Scratch(
+        table="demo",
+        replaced={"/data/rollouts": "./rollouts", "32/5": "1/29", "--step 32": "--step 1"},
+    ),
     "docs/view.md": Scratch(table="demo", stands_in=("pip",)),
     "docs/weave.md": Scratch(files=PROGRAM, stands_in=("pip", "wandb")),
 }
