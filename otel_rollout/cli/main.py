@@ -80,6 +80,7 @@ SpoolOption = Annotated[
     Path | None,
     typer.Option(
         "--spool",
+        readable=False,  # the commands say why they cannot read it
         help="Spool, run or node directory. \\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the "
         "temporary directory]",
     ),

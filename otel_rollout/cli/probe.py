@@ -76,7 +76,7 @@ def check(
     found, runs = delivery.check_delivery(directory, limits)
     if spool is not None and not os.path.lexists(spool):  # a typing error would be healthy for ever
         found = [delivery.finding("spool", f"{spool} does not exist")]
-    elif spool is not None and not runs and (others := layout.owners(spool) - {os.geteuid()}):
+    elif spool is not None and not runs and not found and (others := layout.owners(spool) - {os.geteuid()}):
         found.append(delivery.finding("spool", _of_others(spool, others)))
     found = [each for each in found if each.check in chosen]
     for each in found[:_MAX_LINES]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rollout.doctor.damage import JournalFile, journal_damage, segment_damage
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.doctor.filesystem import shown_size
+from otel_rollout.doctor.spool_place import problem_of, unreadable_directories
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.forwarder.dead_letters import rejected_file
 from otel_rollout.forwarder.lock import LOCK_FILE
@@ -69,11 +70,13 @@ def check_delivery(spool: Path, limits: Limits) -> tuple[list[Finding], int]:
         What was found, and the number of node directories that were checked.
     """
     try:
+        if problem := problem_of(spool):
+            return [finding("spool", problem)], 0
         if not os.path.lexists(spool):
             return [], 0
-        os.listdir(spool)
+        found = [finding("spool", sentence) for sentence in unreadable_directories(spool)]
         node_dirs = layout.node_directories(spool)[-_MAX_RUNS:]
-        found = [*_disk(spool, limits)]
+        found += _disk(spool, limits)
     except OSError as error:
         return [finding("spool", f"{spool} cannot be read: {error.strerror or error}")], 0
     for node_dir in reversed(node_dirs):
@@ -179,13 +182,19 @@ class _Node:
         failure = self._ledger.failures.get(exporter)
         what = f"{shown_size(pending)} pending for {exporter} in {self._node_dir}, the oldest for {age:.0f} s"
         why = f" ({failure.message})" if failure else ""
-        if not has_forwarder and age > _FORWARDER_GRACE:
+        is_refused = failure is not None and failure.kind is FailureKind.REFUSED
+        if (
+            not has_forwarder and age > _FORWARDER_GRACE and not is_refused
+        ):  # a forwarder would be refused too
             advice = f"Deliver with: otel-rollout forward --spool {self._node_dir}"
             yield finding("forwarder", f"no forwarder runs: {what}", advice)
         if age > limits.max_age or pending > limits.max_bytes:
             yield finding("backlog", f"{what}{why}")
-        if failure and failure.kind is FailureKind.REFUSED:
-            yield finding("refused", f"{exporter} takes nothing from {self._node_dir}: {failure.message}")
+        if failure and is_refused:
+            advice = f"Correct this, and deliver with: otel-rollout forward --spool {self._node_dir}"
+            yield finding(
+                "refused", f"{exporter} takes nothing from {self._node_dir}: {failure.message}", advice
+            )
 
     def _backlog(self, cursors: Mapping[str, int]) -> tuple[int, float]:
         """Return the bytes behind an exporter's cursors, and the age of the oldest in seconds."""
