@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -75,3 +76,21 @@ def test_alerts_name_metrics_that_exist(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(metrics.metrics, "get_meter", lambda *_: Meter())
     metrics.offer(lambda: None, dict)
     assert set(re.findall(rf"`({re.escape(METRIC)}\w+)`", PAGE)) == set(offered)
+
+
+def test_what_is_installed_is_what_the_package_asks_for() -> None:
+    """The page names every dependency of the base install, and its licence."""
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    answers = dict(rows("Before you allow it"))
+    named = re.findall(r"`([a-z0-9.-]+)`", answers["what is installed"])
+    assert named == sorted(re.match(r"[\w.-]+", one)[0] for one in project["dependencies"])
+    assert project["license"] == "Apache-2.0"
+    assert answers["licence"] == "Apache License 2.0"
+
+
+def test_alerts_of_the_page_are_those_of_the_rules() -> None:
+    """Each of the Collector's metrics that the page names is in a rule of alerts.yaml."""
+    rules = (DOCS.parent / "collector-config" / "alerts.yaml").read_text()
+    named = set(re.findall(r"`(otelcol_\w+)`", PAGE))
+    assert named
+    assert [name for name in named if name not in rules] == []

@@ -80,7 +80,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "table": (("table prune --older-than 30d", "show what would go"),),
     "status": (
         ("status", "the latest run of this machine"),
-        ("status --watch", "until Ctrl-C"),
+        ("status --check --max-pending 5", "a probe: 5 GB may wait"),
         ("status --all --json", "every run, for a program"),
     ),
     "forward": (

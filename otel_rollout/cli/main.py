@@ -301,11 +301,19 @@ def _print_counts(report: Report) -> None:
 
 def _print_replayed(report: Report) -> None:
     _print_counts(report)
-    if any(count.pending or count.rejected for count in report.exporters.values()):
+    counts = report.exporters.values()
+    if any(count.pending for count in counts):
         typer.echo(
             f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.directory}",
             err=True,
         )
+    if any(count.rejected for count in counts):
+        typer.echo(
+            f"Rejected lines are in {report.directory}/rejected.*.jsonl, with reasons. "
+            "A damaged line stays rejected: remove the file once you have read it.",
+            err=True,
+        )
+    if any(count.pending or count.rejected for count in counts):
         raise typer.Exit(1)
 
 

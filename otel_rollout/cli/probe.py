@@ -68,6 +68,7 @@ def check(
         typer.Exit: something was found.
     """
     from otel_rollout.doctor import delivery
+    from otel_rollout.spool import layout
 
     chosen = _chosen(only, delivery.CHECKS)
     limits = delivery.Limits(max_age, max_pending * _GIGABYTE, min_free, configured.spool_limit)
@@ -75,6 +76,8 @@ def check(
     found, runs = delivery.check_delivery(directory, limits)
     if spool is not None and not os.path.lexists(spool):  # a typing error would be healthy for ever
         found = [delivery.finding("spool", f"{spool} does not exist")]
+    elif spool is not None and not runs and (others := layout.owners(spool) - {os.geteuid()}):
+        found.append(delivery.finding("spool", _of_others(spool, others)))
     found = [each for each in found if each.check in chosen]
     for each in found[:_MAX_LINES]:
         typer.echo(_line(each))
@@ -83,6 +86,13 @@ def check(
     if found:
         raise typer.Exit(_UNHEALTHY)
     typer.echo(f"healthy: {runs} {'run' if runs == 1 else 'runs'} in {in_one_line(str(directory))}")
+
+
+def _of_others(spool: Path, owners: set[int]) -> str:
+    """Say whose spool it is: a probe of another user sees nothing of it, and would be well for ever."""
+    users = ", ".join(map(str, sorted(owners)))
+    me = os.geteuid()
+    return f"every run in {spool} belongs to another user (id {users}), not to {me}: check it as its owner"
 
 
 def _chosen(only: str | None, checks: tuple[str, ...]) -> tuple[str, ...]:

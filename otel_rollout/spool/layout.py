@@ -299,15 +299,29 @@ def node_directories(directory: Path) -> list[Path]:
     anybody can put things into a temporary directory. Spans there would be delivered in our name, and files
     behind links there would be read and written with our rights.
     """
+    found: dict[Path, float] = {}
+    for path in _manifests(directory):
+        with contextlib.suppress(FileNotFoundError):  # removed just now
+            if _is_ours(path.parent):
+                found[path.parent] = path.lstat().st_mtime
+    return sorted(found, key=found.__getitem__)
+
+
+def owners(directory: Path) -> set[int]:
+    """Return the user ids to which the node directories in and below a directory belong."""
+    found = set()
+    for path in _manifests(directory):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(path.parent.lstat().st_uid)
+    return found
+
+
+def _manifests(directory: Path) -> Iterator[Path]:
+    """Yield the manifest of each node directory in and below a node, run or spool directory."""
     if os.path.islink(directory):  # follow a link that a person names; its target is checked
         directory = directory.resolve()
-    found: dict[Path, float] = {}
     for depth in ("", "*/", "*/*/"):
-        for path in directory.glob(depth + MANIFEST):
-            with contextlib.suppress(FileNotFoundError):  # removed just now
-                if _is_ours(path.parent):
-                    found[path.parent] = path.lstat().st_mtime
-    return sorted(found, key=found.__getitem__)
+        yield from directory.glob(depth + MANIFEST)
 
 
 def _is_ours(node_dir: Path) -> bool:

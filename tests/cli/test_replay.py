@@ -74,7 +74,10 @@ def test_files_that_cannot_be_replayed_are_reported(
     (tmp_path / "text").write_text("hello\n")
     assert "no span exporter is called 'nobody'" in run("replay", tmp_path / "text", "--to", "nobody", code=2)
     assert "Nothing was recorded" in run("status", code=1)
-    assert "0 lines delivered, 1 rejected" in run("replay", tmp_path / "text", "--to", "test-file", code=1)
+    rejected = run("replay", tmp_path / "text", "--to", "test-file", code=1)
+    assert "0 lines delivered, 1 rejected" in rejected
+    assert "/rejected.*.jsonl, with reasons" in " ".join(rejected.split())
+    assert "otel-rollout forward" not in rejected, "nothing is left to deliver"
     assert "replay-" in run("status")
 
 

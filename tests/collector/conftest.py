@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.collector.support import CONFIGURATIONS, Collector, running_collectors, training_environment
+from tests.collector.support import (
+    CONFIGURATIONS,
+    TOKEN,
+    Collector,
+    running_collectors,
+    training_environment,
+)
 from tests.collector.tailing import get_tailing
 
 
@@ -52,3 +58,25 @@ def environment(tmp_path: Path) -> dict[str, str]:
     Its endpoint is to be added.
     """
     return training_environment(tmp_path / "spool")
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> dict[str, str]:
+    """Return a self-signed certificate for 127.0.0.1 and a token, as variables."""
+    pem, key, token = (tmp_path / name for name in ("gateway.pem", "gateway.key", "token"))
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=gateway",
+    ]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(pem)]
+    subprocess.run(command, check=True, capture_output=True)
+    token.write_text(TOKEN)
+    return {"GATEWAY_CERTIFICATE": str(pem), "GATEWAY_KEY": str(key), "GATEWAY_TOKEN_FILE": str(token)}

@@ -23,6 +23,7 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "collector-config"
+TOKEN = "a-token-of-the-tests"
 START_SECONDS = 60
 
 Sample = tuple[str, dict[str, str], float]

@@ -45,8 +45,8 @@ COMBINATIONS = [
     "gateway gateway-tls to-otlp",
     "gateway sampling gateway-tls to-mlflow to-mlflow-split to-weave to-otlp to-langfuse to-kafka to-file",
 ]
-CHECKED_ELSEWHERE = {"base", "builder", "kustomization", "agent-tail"}
-"""In every combination; no configurations; with the receiver that it needs, in test_tail.py."""
+CHECKED_ELSEWHERE = {"base", "alerts", "builder", "kustomization", "agent-tail"}
+"""In every combination; in test_alerts.py; no configurations; with its receiver, in test_tail.py."""
 
 
 @pytest.fixture

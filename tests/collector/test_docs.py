@@ -56,7 +56,7 @@ def test_a_destination_may_be_for_one_project(collector, environment, tmp_path):
     The other destination gets all other spans.
     """
     routing = tmp_path / "to-math.yaml"
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (block,) = [one for one in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "filter/math" in one]
     routing.write_text(block)
     gateway = collector("gateway.yaml", "to-file.yaml", routing)
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint

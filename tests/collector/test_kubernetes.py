@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,7 @@ BASE = CONFIGURATIONS
 OVERLAY = ROOT / "examples" / "kubernetes"
 COLLECTORS = [("DaemonSet", "otel-rollout-agent"), ("Deployment", "otel-rollout-gateway")]
 NEWEST_CHECKED = "1.33"
+OWN_METRICS = 8888
 
 Manifest = dict[str, Any]
 
@@ -77,14 +79,31 @@ def test_everything_in_an_overlay_is_in_its_namespace() -> None:
             assert one["metadata"]["namespace"] == "otel-rollout", one["metadata"]["name"]
 
 
+def files_of(pod: Manifest) -> list[str]:
+    """The configurations that a Collector's arguments name, in their order."""
+    arguments = pod["spec"]["containers"][0]["args"]
+    return [one.removeprefix("--config=/etc/otelcol/") for one in arguments]
+
+
 @pytest.mark.parametrize(("kind", "name"), COLLECTORS)
 def test_collector_reads_the_files_of_its_config_map(kind: str, name: str) -> None:
     """Each file of its arguments is in the ConfigMap that it mounts, as it is in this repository."""
-    pod = pod_of(manifest(kind, name))["spec"]
-    (volume,) = [one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one]
+    pod = pod_of(manifest(kind, name))
+    (volume,) = [one["configMap"]["name"] for one in pod["spec"]["volumes"] if "configMap" in one]
     data = manifest("ConfigMap", volume)["data"]
-    files = [one.removeprefix("--config=/etc/otelcol/") for one in pod["containers"][0]["args"]]
-    assert data == {file: (CONFIGURATIONS / file).read_text() for file in files}
+    assert data == {file: (CONFIGURATIONS / file).read_text() for file in data}
+    assert data.keys() >= {*files_of(pod)}
+
+
+def test_an_overlay_needs_no_further_file() -> None:
+    """Every configuration for a cluster is in the ConfigMap of agent or gateway."""
+    configured = {
+        path.name
+        for path in CONFIGURATIONS.glob("*.yaml")
+        if yaml.safe_load(path.read_text()).keys() & {"service", "receivers", "exporters"}
+    }
+    maps = [one["data"].keys() for one in rendered(BASE) if one["kind"] == "ConfigMap"]
+    assert configured - {"builder.yaml", "local.yaml"} == set().union(*maps)
 
 
 def names(collector: Collector) -> set[str]:
@@ -99,8 +118,9 @@ def test_a_collector_runs_as_its_manifest_says(binary: Path, tmp_path: Path, kin
     variables = {one["name"]: one["value"] for one in container["env"]}
     reachable = {port["containerPort"] for port in container["ports"]} | {13133}
     listens = {name: value for name, value in variables.items() if value.startswith("0.0.0.0:")}
-    assert {int(value.rpartition(":")[2]) for value in listens.values()} == reachable
-    files = [one.removeprefix("--config=/etc/otelcol/") for one in container["args"]]
+    assert variables.pop("COLLECTOR_METRICS_HOST") == "0.0.0.0"
+    assert {int(value.rpartition(":")[2]) for value in listens.values()} | {OWN_METRICS} == reachable
+    files = files_of(pod_of(manifest(kind, name)))
     assert files[0] == "base.yaml"
     variables = {name: value for name, value in variables.items() if name not in listens}
     with running_collectors(binary, tmp_path) as start:
@@ -153,6 +173,84 @@ def _peers(peers: list[Manifest]) -> dict[str, str]:
     ((kind, selector),) = peers[0].items()
     assert kind == "podSelector"
     return dict(selector["matchLabels"])
+
+
+@pytest.fixture
+def documented_overlay(tmp_path: Path) -> Path:
+    """A directory with the overlay of docs/collector.md, beside a copy of the configurations."""
+    shutil.copytree(CONFIGURATIONS, tmp_path / "otel-rollout" / "collector-config")
+    (block,) = [one for one in yaml_blocks(ROOT / "docs" / "collector.md") if "kind: Kustomization" in one]
+    (tmp_path / "kustomization.yaml").write_text(block)
+    return tmp_path
+
+
+def yaml_blocks(page: Path) -> list[str]:
+    """The YAML blocks of a page."""
+    return re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_kubernetes_takes_the_documented_overlay(documented_overlay: Path) -> None:
+    """Its namespace, images, destination and credentials are where they belong, and fit the API's schema."""
+    for one in rendered(documented_overlay):
+        kubernetes_validate.validate(one, NEWEST_CHECKED, strict=True)
+        assert one["metadata"]["namespace"] == "telemetry"
+    pods = {name: pod_of(manifest(kind, name, documented_overlay)) for kind, name in COLLECTORS}
+    for pod in pods.values():
+        assert pod["spec"]["containers"][0]["image"].startswith("registry.example.com/")
+    assert files_of(pods["otel-rollout-agent"]) == ["base.yaml", "agent.yaml", "agent-tls.yaml"]
+    gateway = pods["otel-rollout-gateway"]
+    assert {*files_of(gateway)} == {"base.yaml", "gateway.yaml", "to-otlp.yaml", "gateway-tls.yaml"}
+    variables = {one["name"]: one for one in gateway["spec"]["containers"][0]["env"]}
+    assert variables["BACKEND_AUTHORIZATION"]["valueFrom"]["secretKeyRef"]["name"] == "backend"
+
+
+def test_documented_overlay_delivers_over_tls(
+    documented_overlay: Path,
+    tmp_path: Path,
+    collector: Callable[..., Collector],
+    certificate: dict[str, str],
+) -> None:
+    """Real Collectors with its arguments and variables deliver.
+
+    Files of the Secrets are where the variables say.
+    """
+    secrets = {
+        "tls.crt": certificate["GATEWAY_CERTIFICATE"],
+        "ca.crt": certificate["GATEWAY_CERTIFICATE"],
+        "tls.key": certificate["GATEWAY_KEY"],
+        "token": certificate["GATEWAY_TOKEN_FILE"],
+    }
+    backend = collector("local.yaml", "to-file.yaml")
+    started: dict[str, Collector] = {}
+    for kind, name in reversed(COLLECTORS):
+        pod = pod_of(manifest(kind, name, documented_overlay))
+        mounted = mounted_secrets(pod)
+        variables = {
+            one["name"]: secrets[mounted[one["value"]]]
+            for one in pod["spec"]["containers"][0]["env"]
+            if one.get("value") in mounted
+        }
+        assert len(variables) == len(mounted)
+        if started:
+            variables["GATEWAY_ENDPOINT"] = started["otel-rollout-gateway"].endpoint.replace(
+                "http:", "https:"
+            )
+        started[name] = collector(*files_of(pod)[1:], BACKEND_ENDPOINT=backend.endpoint, **variables)
+    environment = training_environment(tmp_path / "spool")
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = started["otel-rollout-agent"].endpoint
+    run_python("tests.programs.record_one_operation", environment)
+    wait_for(lambda: len(backend.span_ids()) == 2, what="the spans behind agent and gateway")
+
+
+def mounted_secrets(pod: Manifest) -> dict[str, str]:
+    """Path in the container → key, of each Secret's file that a pod mounts."""
+    places = {one["name"]: one["mountPath"] for one in pod["spec"]["containers"][0]["volumeMounts"]}
+    return {
+        f"{places[volume['name']]}/{item['path']}": item["key"]
+        for volume in pod["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+        for item in source["secret"]["items"]
+    }
 
 
 def test_disruption_budget_never_blocks_a_drain() -> None:

@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout_otlp import OtlpSpanExporter
-from tests.collector.support import Collector, run_python
+from tests.collector.support import TOKEN, Collector, run_python
 from tests.collector.test_delivery import TRAJECTORIES
 from tests.waiting import wait_for
-
-TOKEN = "a-token-of-the-tests"
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> dict[str, str]:
-    """Return a self-signed certificate for 127.0.0.1 and a token, as variables."""
-    pem, key, token = (tmp_path / name for name in ("gateway.pem", "gateway.key", "token"))
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=gateway",
-    ]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(pem)]
-    subprocess.run(command, check=True, capture_output=True)
-    token.write_text(TOKEN)
-    return {"GATEWAY_CERTIFICATE": str(pem), "GATEWAY_KEY": str(key), "GATEWAY_TOKEN_FILE": str(token)}
 
 
 @pytest.fixture
