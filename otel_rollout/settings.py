@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from otel_rollout.base import setting_parsers, tail_rule_syntax
+from otel_rollout.base import redaction_names, setting_parsers, tail_rule_syntax
 from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
 
 PREFIX: Final = "OTEL_ROLLOUT_"
@@ -58,7 +58,12 @@ def _default_spool_dir() -> Path:
 
 
 def _setting(
-    variable: str, meaning: str, parse: Callable[[str], Any], default: Any, forwarder: Giver | None = None
+    variable: str,
+    meaning: str,
+    parse: Callable[[str], Any],
+    default: Any,
+    forwarder: Giver | None = None,
+    otherwise: str | None = None,
 ) -> Any:
     """Declare a field of :class:`Settings`.
 
@@ -68,8 +73,16 @@ def _setting(
         parse: makes a value from the variable's text.
         default: the default value, or a function that makes it.
         forwarder: the process whose value the forwarder gets; None if the forwarder does not need it.
+        otherwise: the value in place of one that cannot be used, if the default would record more than was
+            meant; None stands for the default.
     """
-    metadata = {"variable": variable, "meaning": meaning, "parse": parse, "forwarder": forwarder}
+    metadata = {
+        "variable": variable,
+        "meaning": meaning,
+        "parse": parse,
+        "forwarder": forwarder,
+        "otherwise": otherwise,
+    }
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -251,14 +264,17 @@ class Settings:
         "neither its message nor its stack.",
         setting_parsers.choice(*get_args(CaptureContent)),
         "full",
+        otherwise="none",
     )
     redact: str = _setting(
         "OTEL_ROLLOUT_REDACT",
         "What is masked before anything is written: `secrets` (texts that look like keys, tokens or "
-        "passwords), `module:function` of your own, or several, comma separated. See docs/security.md.",
+        "passwords), `everything` (all text but names and identity), `module:function` of your own, or "
+        "several, comma separated. See docs/security.md.",
         setting_parsers.text,
         "",
         forwarder="founder",
+        otherwise=redaction_names.EVERYTHING,
     )
     token2text: bool = _setting(
         "OTEL_ROLLOUT_TOKEN2TEXT",

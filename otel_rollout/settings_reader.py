@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rollout.base import setting_parsers
+from otel_rollout.base import redaction_names, setting_parsers
 from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
+from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
 from otel_rollout.base.suggest import closest, did_you_mean
 from otel_rollout.base.version import VERSION
@@ -31,7 +32,13 @@ from otel_rollout.settings import (
 )
 
 FOUNDER_KEY: Final = "delivery"
-"""Entry of :data:`CONFIG_VARIABLE` with the founder's settings for the forwarder."""
+"""Entry of :data:`CONFIG_VARIABLE` with the founder's settings for the forwarder, and its version.
+
+The version is not a setting of its own: processes of the first versions refuse unknown ones.
+"""
+VERSION_KEY: Final = "version"
+_SHOWN_CHARACTERS: Final = 200
+"""Maximum characters of an unusable value that a message shows."""
 _MIN_SIMILARITY: Final = 0.9
 """Minimum similarity, from 0 to 1, at which a variable without the prefix counts as misspelt."""
 _SIMPLE: Final = (str, int, float)
@@ -79,10 +86,19 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             values[field.name] = field.metadata["parse"](value)
         except ValueError as error:
             shown = "" if field.name in _MAY_BE_SECRET else f"={value!r}"
-            problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
+            if (otherwise := field.metadata["otherwise"]) is not None:
+                values[field.name] = otherwise
+            used = "the default" if otherwise is None else repr(otherwise)
+            problems.append(f"{variable_of(field)}{shown} {error}; {used} is used.")
     try:
         published = _published(environ)
-        values |= checked_arguments(_known(published))
+        founder = _version_of_founder(environ)
+        of_founder, unusable = _usable(published)
+        values |= of_founder
+        problems += [
+            f"{CONFIG_VARIABLE}: {sentence} The run was started by otel-rollout {founder}, this is {VERSION}."
+            for sentence in unusable
+        ]
         if unknown := sorted(set(published) - set(_known(published))):
             problems.append(
                 f"{CONFIG_VARIABLE}: a newer otel-rollout started the run. Version {VERSION} of this process "
@@ -119,12 +135,12 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that this process inherits from the founder of its run.
 
-    Settings of a newer version are left out.
+    Settings of a newer version are left out, and so are values that only a newer version knows.
 
     Raises:
         ValueError: ``CONFIG_VARIABLE`` cannot be read.
     """
-    return checked_arguments(_known(_published(environ)))
+    return _usable(_published(environ))[0]
 
 
 def _published(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -148,11 +164,61 @@ def _known(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in known}
 
 
+def _usable(published: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the published settings that this version understands, and a sentence for each other value.
+
+    Such a value costs its own setting alone, and never makes this process record more than the founder meant.
+    """
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    usable: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in _known(published).items():
+        try:
+            usable |= checked_arguments({name: value})
+            if name == "redact" and (unknown := redaction_names.unknown(usable.get(name, ""))):
+                raise ValueError(f"names {', '.join(unknown)}, which is no redaction")
+        except ValueError as error:
+            usable.pop(name, None)
+            used = "the variable or the default"
+            if (otherwise := _otherwise(fields[name], value)) is not None:
+                usable[name], used = otherwise, repr(otherwise)
+            reason = str(error) if isinstance(error, SettingsError) else f"{name}={value!r} {error}"
+            problems.append(f"{_shortened(reason.rstrip('.'))}; {used} is used.")
+    return usable, problems
+
+
+def _otherwise(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Return what replaces a published value that cannot be used; None for the default.
+
+    Without its exporters a process would not record. It records with those that it understands; if there are
+    none, the spans wait in the spool.
+    """
+    if field.name != "exporters":
+        return field.metadata["otherwise"]
+    entries = value.items() if isinstance(value, Mapping) else ()
+    understood = {name: dict(options) for name, options in entries if isinstance(options, Mapping)}
+    return understood or {"spool": {}}
+
+
+def _shortened(text: str) -> str:
+    """Return a text in one line, cut after :data:`_SHOWN_CHARACTERS`."""
+    line = in_one_line(text)
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…"
+
+
+def _version_of_founder(environ: Mapping[str, str]) -> str:
+    """Return the version of the process that founded the run, as far as it is known."""
+    try:
+        return in_one_line(str(json.loads(environ.get(CONFIG_VARIABLE, ""))[FOUNDER_KEY][VERSION_KEY]))[:40]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return "of another version"
+
+
 def from_founder(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the forwarder settings that a run's founder published; empty if none."""
     try:
         published = json.loads(environ.get(CONFIG_VARIABLE, ""))
-        return checked_arguments(_known(published[FOUNDER_KEY])) if published["run_id"] == run_id else {}
+        return _usable(published[FOUNDER_KEY])[0] if published["run_id"] == run_id else {}
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}
 

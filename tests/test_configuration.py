@@ -123,6 +123,56 @@ def test_settings_of_a_newer_founder_are_named_and_the_others_used():
     )
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "used"),
+    [
+        ("turns", "later", "tokens"),
+        ("value_limit", {"bytes": 9}, 1 << 20),
+        ("training_tokens", "some", False),
+        ("capture_content", "later", "none"),
+        ("redact", ["secrets"], "everything"),
+        ("redact", "secrets,later", "everything"),
+        ("exporters", {"delta": {"uri": "x"}, "later": ["a"]}, {"delta": {"uri": "x"}}),
+        ("exporters", 7, {"spool": {}}),
+    ],
+)
+def test_value_of_a_newer_founder_costs_its_own_setting_alone(setting, value, used):
+    """Recording goes on, with no more content than the founder meant, and one line names all versions."""
+    published = {"run_id": "run", "exporters": {"spool": {}}, setting: value}
+    config = json.dumps({**published, "delivery": {"version": "9.9.1", setting: value, "keep": True}})
+    environ = {"OTEL_ROLLOUT_CONFIG": config}
+    configured, (problem,) = settings_reader.from_environment(environ)
+    assert (configured.run_id, configured.enabled) == ("run", True)
+    assert getattr(configured, setting) == used
+    assert all(text in problem for text in (setting, "9.9.1", VERSION))
+    assert setting == "exporters" or repr(value) in problem
+    assert settings_reader.inherited(environ)["run_id"] == "run"
+    of_forwarder = settings.Settings(**settings_reader.from_founder("run", environ))
+    assert (of_forwarder.keep, getattr(of_forwarder, setting)) == (True, used)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "used"),
+    [
+        ("OTEL_ROLLOUT_CAPTURE_CONTENT", "nothing", {"capture_content": "none"}),
+        ("OTEL_ROLLOUT_REDACT", "secrets\udc80", {"redact": "everything"}),
+    ],
+)
+def test_misspelt_setting_of_privacy_records_less(variable, value, used):
+    """The default would record what somebody wanted to hide."""
+    configured, (problem,) = settings_reader.from_environment({variable: value})
+    assert variable in problem
+    assert configured == settings.Settings(**used)
+
+
+def test_processes_learn_the_version_of_the_founder(tmp_path, monkeypatch):
+    """The founder publishes its version beside the forwarder's settings."""
+    monkeypatch.delenv("OTEL_ROLLOUT_CONFIG", raising=False)
+    otel_rollout.configure("spool", spool_dir=str(tmp_path))
+    published = json.loads(os.environ["OTEL_ROLLOUT_CONFIG"])
+    assert published["delivery"]["version"] == VERSION
+
+
 def test_forwarder_of_an_older_worker_gets_the_settings_that_it_knows():
     """Settings of a newer founder are left out, and no other."""
     config = json.dumps({"run_id": "run", "delivery": {"later": 1, "value_limit": 9}})

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.redaction_names import SHIPPED
 from otel_rollout.launch.detached import path_with_package, start_detached
-from otel_rollout.recording.redaction import SHIPPED
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 from otel_rollout.settings_reader import to_variable
 from otel_rollout.spool.receiver_files import (

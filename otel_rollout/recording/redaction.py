@@ -1,6 +1,7 @@
 """Redact secrets in a line before it is written anywhere.
 
-``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.recording.secret_finder` finds.
+``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.recording.secret_finder` finds,
+``everything`` all text of spans.
 An application may name its own functions.
 """
 
@@ -17,6 +18,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.redaction_names import EVERYTHING, SHIPPED
 from otel_rollout.otlp.json_span import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
 from otel_rollout.recording.content import MARK
 
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from otel_rollout.otlp.writer import AttributeInput
 
 Redaction = Callable[[bytes], bytes]
-SHIPPED: Final = "secrets"
-"""Name of the redaction that comes with the package."""
 BUDGET: Final = 0.25
 """Seconds of processor time that an application's function may take for one line."""
 PAUSE: Final = 10.0
@@ -59,12 +59,17 @@ def _step(name: str) -> Redaction:
         from otel_rollout.recording import secret_finder  # here: its patterns take a tenth of our import
 
         return secret_finder.redact_secrets
+    if name == EVERYTHING:
+        return without_content
     return _of_the_application(name)
 
 
 def hides(names: str, name: str) -> bool:
     """Return whether ``OTEL_ROLLOUT_REDACT`` replaces a text with this name."""
-    if SHIPPED not in (step.strip() for step in names.split(",")):
+    steps = [step.strip() for step in names.split(",")]
+    if EVERYTHING in steps:
+        return True
+    if SHIPPED not in steps:
         return False
     from otel_rollout.recording.secret_patterns import is_secret_name
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from otel_rollout import settings_reader
 from otel_rollout._state import process
 from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.version import VERSION
 from otel_rollout.runs import ray_job, target
 from otel_rollout.runs.directory import absolute, node_directory, working_directory
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
@@ -59,6 +60,7 @@ def publish(configured: Settings) -> Settings:
     if not configured.spool_dir.is_absolute():  # other processes may have other working directories
         published["spool_dir"] = absolute(configured.spool_dir)
     of_forwarder = {name: getattr(configured, name) for name in given_to_forwarder("founder")}
+    of_forwarder[settings_reader.VERSION_KEY] = VERSION
     os.environ[CONFIG_VARIABLE] = settings_reader.to_variable(
         {**published, settings_reader.FOUNDER_KEY: of_forwarder}
     )

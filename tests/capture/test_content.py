@@ -170,6 +170,15 @@ def test_span_is_dropped_and_counted_when_the_function_fails(recorded_with: Reco
     assert b"classified" not in on_disk(tmp_path)
 
 
+def test_redaction_of_everything_keeps_spans_and_hides_their_text(
+    recorded_with: Record, tmp_path: Path
+) -> None:
+    """No recorded text is on disk, and the spans are."""
+    assert recorded_with("classified", "harmless", redact="everything")
+    assert b"classified" not in on_disk(tmp_path)
+    assert b"harmless" not in on_disk(tmp_path)
+
+
 def test_unknown_redaction_function_switches_tracing_off(
     fresh_process: None, test_exporters: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

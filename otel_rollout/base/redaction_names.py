@@ -1,0 +1,16 @@
+"""Name the redactions that come with the package."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHIPPED: Final = "secrets"
+"""Replaces texts that look like secrets."""
+EVERYTHING: Final = "everything"
+"""Replaces all text except names, identity and kind."""
+
+
+def unknown(names: str) -> list[str]:
+    """Return the words of a redaction that are neither ours nor ``module:function``."""
+    words = [word.strip() for word in names.split(",") if word.strip()]
+    return [word for word in words if word not in (SHIPPED, EVERYTHING) and ":" not in word]
