@@ -1,7 +1,7 @@
 """Change values that MLflow could not store or could not show.
 
-PostgreSQL holds no NUL character in text. For a value that is nested too deeply, MLflow answers with an error,
-for its trace and for a search that finds the trace.
+PostgreSQL holds no NUL character in text. For a value that is nested too deeply, MLflow answers with an
+error, for its trace and for a search that finds the trace.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from otel_rollout.otlp.reader import MAX_DEPTH
 DECODED_BY_MLFLOW: Final = frozenset('{["')
 """First characters of a string attribute that MLflow decodes as JSON."""
 MAX_LEVELS: Final = MAX_DEPTH
-"""Maximum levels of objects and arrays in a value, as ``otel_rollout.otlp.reader`` reads them back. A level takes
-up to three of the 100 levels that protobuf reads."""
+"""Maximum levels of objects and arrays in a value, as ``otel_rollout.otlp.reader`` reads them back. A level
+takes up to three of the 100 levels that protobuf reads."""
 _NUL: Final = "\0"
 _SYMBOL_OF_NUL: Final = "\u2400"
 _ESCAPED_NUL: Final = "\\u0000"
@@ -48,7 +48,8 @@ def storable_attribute(value: AttributeValue) -> AttributeValue:
 def tag_attribute(text: str) -> str:
     """Return the attribute from which MLflow makes a tag with a text.
 
-    MLflow removes a text's quotation marks if the text is a JSON string, and decodes the attribute if it is JSON.
+    MLflow removes a text's quotation marks if the text is a JSON string, and decodes the attribute if it
+    is JSON.
     """
     return json.dumps(text, ensure_ascii=False) if text.lstrip()[:1] == '"' or _is_too_deep(text) else text
 
@@ -56,8 +57,8 @@ def tag_attribute(text: str) -> str:
 def storable_json(text: str) -> str:
     """Make JSON text storable and readable; other text stays.
 
-    Integers beyond 64 bits become text, since MLflow would not show the trace. Values below ``MAX_LEVELS`` become
-    their JSON as text.
+    Integers beyond 64 bits become text, since MLflow would not show the trace. Values below
+    ``MAX_LEVELS`` become their JSON as text.
     """
     # A regular expression for 19 digits takes ten times as long.
     has_long_number = _LONG_NUMBER in text.encode(errors="replace").translate(_DIGITS_AS_ZEROS)
