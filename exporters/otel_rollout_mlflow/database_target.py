@@ -23,6 +23,7 @@ from otel_rollout_mlflow.target import (
     OLDEST_FIRST,
     Change,
     Experiment,
+    unreadable,
 )
 
 if TYPE_CHECKING:
@@ -155,7 +156,13 @@ class StoreTarget:
     def trace(self, trace_id: str) -> dict[str, Any] | None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         with _failures(f"reading the trace {trace_id}", none_if=_NOT_THERE):
-            return _as_json(self._client.store.get_trace(trace_id, allow_partial=True))
+            found = self._client.store.get_trace(trace_id, allow_partial=True)
+            try:
+                return _as_json(found)
+            except (
+                Exception
+            ) as error:  # protobuf's own errors: a value of another writer is nested too deeply
+                raise unreadable(trace_id, type(error).__name__) from error
         return None
 
     def experiment_ids(self) -> list[str]:

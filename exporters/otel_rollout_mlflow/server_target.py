@@ -21,6 +21,7 @@ from otel_rollout_mlflow.target import (
     OLDEST_FIRST,
     Change,
     Experiment,
+    unreadable,
 )
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ class ServerTarget:
         response = self._send("GET", "/api/3.0/mlflow/traces/get", params=wanted)
         if _error_code(response) == _NOT_THERE:
             return None
+        if response.status_code == requests.codes.internal_server_error:
+            raise unreadable(trace_id, described(response))
         self._session.check(response, f"reading the trace {trace_id}")
         try:
             found: dict[str, Any] = response.json()["trace"]

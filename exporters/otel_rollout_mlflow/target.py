@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+
 if TYPE_CHECKING:
     from otel_rollout.exporting.api import MetricPoint
     from otel_rollout_mlflow.feedback import MlflowFeedback
@@ -46,6 +48,14 @@ class Change(Enum):
     """Mark the stored score as the trajectory's; it was written without the mark."""
     TAG = "tag"
     """Write the score's value as a trace tag with the score's name."""
+
+
+def unreadable(trace_id: str, reason: str) -> UndeliveredError:
+    """Make the error about one trace that MLflow cannot return, as with a value nested too deeply."""
+    return UndeliveredError(
+        FailureKind.REJECTED,
+        f"MLflow cannot return the trace {trace_id} ({reason}); other traces can be read.",
+    )
 
 
 class Target(Protocol):
@@ -96,7 +106,10 @@ class Target(Protocol):
         """
 
     def trace(self, trace_id: str) -> dict[str, Any] | None:
-        """Return a trace with its spans in the form of MLflow's API; None if missing."""
+        """Return a trace with its spans in the form of MLflow's API; None if missing.
+
+        A trace that MLflow cannot return is REJECTED.
+        """
 
     def experiment_ids(self) -> list[str]:
         """Return the ids of all experiments that the account sees, except deleted ones."""

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -72,8 +72,9 @@ def _import(path: str, store: Store, configured: Settings) -> bool:
 
     spans = NewSpans(_engine(store))
     rest = ""
+    unreadable: list[str] = []
     try:
-        named = ((name, spans.of(lines)) for name, lines in _lines_of(path))
+        named = ((name, spans.of(lines)) for name, lines in _lines_of(path, unreadable.append))
         near = [] if _is_mlflow(path) else [Path(path)]
         with replay.as_node_directory(
             near, configured.spool_dir, [_EXPORTER], configured.spool_limit, named
@@ -84,6 +85,8 @@ def _import(path: str, store: Store, configured: Settings) -> bool:
     except (OSError, ValueError) as error:
         raise ViewerError(f"{path} cannot be imported: {error}") from error
     uri = store.location.uri
+    for reason in unreadable:
+        typer.echo(f"{path}: {reason}", err=True)
     if rest:
         typer.echo(
             f"{path}: {spans.new} spans are not in the table at {uri}, or not all of them. {rest}", err=True
@@ -92,7 +95,7 @@ def _import(path: str, store: Store, configured: Settings) -> bool:
         typer.echo(
             f"{path}: {spans.new} spans imported to the table at {uri}, {spans.known} were there already"
         )
-    return not rest
+    return not (rest or unreadable)
 
 
 def _rest(node_dir: Path, configured: Settings) -> str:
@@ -121,7 +124,7 @@ def _is_mlflow(path: str) -> bool:
     return path.partition(":")[0] == _MLFLOW and not Path(path).exists()
 
 
-def _lines_of(path: str) -> Iterator[replay.Named]:
+def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
     """Yield the files of a source, or MLflow as a whole, with their lines."""
     if not _is_mlflow(path):
         from otel_rollout.forwarder.engine_calls import RecordedCalls
@@ -136,7 +139,7 @@ def _lines_of(path: str) -> Iterator[replay.Named]:
 
     uri = path.partition(":")[2]
     source = MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
-    yield source.location, source.every_line()
+    yield source.location, source.every_line(skipped)
 
 
 def _lines_of_file(path: Path) -> Iterable[bytes]:

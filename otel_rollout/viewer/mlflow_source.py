@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.messages import read_json
@@ -71,11 +72,22 @@ class MlflowSource:
         """Return all spans of each trace, by its id; a request for each."""
         return {trace_id: self.spans(trace_id) for trace_id in trace_ids}
 
-    def every_line(self) -> Iterator[bytes]:
-        """Yield each trajectory as a line of OTLP/JSON, with its scores as evaluation spans."""
+    def every_line(self, skipped: Callable[[str], None]) -> Iterator[bytes]:
+        """Yield each trajectory as a line of OTLP/JSON, with its scores as evaluation spans.
+
+        Args:
+            skipped: called with the reason for each trace that MLflow cannot return.
+        """
         with _as_viewer_errors():
             for trace in self._traces.find({semconv.RUN_ID: ""}):
-                if line := self._traces.line_of(str(trace["trace_id"]).removeprefix("tr-")):
+                try:
+                    line = self._traces.line_of(str(trace["trace_id"]).removeprefix("tr-"))
+                except UndeliveredError as error:
+                    if error.failure.kind is not FailureKind.REJECTED:
+                        raise
+                    skipped(error.failure.message)
+                    continue
+                if line:
                     yield line + b"\n"
 
     def decoder(self, name: str) -> Detokenizer | None:
