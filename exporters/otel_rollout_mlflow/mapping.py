@@ -2,8 +2,8 @@
 
 MLflow reads its own attributes (``mlflow.*``) from OTLP spans. It reads trace tags from the *root* span's
 ``mlflow.traceTag.<key>``, and makes a trace tag of every resource attribute. See
-``mlflow/server/otel_api.py`` and ``SqlAlchemyStore.log_spans`` (read at 3.17). Status and events stay as
-recorded. ``collector-config/to-mlflow.yaml`` is the same mapping for a Collector.
+``mlflow/server/otel_api.py`` and ``SqlAlchemyStore.log_spans`` (read at 3.17).
+``collector-config/to-mlflow.yaml`` is the same mapping for a Collector.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.trace import SpanContext, Status
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv
@@ -122,14 +122,30 @@ def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableS
         parent=span.parent,
         resource=resource or useful_resource(span.resource),
         attributes=attributes,
-        events=span.events,
+        events=[_storable_event(event) for event in span.events],
         links=span.links,
         kind=span.kind,
         instrumentation_scope=span.instrumentation_scope,
-        status=span.status,
+        status=_storable_status(span.status),
         start_time=span.start_time,
         end_time=span.end_time,
     )
+
+
+def _storable_event(event: Event) -> Event:
+    """Copy an event with text that every store holds."""
+    attributes = {
+        key: storable_text(value) if isinstance(value, str) else value
+        for key, value in (event.attributes or {}).items()
+    }
+    return Event(storable_text(event.name), attributes, event.timestamp)
+
+
+def _storable_status(status: Status) -> Status:
+    """Copy a status with a description that every store holds."""
+    if not status.description:
+        return status
+    return Status(status.status_code, storable_text(status.description))
 
 
 def span_type(attributes: Mapping[str, AttributeValue]) -> str | None:

@@ -37,6 +37,8 @@ class MlflowAdapter:
         return list(client.search_traces(locations=[experiment.experiment_id]))
 
     def shows(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace("\0", "\u2400")
         is_huge = type(value) is int and not -(2**63) <= value < 2**63
         return str(value) if is_huge else value
 
