@@ -46,7 +46,8 @@ def test_unreadable_trace_is_named_and_the_others_are_imported(
     experiment = target.experiment_named("foreign")
     assert experiment is not None
     rollouts = Rollouts("foreign", {"rollout.run.id": "run-1"})
-    target.write_spans(request_of(as_other_writers_do(rollouts)), experiment.id)
+    request = request_of(as_other_writers_do(rollouts))
+    target.write_spans(request.SerializeToString(), experiment.id)
     target.close()
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "foreign")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
