@@ -127,6 +127,6 @@ def test_forward_by_hand_names_the_project_of_the_run(fresh_process, test_export
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "another")
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward", "--to", "mlflow"]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=240)
     destination = read_ledger(node_dir).destinations["mlflow"]
     assert destination == f"MLflow experiment 'math' at sqlite:///{tmp_path}/mlflow.db"
