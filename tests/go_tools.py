@@ -1,4 +1,4 @@
-"""Get the programs in Go that tests run: from the PATH, or built with Go into ``build/``.
+"""Get the programs in Go that tests run: from the PATH, or built with Go, once for all checkouts.
 
     python -m tests.go_tools kustomize actionlint
 
@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-BUILD: Final = Path(__file__).resolve().parents[1] / "build"
+from tests.dev_cache import cached
+
 PACKAGES: Final = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12",
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5@v5.8.1",
@@ -36,22 +37,21 @@ def get(name: str) -> Path:
     if installed := shutil.which(name):
         return Path(installed)
     package = PACKAGES[name]
-    target = BUILD / f"{name}-{package.rpartition('@v')[2]}" / name
-    return target if target.exists() else _build(name, package, target)
+    directory = f"{name}-{package.rpartition('@v')[2]}"
+    return cached(directory, lambda fresh: _build(package, fresh)) / name
 
 
-def _build(name: str, package: str, target: Path) -> Path:
+def _build(package: str, directory: Path) -> None:
+    """Build a package's program into a new folder."""
     if shutil.which("go") is None:
-        raise NoToolError(f"There is no {name}: install it, or Go to build it.")
+        raise NoToolError(f"There is no Go to build {package} with: install Go.")
     print(f"Building {package} with Go. This takes minutes, once.", file=sys.stderr, flush=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "GOBIN": str(target.parent)}
+    environment = {**os.environ, "GOBIN": str(directory)}
     ran = subprocess.run(
         ["go", "install", package], env=environment, capture_output=True, text=True, check=False
     )
     if ran.returncode:
         raise NoToolError(f"go install {package} failed:\n{ran.stderr[-3000:]}")
-    return target
 
 
 if __name__ == "__main__":

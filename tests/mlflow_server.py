@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.ports import free_port
+from tests.side_by_side import shared
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow is imported
 
@@ -74,8 +75,14 @@ def running_server(
 @pytest.fixture(scope="session")
 def server_uri(tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[], str]) -> Iterator[str]:
     """One server for all tests, each of which has a project of its own."""
-    uri = f"http://127.0.0.1:{free_port()}"
-    with running_server(uri, tmp_path_factory.mktemp("mlflow-server"), store=new_store()):
+
+    @contextmanager
+    def start(directory: Path) -> Iterator[str]:
+        uri = f"http://127.0.0.1:{free_port()}"
+        with running_server(uri, directory, store=new_store()):
+            yield uri
+
+    with shared(tmp_path_factory, "mlflow-server", start) as uri:
         yield uri
 
 

@@ -99,12 +99,13 @@ def test_a_missing_required_variable_is_noticed_when_it_validates(binary):
 
 
 def get_collector(build: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """get_collector.py of a copy of the folder, which nothing was built in."""
+    """Run get_collector.py with an empty cache."""
     copy = build / "collector-config"
     copy.mkdir()
     for name in ("get_collector.py", "builder.yaml"):
         (copy / name).write_bytes((CONFIGURATIONS / name).read_bytes())
     command = [sys.executable, str(copy / "get_collector.py")]
+    environment["ROLLOUT_DEV_CACHE"] = str(build / "cache")
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -143,6 +144,6 @@ def test_without_go_the_published_collector_is_downloaded_and_checked(binary, tm
         server.shutdown()
         thread.join()
     assert good.returncode == 0, good.stderr
-    assert Path(good.stdout.strip()).is_relative_to(tmp_path / "good" / "build")
+    assert Path(good.stdout.strip()).is_relative_to(tmp_path / "good" / "cache")
     assert bad.returncode != 0
     assert "does not have the published checksum" in bad.stderr

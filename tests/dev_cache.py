@@ -1,0 +1,36 @@
+"""Keep what tests build in a folder that all checkouts of this user share.
+
+The folder is ``~/.cache/otel-rollout-dev``, or the one that the variable ``ROLLOUT_DEV_CACHE`` names. What lies there
+is named by version or by a digest of its sources, so that two versions of this repository use it side by side.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "ROLLOUT_DEV_CACHE"
+DIRECTORY: Final = Path(os.environ.get(VARIABLE) or Path.home() / ".cache" / "otel-rollout-dev")
+os.environ[VARIABLE] = str(DIRECTORY)  # a test has a home of its own
+
+
+def cached(name: str, make: Callable[[Path], object]) -> Path:
+    """Return a file or folder of the cache, made by ``make(path)`` if it is missing.
+
+    ``make`` is given a path beside the final one, and only what it finishes gets the final name. Whoever wants the
+    same at the same time waits for it.
+    """
+    target = DIRECTORY / name
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{target}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            fresh = Path(f"{target}.{os.getpid()}")
+            make(fresh)
+            fresh.rename(target)
+    return target
