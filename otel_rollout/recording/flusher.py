@@ -33,6 +33,8 @@ LOCK_WAIT: Final = 0.005
 and now waits for the GIL."""
 RETRY_INTERVAL: Final = 0.5
 """Seconds between two attempts to write to a disk that is full or fails."""
+LIFE_INTERVAL: Final = 1.0
+"""Maximum seconds between two notes that the process lives. A killed trajectory lasted until the last one."""
 _WAKE, _HURRY = False, True
 _logger = logging.getLogger("otel_rollout")
 
@@ -150,6 +152,7 @@ class Flusher:
         try:
             while not self.is_closing:
                 self._wait_for_lines()
+                self._journal.note_life()
                 if not self.is_behind:
                     self._usage.check()
                 is_written = not (self._is_removed() and not self._begin_anew()) and self._flush()
@@ -161,13 +164,14 @@ class Flusher:
         finally:
             self.is_closing = True  # before the close: another file may get the descriptor's number
             self._segment.close()
+            self._journal.note_life()
             self._journal.release()
 
     def _wait_for_lines(self) -> None:
         """Sleep while there are no lines, then FLUSH_INTERVAL longer unless hurried."""
         self.is_idle = True  # from here on, callers wake this thread; the next line sees earlier lines
         if self._journal.written == self._journal.flushed and not self.postponed and not self.is_closing:
-            self._signals.get()
+            self._sleep_until_woken()
         self.is_idle = False
         if not self.is_hurried and not self.is_closing:
             deadline = time.monotonic() + FLUSH_INTERVAL
@@ -179,6 +183,14 @@ class Flusher:
         while not self._signals.empty():  # the next flush serves all of them
             self._signals.get()
         self.is_hurried = False
+
+    def _sleep_until_woken(self) -> None:
+        while True:
+            try:
+                self._signals.get(timeout=LIFE_INTERVAL)
+                return
+            except queue.Empty:
+                self._journal.note_life()
 
     def _flush(self) -> bool:
         """Move everything in the journal to the segment; False when the disk refused."""
