@@ -1,8 +1,8 @@
 """Mark the ids of a run's spans, so that the run's receivers know them on sight.
 
-A program that joins a trajectory is told the id of a span. If it takes that id for a span of its own, it would
-overwrite ours. A receiver cannot look ids up: those of running operations are on no disk, and those of other
-nodes are on another one.
+A program that joins a trajectory is told the id of a span. A span of its own with that id would overwrite
+ours. A receiver cannot look ids up: those of running operations are on no disk, those of other nodes on
+another one.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _MAX_TIME_NS: Final = (1 << 63) - 1
 _OF_CALLS: Final = frozenset({semconv.POLICY_VERSION_MIN, semconv.POLICY_VERSION_MAX, semconv.NUM_PREEMPTED})
 """Attributes of ours that an engine or its client may give to a model call."""
 _NOT_KEPT: Final = (
-    f"attributes that begin with {semconv.EXTRA_PREFIX!r} came with spans, and are not recorded: what they say "
-    "of a trajectory, the run knows itself. Give the sender's attributes another name"
+    f"attributes that begin with {semconv.EXTRA_PREFIX!r} came with spans, and are not recorded: the run "
+    "itself says what a trajectory is. Give the sender's attributes another name"
 )
 _PROCESS_NUMBERS: Final = ("process.pid", "vllm.process_id")
 """Attributes of a resource with the number of the sender's process."""
@@ -104,7 +104,9 @@ def kept(sent: list[Entry]) -> list[Entry]:
     They would make a trajectory of any trace, and scores of any span.
     """
     own = [
-        entry for entry in sent if not entry["key"].startswith(semconv.EXTRA_PREFIX) or entry["key"] in _OF_CALLS
+        entry
+        for entry in sent
+        if not (key := entry["key"]).startswith(semconv.EXTRA_PREFIX) or key in _OF_CALLS
     ]
     if len(own) < len(sent):
         warn_once(_NOT_KEPT)

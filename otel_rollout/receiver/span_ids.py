@@ -1,7 +1,7 @@
 """Give a span another id if the id is one of our own spans, or if a different span of its trace has it.
 
-Our own ids have the run's mark (:mod:`otel_rollout.base.own_ids`), so the order of the spans does not matter,
-nor where ours is recorded. A span with such an id gets one that is made from the id, the sender and its start.
+Our own ids have the run's mark (:mod:`otel_rollout.base.own_ids`). So it does not matter whether our span has
+ended, nor where. A span with such an id gets one that is made from the id, the sender and the span's start.
 
 OpenTelemetry's SDK for Python draws ids from Python's global random numbers. A program that seeds them, as
 vLLM does in each of its workers, makes the ids of every other process with that seed again. In one trace, the
@@ -45,7 +45,7 @@ REPEATED: Final = (
 """Warning about the first such span."""
 OURS: Final = (
     "spans came with ids of this run's own spans, and got new ones: a sender takes the span id of its "
-    "TRACEPARENT for its own span. Nothing is lost; that id is the parent's, so draw a random one for each span"
+    "TRACEPARENT for its own span. Nothing is lost; that id is the parent's: draw a random one for each span"
 )
 """Warning about the first span with an id of ours."""
 
@@ -67,7 +67,7 @@ class SpanIds:
         self._changed: BoundedDict[int, None] = BoundedDict(_MAX_CHANGED)
 
     def make_unique(self, scope: ReceivedScope, span: ReceivedSpan, root_id: str = "") -> None:
-        """Change the span's id, and its parent's, if it is ours or its process makes ids that other spans have.
+        """Change the span's id, and its parent's, if it is ours, or if its process makes ids of other spans.
 
         Args:
             scope: the span's scope; its resource stands for the process.

@@ -171,8 +171,10 @@ def test_json_and_protobuf_give_one_line(span: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("encoding", ["protobuf", "JSON"])
 def test_attributes_of_ours_are_not_taken_from_senders(encoding: str) -> None:
-    """Identity, scores, batches and phases are the run's to give, wherever a line has attributes; facts of a model
-    call stay."""
+    """Identity, scores, batches and phases are the run's to give, wherever a line has attributes.
+
+    Facts of a model call stay.
+    """
     ours = ("rollout.validate", "rollout.score.reward", "rollout.score_batch.data", "rollout.engine.phase")
     kept = ("rollout.policy_version_max", "rollouts", "of the sender")
     given = [text_attribute(key, "x") for key in (*ours, *kept)]

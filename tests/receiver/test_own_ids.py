@@ -1,5 +1,4 @@
-"""Spans that come with ids of the run's own spans, or with attributes that make a trajectory: none is overwritten,
-and none is added."""
+"""Spans that claim ids of the run's own spans, or to be a trajectory: none is overwritten, none is added."""
 
 from __future__ import annotations
 
@@ -80,8 +79,11 @@ def check_trace(spans: list[Recorded], sent: set[str]) -> None:
 
 
 def test_spans_with_ids_of_ours_take_nobodys_place(start_run: StartRun, tmp_path: Path) -> None:
-    """Ids of a running root, operation and inner trajectory, before and after they end, sent twice: all spans
-    stay, in the spool, the table and MLflow, whose roots are the trajectories'; a forged trajectory is none."""
+    """All spans stay, in the spool, the table and MLflow, and the trajectories are those of the run.
+
+    The ids are of a root, an operation and an inner trajectory. Spans with them come twice each, while ours
+    run and after they have ended. So does a forged trajectory.
+    """
     store, table = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "table"
     run = start_run(
         2,

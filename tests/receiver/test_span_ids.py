@@ -220,8 +220,10 @@ SENT_WITH_OURS = st.lists(
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SENT_WITH_OURS)
 def test_no_span_ever_has_an_id_of_ours(sent: list[tuple[int, int, int, int | None, int]]) -> None:
-    """In any order, with any parents and repetitions: spans keep apart from ours and from each other, and each
-    has one id. A parent of ours stays, unless the process has put a span of its own in that place."""
+    """In any order, with any parents and repetitions, each span has one id, which is no other span's.
+
+    A parent of ours stays, unless the process has sent a span with that id, and calls the parent local.
+    """
     ids = SpanIds(ReceiverCounts(), "the-run")
     named: dict[bytes, tuple[int, int, int]] = {}
     given_ids: dict[tuple[int, int, int], bytes] = {}
@@ -233,7 +235,8 @@ def test_no_span_ever_has_an_id_of_ours(sent: list[tuple[int, int, int, int | No
         start = START + 100 * process + 10 * number + key[2]
         fields = {"start_time_unix_nano": start, "end_time_unix_nano": start, "flags": flags}
         body = request(
-            [span(span_id=own[number], parent_span_id=above, **fields)], resource={"process.pid": f"{process + 1}"}
+            [span(span_id=own[number], parent_span_id=above, **fields)],
+            resource={"process.pid": f"{process + 1}"},
         )
         (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(body))
         (decoded,) = map(scope.decode, scope.spans)

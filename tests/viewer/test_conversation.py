@@ -117,7 +117,9 @@ def test_reply_of_each_supported_shape_is_read_as_text(answer: Any) -> None:
 
 def test_span_that_began_before_the_root_is_not_the_trajectory() -> None:
     """An agent on a machine whose clock is late sends a span whose parent nobody has recorded."""
-    agent = line(2, {}, {}, parent=99, name="agent", kind="AGENT", start=1, attributes={semconv.VALIDATE: True})
+    agent = line(
+        2, {}, {}, parent=99, name="agent", kind="AGENT", start=1, attributes={semconv.VALIDATE: True}
+    )
     assert shown([agent]).summary.name == "rollout_trace"
     assert shown([agent]).summary.path == "1/7/0"
 
