@@ -205,6 +205,20 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
 ROOT = bytes([5] * 8)
 """The id of a root that the application's own generator has drawn: it has no mark."""
 OURS = [bytes.fromhex(own_ids.mark_of("the-run").decode() + f"{number:010x}") for number in (1, 2)] + [ROOT]
+
+
+async def test_span_with_the_id_of_an_operation_of_another_node_is_below_it(tmp_path: Path) -> None:
+    """The receiver does not know the trajectory; the span is no second root of its trace, also sent again."""
+    with in_process(tmp_path / "node") as receiver:
+        for _ in range(2):
+            await receiver.post(request([span(span_id=OURS[0])]))
+        found, again = receiver.recorded()
+        assert receiver.counts.changed_ids == 2
+    assert found.span == again.span
+    assert found.span.parent_span_id == OURS[0]
+    assert found.span.span_id not in OURS
+
+
 SENT_WITH_OURS = st.lists(
     st.tuples(
         st.integers(0, 1),  # process
