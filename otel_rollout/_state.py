@@ -112,7 +112,9 @@ class ProcessState:
     # --- Propagation: otel_rollout.propagation ------------------------------------------------------------
     instrument_lock: threading.Lock = field(default_factory=threading.Lock, metadata=_PER_PROCESS)
     patches: Patches | None = None
-    """The patches of instrument() in Ray and in process pools."""
+    """The patches of instrument() in ``ray.init``, ``ray.shutdown`` and process pools."""
+    ray_patches: Patches | None = None
+    """The patches in Ray's calls."""
     thread_patches: Patches | None = None
     """The patches of instrument() in thread pools."""
     http_patches: Patches | None = None

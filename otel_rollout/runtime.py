@@ -70,7 +70,7 @@ class Runtime:
             observe=_span_observer(configured),
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
-        self.provider = RecordingTracerProvider(self.writer, decision)
+        self.provider = RecordingTracerProvider(self.writer, decision, configured.run_id)
         self.tracer: RecordingTracer = self.provider.get_tracer(SCOPE, VERSION)
         self.sampling = GroupSampling.of(configured)
         self.application_tracer = Application(configured).tracer

@@ -99,15 +99,17 @@ class ResolvingExporter(FaultyExporter):
                 for span in spans:
                     if span.parent is None:
                         run = span.resource.attributes.get("rollout.run.id")
-                        file.write(
-                            json.dumps([f"{span.context.trace_id:032x}", dict(span.attributes), run]) + "\n"
-                        )
+                        root = [f"{span.context.trace_id:032x}", dict(span.attributes), run, span.start_time]
+                        file.write(json.dumps(root) + "\n")
         return result
 
     def _stored(self) -> list[Candidate[str]]:
         roots = Path(self.path + ".roots")
         rows = map(json.loads, roots.read_text().splitlines() if roots.exists() else ())
-        return [Candidate(TrajectoryIdentity.of(attributes, run), id_) for id_, attributes, run in rows]
+        return [
+            Candidate(TrajectoryIdentity.of(attributes, run), id_, *start)
+            for id_, attributes, run, *start in rows
+        ]
 
     def find_trajectories(
         self, scores: Sequence[TrajectoryIdentity]

@@ -33,7 +33,10 @@ def given(
 def resolve(exporter: Any, *scores: GivenScore, has_own: bool = True) -> list[Unresolved]:
     """Find the scores' trajectories and store the scores; return why some have none."""
     found = exporter.find_trajectories([identity for _, identity in scores])
-    chosen = [(span, trajectory_of(identity, found, has_own=has_own)) for span, identity in scores]
+    chosen = [
+        (span, trajectory_of(identity, found, has_own=has_own, given_ns=span.start_time))
+        for span, identity in scores
+    ]
     resolved = [pair for pair in chosen if not isinstance(pair[1], Unresolved)]
     assert exporter.export_scores(resolved) is SpanExportResult.SUCCESS, exporter.last_failure
     return [one for _, one in chosen if isinstance(one, Unresolved)]

@@ -13,6 +13,7 @@ from otel_rollout_mlflow.feedback import MlflowFeedback, given_to_trace
 from otel_rollout_mlflow.run_links import quoted
 from otel_rollout_mlflow.storable import storable_text
 from otel_rollout_mlflow.target import Target
+from otel_rollout_mlflow.trace_reader import unix_ns
 
 _TAG_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY if name != semconv.PROJECT_NAME}
 
@@ -32,7 +33,11 @@ class Identities:
         """
         filters = {_filter(score): score.project for score in scores}
         return [
-            Candidate(_identity_of(info.get("tags") or {}, project), str(info["trace_id"]))
+            Candidate(
+                _identity_of(info.get("tags") or {}, project),
+                str(info["trace_id"]),
+                unix_ns(str(info.get("request_time", ""))),
+            )
             for filter_string, project in filters.items()
             for info in self._target.traces_of(filter_string, [experiment_id])
         ]

@@ -75,12 +75,8 @@ class WeaveFeedback:
 
 def rank_of(payload: Mapping[str, Any]) -> Rank:
     """Return the rank of a stored score, read from its payload."""
-    has_explanation = bool(payload.get("explanation"))
-    try:
-        given_at = datetime.fromisoformat(str(payload["given_at"]))
-        return True, (given_at - _EPOCH) // timedelta(microseconds=1), has_explanation
-    except (KeyError, ValueError, TypeError):
-        return False, 0, has_explanation
+    given_at = unix_ns(payload.get("given_at"))
+    return bool(given_at), given_at // 1000, bool(payload.get("explanation"))
 
 
 def newest(feedback: Iterable[WeaveFeedback]) -> dict[str, WeaveFeedback]:
@@ -121,6 +117,15 @@ def run_feedback(call_id: str, run: str, time_ns: int) -> WeaveFeedback:
 def iso_time(time_ns: int) -> str:
     """Format a time to the microsecond; a float could not hold it exactly."""
     return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec="microseconds")
+
+
+def unix_ns(text: object) -> int:
+    """Parse a time that Weave stores, in microseconds, as Unix time in ns; 0 if it is none."""
+    try:
+        given = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        return (given - _EPOCH) // timedelta(microseconds=1) * 1000
+    except (ValueError, TypeError):
+        return 0
 
 
 def to_feedback(call_id: str, score: Evaluation) -> WeaveFeedback:

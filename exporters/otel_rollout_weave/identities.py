@@ -8,6 +8,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout_weave.attributes import RUN_ID_ATTRIBUTE
+from otel_rollout_weave.feedback import unix_ns
 from otel_rollout_weave.server import Server
 
 _ATTRIBUTE_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY}
@@ -28,7 +29,9 @@ class Identities:
         """
         steps = dict.fromkeys((score.project, score.experiment, score.step) for score in scores)
         return [
-            Candidate(_identity_of(call["attributes"], project), str(call["id"]))
+            Candidate(
+                _identity_of(call["attributes"], project), str(call["id"]), unix_ns(call.get("started_at"))
+            )
             for project, experiment, step in steps
             for call in self._trajectories(
                 project_id, {semconv.EXPERIMENT_NAME: experiment, semconv.STEP: step}
@@ -48,7 +51,7 @@ class Identities:
         ]
         calls = self._server.find_calls(
             project_id,
-            ["id", "ended_at", "attributes"],
+            ["id", "started_at", "ended_at", "attributes"],
             "looking for the trajectories of scores",
             filter={"trace_roots_only": True},
             query={"$expr": {"$and": equal}},

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from otel_rollout.cli import sources
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.show import FromOption, refuse_options, source_of
+from otel_rollout.cli.show import FromOption, RunOption, refuse_options, source_of
 from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
@@ -26,12 +26,7 @@ def group(
         ),
     ],
     from_: FromOption = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--run", help="A run's id or experiment, or `latest`. \\[default: the newest that has the group]"
-        ),
-    ] = None,
+    run: RunOption = None,
     html: HtmlOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

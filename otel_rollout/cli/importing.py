@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,6 +16,7 @@ import typer
 
 from otel_rollout import settings_reader
 from otel_rollout.account import node_report
+from otel_rollout.base.printable import printable
 from otel_rollout.cli import replay, runs, sources
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.otlp.score_batch import expanded
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from otel_rollout.table.query import Engine
     from otel_rollout.table.store import Store
 
+_UNDELIVERED, _UNREADABLE = 1, 2
+"""Exit status if spans of a source are not in the table, and if a source cannot be read."""
 _EXPORTER: Final = "delta"
 _MLFLOW: Final = "mlflow"
 
@@ -49,7 +54,8 @@ def import_(
 ) -> None:
     """Bring spans into the rollout table that OTEL_ROLLOUT_DELTA_URI names (./rollouts by default).
 
-    Spans that the table has already are left out, so an import can be repeated.
+    Spans that the table has already are left out, so an import can be repeated. A path that cannot be read
+    is named, and the others are imported.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copies are removed
@@ -57,20 +63,58 @@ def import_(
     environ = {**os.environ, "OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
     configured, _ = settings_reader.from_environment(environ)
     configured = runs.with_exporters(configured, [_EXPORTER])
-    with errors_reported():
-        store = sources.store_at(sources.default_address())
-        undelivered = [path for path in paths if not _import(path, store, configured)]
-    if undelivered:
-        raise typer.Exit(1)
+    with errors_reported(), ExitStack() as until_end:
+        target = _Target(sources.store_at(sources.default_address()), until_end)
+        status = max(_status(path, target, configured) for path in paths)
+    if status:
+        raise typer.Exit(status)
 
 
-def _import(path: str, store: Store, configured: Settings) -> bool:
+class _Target:
+    """The table, to which no other import writes from the first span on that it may get.
+
+    Args:
+        store: the table.
+        until_end: ends when the import ends.
+    """
+
+    def __init__(self, store: Store, until_end: ExitStack) -> None:
+        self.uri = store.location.uri
+        self._store = store
+        self._until_end = until_end
+        self._is_reserved = False
+
+    def engine(self) -> Engine:
+        """Return what asks the table as it is now; begin a table that is missing."""
+        from otel_rollout.table.lease import IMPORT, Lease
+        from otel_rollout.table.query import Engine
+
+        if not self._is_reserved:
+            self._store.opened_or_begun()
+            on_wait = functools.partial(typer.echo, err=True)
+            self._until_end.enter_context(Lease.kept(self._store, IMPORT, on_wait))
+            self._is_reserved = True
+        return Engine(self._store.open())
+
+
+def _status(path: str, target: _Target, configured: Settings) -> int:
+    """Import one source; return the command's exit status for it."""
+    from otel_rollout.viewer.errors import ViewerError
+
+    try:
+        return 0 if _import(path, target, configured) else _UNDELIVERED
+    except ViewerError as error:
+        typer.echo(printable(str(error)), err=True)
+        return _UNREADABLE
+
+
+def _import(path: str, target: _Target, configured: Settings) -> bool:
     """Import one source, and print its counts; return whether all of its spans are in the table."""
     from otel_rollout.cli.forwarding import forward_directory
     from otel_rollout.table.known_spans import NewSpans
     from otel_rollout.viewer.errors import ViewerError
 
-    spans = NewSpans(_engine(store))
+    spans = NewSpans(target.engine)
     rest = ""
     unreadable: list[str] = []
     try:
@@ -84,16 +128,17 @@ def _import(path: str, store: Store, configured: Settings) -> bool:
                 rest = _rest(node_dir, configured)
     except (OSError, ValueError) as error:
         raise ViewerError(f"{path} cannot be imported: {error}") from error
-    uri = store.location.uri
     for reason in unreadable:
         typer.echo(f"{path}: {reason}", err=True)
     if rest:
         typer.echo(
-            f"{path}: {spans.new} spans are not in the table at {uri}, or not all of them. {rest}", err=True
+            f"{path}: {spans.new} spans are not in the table at {target.uri}, or not all of them. {rest}",
+            err=True,
         )
     else:
         typer.echo(
-            f"{path}: {spans.new} spans imported to the table at {uri}, {spans.known} were there already"
+            f"{path}: {spans.new} spans imported to the table at {target.uri}, "
+            f"{spans.known} were there already"
         )
     return not (rest or unreadable)
 
@@ -107,17 +152,6 @@ def _rest(node_dir: Path, configured: Settings) -> str:
         f"{count.pending} of its lines are pending and {count.rejected} rejected. {count.problem or ''} "
         f"They are kept on disk. Deliver them with: otel-rollout forward --spool {node_dir}"
     )
-
-
-def _engine(store: Store) -> Engine | None:
-    """Return what asks the table as it is now; None if there is none."""
-    from otel_rollout.table.errors import NoTableError
-    from otel_rollout.table.query import Engine
-
-    try:
-        return Engine(store.open())
-    except NoTableError:
-        return None
 
 
 def _is_mlflow(path: str) -> bool:

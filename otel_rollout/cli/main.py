@@ -35,8 +35,9 @@ from otel_rollout.cli.examples import epilog
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
 
-_WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of a disk that takes no more output."""
+_WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
+"""Error numbers of a disk that takes no more output, of a closed output, and of a reader who has gone."""
+_STDOUT, _STDERR = 1, 2
 
 
 class _Commands(typer.Typer):
@@ -44,14 +45,35 @@ class _Commands(typer.Typer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the subcommand that the arguments name."""
+        _open_closed_streams()
         try:
-            return super().__call__(*args, **kwargs)
+            try:
+                return super().__call__(*args, **kwargs)
+            finally:
+                sys.stdout.flush()  # at exit, Python would report that it cannot be written in its own words
         except OSError as error:
             if error.errno not in _WRITE_ERRORS or error.filename is not None:
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes its buffer again at exit
-            print(f"The output cannot be written: {error.strerror}", file=sys.stderr)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # Python flushes its buffer again at exit
+            if error.errno == errno.EPIPE:
+                sys.exit(1)
+            is_closed = error.errno == errno.EBADF
+            reason = "standard output is not open for writing" if is_closed else error.strerror
+            typer.echo(f"The output cannot be written: {reason}", err=True)
             sys.exit(2)
+
+
+def _open_closed_streams() -> None:
+    """Put the null device in the place of standard streams that the caller has closed.
+
+    Otherwise the next file that is opened takes the place, and gets what is written to the stream. The device
+    is open for reading, so that writing to a closed output is an error.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= _STDERR:
+        pass
+    os.close(descriptor)
+    if sys.stdout is None:
+        sys.stdout = open(_STDOUT, "w", closefd=False)  # noqa: SIM115
 
 
 app = _Commands(help="See every trajectory of an agentic-RL rollout.", epilog=epilog(), no_args_is_help=True)

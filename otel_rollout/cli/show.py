@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ from otel_rollout import settings_reader
 from otel_rollout.base.suggest import closest
 from otel_rollout.cli import sources
 from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
     from otel_rollout.viewer.conversation import Conversation
@@ -41,6 +42,14 @@ FromOption = Annotated[
         "or the spool]",
     ),
 ]
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        help="A run's id or experiment, or `latest`; of a table or spool. "
+        "\\[default: the newest that has the name]",
+    ),
+]
 
 
 def show(
@@ -53,6 +62,7 @@ def show(
         ),
     ] = None,
     from_: FromOption = None,
+    run: RunOption = None,
     html: HtmlOption = None,
 ) -> None:
     """Show one trajectory turn by turn, or list trajectories."""
@@ -60,9 +70,11 @@ def show(
     from otel_rollout.viewer.errors import ViewerError
 
     refuse_options(context, trajectory)
-    with _viewer_errors_reported():
-        wanted = reference.parse(trajectory) if trajectory is not None else None
-        source = source_of(from_)
+    wanted = None
+    with errors_reported(), ExitStack() as until_end:
+        if trajectory is not None:  # a wrong name is reported before the source is read
+            wanted = reference.parse(trajectory)
+        source = until_end.enter_context(_opened(from_, run))
         found = source.find(wanted)
         if wanted is None or _is_list(wanted, found):
             if not found:
@@ -85,15 +97,16 @@ def compare(
         str, typer.Argument(help="The trajectory to compare with, usually of the same group.", metavar="B")
     ],
     from_: FromOption = None,
+    run: RunOption = None,
     html: HtmlOption = None,
 ) -> None:
     """Show two trajectories side by side, and where they begin to differ."""
     from otel_rollout.viewer import comparison, page, reference, terminal
 
     refuse_options(context, left, right)
-    with _viewer_errors_reported():
+    with errors_reported(), ExitStack() as until_end:
         wanted = [reference.parse(text) for text in (left, right)]
-        source = source_of(from_)
+        source = until_end.enter_context(_opened(from_, run))
         pair = [_conversation(source, each, source.find(each)) for each in wanted]
         compared = comparison.compare(*pair)
         if html:
@@ -116,6 +129,22 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
         context.fail(f"There is no option {unknown[0]}. {advice}")
     if context.args:
         context.fail(f"{' '.join(context.args)}: one name too many, or a name that needs quotes.")
+
+
+@contextmanager
+def _opened(from_: str | None, run: str | None) -> Iterator[Source]:
+    """Yield the source that the options name; a run is looked for in a table, or in a spool as a table."""
+    if run is None:
+        yield source_of(from_)
+        return
+    from otel_rollout.analysis.run_choice import run_of
+    from otel_rollout.table.query import Engine
+    from otel_rollout.viewer.table_source import TableSource
+
+    with sources.as_table(from_) as (store, location):
+        source = TableSource(store, run=run_of(Engine(store.open()), run).condition)
+        source.location = location
+        yield source
 
 
 def source_of(from_: str | None) -> Source:
@@ -170,16 +199,3 @@ def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Co
     shown = conversation.conversation_of(spans, wanted.span, source.decoder)
     is_passed_over = isinstance(source, TrainingSource) and source.is_passed_over(chosen.trace_id)
     return replace(shown, is_passed_over=is_passed_over)
-
-
-@contextmanager
-def _viewer_errors_reported() -> Iterator[None]:
-    """End the command with one line and status 2 if a trajectory cannot be shown."""
-    from otel_rollout.base.printable import printable
-    from otel_rollout.viewer.errors import ViewerError
-
-    try:
-        yield
-    except ViewerError as error:
-        typer.echo(printable(str(error)), err=True)
-        raise typer.Exit(2) from error

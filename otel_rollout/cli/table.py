@@ -284,17 +284,33 @@ def _show(
     page = _PAGE if limit is None else limit
     table = engine.run(sql, page + 1 if page else None)
     rows = dicts_of(table.slice(0, min(page or table.num_rows, table.num_rows)))
-    names = list(columns or table.column_names)
-    if columns and len({row["run_id"] for row in rows}) > 1:
-        names.insert(0, "run_id")
+    runs = _columns_of_runs(engine) if columns else []
+    names = [*runs, *(columns or table.column_names)]
     if columns and any(row["validate"] for row in rows) and "path" not in names:
         names.insert(0, "validate")
     for row in rows:
         if columns and "trace_id" in row:
             row["trace_id"] = row["trace_id"][:_DIGITS]
     more = [f"the first {len(rows)}; --limit 0 shows all"] if table.num_rows > len(rows) else []
+    if runs and "path" in names:
+        more.append("`otel-rollout show` and `group` take PATH --run RUN; else the newest run with the path")
     more += [] if rows else [f"no rows{_unknown(engine) if columns is _WITH_TRAINING else ''}"]
     print_table(rows, names, [*more, f"from {location}"])
+
+
+def _columns_of_runs(engine: Any) -> list[str]:
+    """Return the columns that tell the table's runs apart; none if it has one run."""
+    from otel_rollout.analysis.run_choice import Run
+    from otel_rollout.table import views
+    from otel_rollout.table.row_set import dicts_of
+
+    names = Run._fields
+    sql = f"SELECT DISTINCT {', '.join(names)} FROM {views.RECORDED} WHERE validate IS NOT NULL"  # noqa: S608
+    runs = dicts_of(engine.run(f"{sql} AND score_name IS NULL"))
+    values = {name: {run[name] for run in runs} for name in names}
+    if len(values["run_id"]) == len(runs) > 1:
+        return ["run_id"]
+    return [name for name in names if len(values[name]) > 1]
 
 
 def _unknown(engine: Any) -> str:

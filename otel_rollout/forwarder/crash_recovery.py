@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp.json_span import resource_of_json, spans_of_json
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.scan import end_time_of, ids_of
-from otel_rollout.spool import layout, segments
+from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.root_table import read_open
@@ -42,6 +43,7 @@ class CrashRecovery:
 
     def __init__(self, node_dir: Path) -> None:
         self._node_dir = node_dir
+        self._alive_ns: dict[str, int] = {}
         self._recovered: set[str] = set()
         self._reported: set[str] = set()
 
@@ -49,14 +51,16 @@ class CrashRecovery:
         """Recover every dead writer that is not recovered yet."""
         any_alive, dead_are_complete = False, True
         for writer in segments.writers(self._node_dir) - self._recovered:
+            now_ns = time.time_ns()
             try:
                 if segments.is_dead(self._node_dir, writer):
                     segments.repair(self._node_dir, writer)
-                    end_open_trajectories(self._node_dir, writer)
+                    end_open_trajectories(self._node_dir, writer, self._alive_ns.get(writer, 0))
                     segments.discard_buffers(self._node_dir, writer)
                     self._recovered.add(writer)
                 else:
                     any_alive = True
+                    self._alive_ns[writer] = now_ns
             except Exception as error:  # noqa: BLE001 - for example a full disk; the next call tries again
                 self._report(writer, error)
                 dead_are_complete = False
@@ -71,11 +75,17 @@ class CrashRecovery:
         self._reported.add(writer)
 
 
-def end_open_trajectories(node_dir: Path, writer: str) -> None:
-    """End the open trajectories of a dead writer.
+def end_open_trajectories(node_dir: Path, writer: str, alive_ns: int = 0) -> None:
+    """End the open trajectories of a dead writer at its last sign of life.
 
-    A trajectory gets the end time of its last recorded span. Call this after the writer's segments are
-    repaired. Idempotent.
+    That is a recorded span's end, a note in the journal, or the moment at which the writer held its locks.
+    A process that hangs may record and note nothing. Call this after the writer's segments are repaired.
+    Idempotent.
+
+    Args:
+        node_dir: the node directory.
+        writer: the writer.
+        alive_ns: when it was last seen alive, Unix time in ns; 0 if nobody has seen it.
     """
     name = SegmentName(writer, layout.CLOSING_SEQUENCE)
     if name in layout.segments(node_dir):
@@ -85,14 +95,22 @@ def end_open_trajectories(node_dir: Path, writer: str) -> None:
     if not open_roots:
         return
     last_ends = _last_ends(node_dir, writer, open_roots)
+    alive_ns = max(alive_ns, _noted_life(node_dir, writer))
     lines = [
-        _ended(line, last_ends.get(trace_id, 0), name.stem) for (trace_id, _), line in open_roots.items()
+        _ended(line, max(last_ends.get(trace_id, 0), alive_ns), name.stem)
+        for (trace_id, _), line in open_roots.items()
     ]
     if lines:
         fresh = node_dir / (name.stem + ".new")
         with open(fresh, "wb", opener=open_private) as file:
             file.writelines(lines)
         fresh.rename(node_dir / name.file)
+
+
+def _noted_life(node_dir: Path, writer: str) -> int:
+    """Return when a writer has last noted that it lives; 0 if it has not, or if the note is damaged."""
+    state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
+    return state.alive_ns if state is not None and state.alive_ns <= time.time_ns() else 0
 
 
 def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes], bytes]) -> dict[bytes, int]:

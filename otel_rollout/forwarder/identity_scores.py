@@ -59,10 +59,11 @@ _REASONS: Final = {
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A held score, and the identity that it names."""
+    """A held score, the identity that it names, and when it was given, Unix time in ns."""
 
     held: HeldScore
     identity: TrajectoryIdentity
+    given_ns: int
 
     @property
     def span(self) -> ReadableSpan:
@@ -228,7 +229,7 @@ class IdentityScores:
         self, one: _Wanted, candidates: Sequence[Candidate[str]]
     ) -> Candidate[str] | Unresolved | ExportFailure | None:
         """Return a score's trajectory, why it has none, or None while it waits."""
-        chosen = trajectory_of(one.identity, candidates, has_own=True)
+        chosen = trajectory_of(one.identity, candidates, has_own=True, given_ns=one.given_ns)
         if chosen is Unresolved.AMBIGUOUS:
             return chosen
         # A score that names no rollout may fit siblings that are delivered later.
@@ -243,7 +244,8 @@ class IdentityScores:
             if isinstance(has_own, ExportFailure):
                 return has_own
             self._own[key] = has_own
-        return trajectory_of(one.identity, candidates, has_own=self._own.get(key, True))
+        has_own = self._own.get(key, True)
+        return trajectory_of(one.identity, candidates, has_own=has_own, given_ns=one.given_ns)
 
     def _is_late(self, one: _Wanted) -> bool:
         held = one.held
@@ -314,7 +316,8 @@ class IdentityScores:
 
 
 def _wanted(held: HeldScore) -> _Wanted:
-    return _Wanted(held, _identity_of(TraceLine(held.line).spans[0]))
+    span = TraceLine(held.line).spans[0]
+    return _Wanted(held, _identity_of(span), span.start_time or 0)
 
 
 def _identity_of(span: ReadableSpan) -> TrajectoryIdentity:

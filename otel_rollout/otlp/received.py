@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
 from otel_rollout.otlp import engine_phases, writer
 from otel_rollout.otlp.engine_phases import Phase
 from otel_rollout.otlp.json_span import JsonSpan
@@ -22,8 +23,12 @@ from otel_rollout.otlp.reader import attributes_of
 TRACE_ID_BYTES: Final = 16
 SPAN_ID_BYTES: Final = 8
 _MAX_TIME_NS: Final = (1 << 63) - 1
-_OF_THIS_RUN: Final = frozenset({semconv.SEGMENT_ID, semconv.RUN_ID, semconv.PROJECT_NAME})
-"""Attributes of a resource that say where a line was recorded; a sender's are replaced."""
+_OF_CALLS: Final = frozenset({semconv.POLICY_VERSION_MIN, semconv.POLICY_VERSION_MAX, semconv.NUM_PREEMPTED})
+"""Attributes of ours that an engine or its client may give to a model call."""
+_NOT_KEPT: Final = (
+    f"attributes that begin with {semconv.EXTRA_PREFIX!r} came with spans, and are not recorded: the run "
+    "itself says what a trajectory is. Give the sender's attributes another name"
+)
 _PROCESS_NUMBERS: Final = ("process.pid", "vllm.process_id")
 """Attributes of a resource with the number of the sender's process."""
 _END: Final = b"]}]}]}\n"
@@ -93,7 +98,22 @@ class ReceivedScope(NamedTuple):
     decode: Callable[[Any], ReceivedSpan]
 
 
-def resource_of(sent: Sequence[Entry], schema_url: str, redact: RedactResource | None) -> ReceivedResource:
+def kept(sent: list[Entry]) -> list[Entry]:
+    """Return a sender's attributes without those that are ours to give.
+
+    They would make a trajectory of any trace, and scores of any span.
+    """
+    own = [
+        entry
+        for entry in sent
+        if not (key := entry["key"]).startswith(semconv.EXTRA_PREFIX) or key in _OF_CALLS
+    ]
+    if len(own) < len(sent):
+        warn_once(_NOT_KEPT)
+    return own
+
+
+def resource_of(sent: list[Entry], schema_url: str, redact: RedactResource | None) -> ReceivedResource:
     """Return a sender's resource.
 
     Args:
@@ -101,22 +121,22 @@ def resource_of(sent: Sequence[Entry], schema_url: str, redact: RedactResource |
         schema_url: the resource's schema; empty without one.
         redact: redacts the attributes.
     """
-    kept = [entry for entry in sent if entry["key"] not in _OF_THIS_RUN]
+    own = kept(sent)
     if redact is not None:
-        encoded = writer.attribute_list(redact(attributes_of({"attributes": kept})))
+        encoded = writer.attribute_list(redact(attributes_of({"attributes": own})))
     else:
-        encoded = orjson.dumps(kept)
+        encoded = orjson.dumps(own)
     schema = b'"schemaUrl":%b,' % orjson.dumps(schema_url) if schema_url else b""
-    head = b"%b]},%b%b" % (b"," + encoded[1:-1] if kept else b"", schema, writer.SCOPES)
+    head = b"%b]},%b%b" % (b"," + encoded[1:-1] if own else b"", schema, writer.SCOPES)
     scalars = JsonSpan({"attributes": sent}).scalars()
     process = next((str(scalars[name]) for name in _PROCESS_NUMBERS if scalars.get(name)), "")
     run_id = scalars.get(semconv.RUN_ID)
     return ReceivedResource(run_id if isinstance(run_id, str) else "", process, head)
 
 
-def scope_head(name: str, version: str, attributes: Sequence[Entry], schema_url: str) -> bytes:
+def scope_head(name: str, version: str, attributes: list[Entry], schema_url: str) -> bytes:
     """Return a scope, and the beginning of its span list, as in a line."""
-    return writer.scope_head(name, version, attributes_of({"attributes": attributes}), schema_url)
+    return writer.scope_head(name, version, attributes_of({"attributes": kept(attributes)}), schema_url)
 
 
 # --- spans --------------------------------------------------------------------------------------------------
@@ -166,7 +186,7 @@ def fields_of(
         "kind": kind,
         "startTimeUnixNano": str(start_ns),
         "endTimeUnixNano": str(end_ns),
-        "attributes": attributes,
+        "attributes": kept(attributes),
     }
 
 
@@ -179,8 +199,6 @@ def put_below(span: ReceivedSpan, parent_id: str) -> None:
         span: the span, which is changed.
         parent_id: the root's id in hex.
     """
-    if span.span_id == parent_id:
-        return
     fields = span.fields
     fields["parentSpanId"] = parent_id
     fields["flags"] = fields["flags"] & 0xFF | writer.HAS_IS_REMOTE | writer.IS_REMOTE
@@ -193,7 +211,7 @@ def event_of(time_ns: int, name: str, attributes: list[Entry], dropped: int) -> 
     return {
         "timeUnixNano": str(time_ns),
         "name": name,
-        "attributes": attributes,
+        "attributes": kept(attributes),
         **dropped_counts(dropped),
     }
 
@@ -214,7 +232,7 @@ def link_of(
         "spanId": span_id.hex(),
         "traceState": trace_state,
         "flags": flags,
-        "attributes": attributes,
+        "attributes": kept(attributes),
         **dropped_counts(dropped),
     }
 
@@ -245,13 +263,11 @@ def line_of(scope: ReceivedScope, span: ReceivedSpan, identity: Sequence[Entry])
     Args:
         scope: the span's scope.
         span: the decoded span.
-        identity: result of :func:`entries` for the identity of the span's trajectory; it replaces what the
-            sender says about it.
+        identity: result of :func:`entries` for the identity of the span's trajectory.
     """
     fields = span.fields
     if identity:
-        own = [entry for entry in fields["attributes"] if entry["key"] not in semconv.IDENTITY]
-        fields = {**fields, "attributes": [*identity, *own]}
+        fields = {**fields, "attributes": [*identity, *fields["attributes"]]}
     return scope.head + orjson.dumps(fields) + _END
 
 

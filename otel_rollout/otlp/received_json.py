@@ -177,7 +177,7 @@ def _value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any]:
 def _nested(type_: str, content: Mapping[str, Any], depth: int) -> dict[str, Any]:
     values = content.get("values")
     if type_ == "kvlistValue":
-        return {type_: {"values": _attributes(values, depth + 1)}}
+        return {type_: {"values": received.kept(_attributes(values, depth + 1))}}
     return {type_: {"values": [_value(entry, depth + 1) for entry in values or ()]}}
 
 

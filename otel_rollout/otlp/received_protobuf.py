@@ -107,5 +107,5 @@ def _nested(type_: str, value: Any, depth: int) -> dict[str, Any]:
     if type_ == "array_value":
         return {"arrayValue": {"values": [_value(entry, depth + 1) for entry in value.array_value.values]}}
     if type_ == "kvlist_value":
-        return {"kvlistValue": {"values": _attributes(value.kvlist_value.values, depth + 1)}}
+        return {"kvlistValue": {"values": received.kept(_attributes(value.kvlist_value.values, depth + 1))}}
     return {}  # of a newer version of OTLP

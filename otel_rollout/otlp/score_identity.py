@@ -7,6 +7,8 @@ score is an evaluation span of its own trace. It belongs to the only trajectory 
   identity, such as an earlier attempt of the experiment, does not count.
 - A run without trajectories scores those of other runs.
 - A score without ``rollout_n`` fits each trajectory of the dataset row in the step.
+- If several fit, a trajectory that began after the score was given does not count: a step that is repeated
+  takes no score from its earlier attempt.
 """
 
 from __future__ import annotations
@@ -80,10 +82,12 @@ class Candidate(Generic[Handle]):
     Attributes:
         identity: the trajectory's identity.
         handle: finds the trajectory again.
+        start_ns: when it began, Unix time in ns; 0 if that is not known.
     """
 
     identity: TrajectoryIdentity
     handle: Handle
+    start_ns: int = 0
 
 
 def is_by_identity(attributes: Mapping[str, Any]) -> bool:
@@ -97,7 +101,7 @@ def may_be_by_identity(line: bytes) -> bool:
 
 
 def trajectory_of(
-    score: TrajectoryIdentity, candidates: Iterable[Candidate[Handle]], *, has_own: bool
+    score: TrajectoryIdentity, candidates: Iterable[Candidate[Handle]], *, has_own: bool, given_ns: int
 ) -> Candidate[Handle] | Unresolved:
     """Return the only trajectory that fits a score, or why there is none.
 
@@ -105,10 +109,13 @@ def trajectory_of(
         score: the identity that the score names.
         candidates: stored trajectories.
         has_own: whether the run of the score has recorded trajectories.
+        given_ns: when the score was given, Unix time in ns.
     """
     found = [one for one in candidates if score.fits(one.identity)]
     if has_own:
         found = [one for one in found if one.identity.run == score.run]
+    if len(found) > 1:  # clocks of two machines may differ, so the only one that fits need not have begun
+        found = [one for one in found if one.start_ns <= given_ns] or found
     if len(found) == 1:
         return found[0]
     return Unresolved.AMBIGUOUS if found else Unresolved.UNKNOWN

@@ -19,9 +19,8 @@ from otel_rollout.launch.shutdown import drain_other_nodes
 from otel_rollout.propagation import (
     http_clients,
     process_pools,
+    ray_calls,
     ray_later_runs,
-    ray_outgoing_calls,
-    ray_private_api,
     ray_worker_setup,
     thread_pools,
 )
@@ -59,9 +58,14 @@ def instrument() -> None:
 def uninstrument() -> None:
     """Undo :func:`instrument` in this process.
 
-    Workers of a running job stay instrumented.
+    Workers of a running job stay instrumented. In such a worker, Ray's calls stay patched: other processes
+    go on to send it trajectories, which user functions must not see.
     """
     with process.instrument_lock:
+        job = ray_job.current()
+        if process.ray_patches is not None and not (job and job.in_worker and job.is_prepared):
+            process.ray_patches.undo()
+            process.ray_patches = None
         if process.patches is not None:
             process.patches.undo()
             process.patches = None
@@ -77,7 +81,7 @@ def _instrument_driver(ray: ModuleType) -> None:
     try:
         patches.replace(ray, "init", functools.partial(_preparing_workers, patches))
         patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
-        names = ray_private_api.look_up()
+        ray_calls.patch()
         if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
             _logger.warning(
                 "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
@@ -85,7 +89,6 @@ def _instrument_driver(ray: ModuleType) -> None:
                 "switches tracing on record traces of their own. Call instrument() before ray.init(), or set "
                 "RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook."
             )
-        ray_outgoing_calls.install(names, patches)
     except UnsupportedRay as missing:
         _logger.warning(
             "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "

@@ -114,7 +114,7 @@ class Intake:
         self._policy = policy
         self._store = store
         self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
-        self._span_ids = SpanIds(counts)
+        self._span_ids = SpanIds(counts, policy.run_id)
 
     async def take(self, scopes: Iterable[ReceivedScope]) -> Outcome:
         """Record the spans of a request.
@@ -200,7 +200,7 @@ class Intake:
         is_chosen = known is not None or (span.name == semconv.ENGINE_REQUEST and not span.parent_id)
         if not is_chosen and self._policy.only_trajectories:
             raise RefusedSpanError("belongs to no trajectory of this machine")
-        self._span_ids.make_unique(scope, span)
+        self._span_ids.make_unique(scope, span, "" if known is None else known.span_id)
         if not is_chosen and not self._is_recorded(trace_id, span.name):
             return None
         identity = NO_IDENTITY if known is None else known.identity

@@ -1,4 +1,7 @@
-"""Give a span another id if a different span of its trace has the id already.
+"""Give a span another id if the id is one of our own spans, or if a different span of its trace has it.
+
+Our own ids have the run's mark (:mod:`otel_rollout.base.own_ids`). So it does not matter whether our span has
+ended, nor where. A span with such an id gets one that is made from the id, the sender and the span's start.
 
 OpenTelemetry's SDK for Python draws ids from Python's global random numbers. A program that seeds them, as
 vLLM does in each of its workers, makes the ids of every other process with that seed again. In one trace, the
@@ -22,7 +25,9 @@ from typing import Final
 
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
-from otel_rollout.otlp.received import ReceivedScope, ReceivedSpan
+from otel_rollout.base.own_ids import mark_of
+from otel_rollout.otlp import received
+from otel_rollout.otlp.received import ReceivedResource, ReceivedScope, ReceivedSpan
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 _SLOTS: Final = 1 << 20
@@ -30,7 +35,7 @@ _SLOTS: Final = 1 << 20
 _MAX_OWNED: Final = 1 << 14
 """Ids that are remembered with the process that has them."""
 _MAX_CHANGED: Final = 1 << 12
-"""Pairs of trace and process whose ids are changed."""
+"""Pairs of trace and process whose ids are changed; and ids of ours that processes took for their spans."""
 _LOW: Final = 0xFFFF_FFFF
 REPEATED: Final = (
     "spans came with ids of other spans of their trace, and got new ones: a program draws ids from random "
@@ -38,6 +43,11 @@ REPEATED: Final = (
     "its tracer provider an id_generator that draws from random.SystemRandom()"
 )
 """Warning about the first such span."""
+OURS: Final = (
+    "spans came with ids of this run's own spans, and got new ones: a sender takes the span id of its "
+    "TRACEPARENT for its own span. Nothing is lost; that id is the parent's: draw a random one for each span"
+)
+"""Warning about the first span with an id of ours."""
 
 
 class SpanIds:
@@ -45,23 +55,56 @@ class SpanIds:
 
     Args:
         counts: gets the number of changed ids.
+        run_id: the run, whose own spans have marked ids.
     """
 
-    def __init__(self, counts: ReceiverCounts) -> None:
+    def __init__(self, counts: ReceiverCounts, run_id: str) -> None:
         self._counts = counts
+        self._mark = mark_of(run_id).decode()
+        self._left: BoundedDict[int, str] = BoundedDict(_MAX_CHANGED)
         self._slots = array("Q", bytes(8 * _SLOTS))
         self._owners: BoundedDict[int, str] = BoundedDict(_MAX_OWNED)
         self._changed: BoundedDict[int, None] = BoundedDict(_MAX_CHANGED)
 
-    def make_unique(self, scope: ReceivedScope, span: ReceivedSpan) -> None:
-        """Change the span's id, and its parent's, if its process makes ids that other spans have.
+    def make_unique(self, scope: ReceivedScope, span: ReceivedSpan, root_id: str = "") -> None:
+        """Change the span's id, and its parent's, if it is ours, or if its process makes ids of other spans.
 
         Args:
             scope: the span's scope; its resource stands for the process.
             span: the span, which is changed.
+            root_id: the id of its trajectory's root, which has no mark if the application draws our ids.
         """
-        resource, trace_id, start_ns = scope.resource, span.trace_id, span.start_ns
-        parent_id = span.parent_id if span.has_local_parent else ""
+        sent_id = span.span_id
+        self._leave_ours(scope.resource.head, span, root_id)
+        is_of_sender = span.has_local_parent and not self._is_ours(span.parent_id, root_id)
+        self._tell_apart(scope.resource, span, span.parent_id if is_of_sender else "")
+        self._counts.changed_ids += span.span_id != sent_id
+
+    def _is_ours(self, span_id: str, root_id: str) -> bool:
+        return span_id.startswith(self._mark) or span_id == root_id
+
+    def _leave_ours(self, sender: bytes, span: ReceivedSpan, root_id: str) -> None:
+        """Change the span's id if it is ours. Spans that its process puts below it from then on follow it."""
+        trace_id, span_id, parent_id = span.trace_id, span.span_id, span.parent_id
+        if span.has_local_parent:
+            parent_id = self._left.get(hash((trace_id, sender, parent_id)), parent_id)
+        if self._is_ours(span_id, root_id):
+            if not parent_id:  # of a trajectory of another node: no second root
+                received.put_below(span, parent_id := span_id)
+            span_id = _derived(span_id, sender + span.start_ns.to_bytes(8, "big"))
+            self._left[hash((trace_id, sender, span.span_id))] = span_id
+            warn_once(OURS)
+        span.change_ids(span_id, parent_id)
+
+    def _tell_apart(self, resource: ReceivedResource, span: ReceivedSpan, parent_id: str) -> None:
+        """Change the ids of a process that makes ids of others.
+
+        Args:
+            resource: the process.
+            span: the span, which is changed.
+            parent_id: the span's parent if that is of the process, too; else empty.
+        """
+        trace_id, start_ns = span.trace_id, span.start_ns
         sender = hash((trace_id, resource.head))
         if sender not in self._changed:
             if not self._has_ids_of_another(span, parent_id, resource.process):
@@ -71,7 +114,6 @@ class SpanIds:
         if self._is_taken(trace_id, span_id, start_ns):  # the process repeats its own ids
             span_id = _derived(span_id, start_ns.to_bytes(8, "big"))
         span.change_ids(span_id, _derived(parent_id, resource.head) if parent_id else span.parent_id)
-        self._counts.changed_ids += 1
         warn_once(REPEATED)
 
     def _has_ids_of_another(self, span: ReceivedSpan, parent_id: str, process: str) -> bool:

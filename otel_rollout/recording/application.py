@@ -107,7 +107,8 @@ class Application:
                     processor.IdentityProcessor() if delivers_itself else processor.SpoolSpanProcessor(SCOPE)
                 )
                 process.joined_providers.add(provider)
-            self._tracer = None if delivers_itself else sdk_tracer.tracer_of(provider, SCOPE, VERSION)
+            run_id = self._settings.run_id
+            self._tracer = None if delivers_itself else sdk_tracer.tracer_of(provider, SCOPE, VERSION, run_id)
             self._provider = provider
 
     def _is_exported_by_agent(self) -> bool:

@@ -25,8 +25,16 @@ FLUSH_CHUNK: Final = 256 << 10
 """Bytes per write(2), few enough that a caller who waits for room gets it soon."""
 CATCH_UP_CHUNK: Final = 1 << 20
 """Bytes per write(2) while the journal is more than half full: each write(2) costs a wait for the GIL."""
+MAX_POSTPONED: Final = 64 << 20
+"""Maximum bytes of lines that wait in memory. A garbage collection may run thousands of finalizers that
+record spans, while their thread is in the middle of a line."""
+LOCK_WAIT: Final = 0.005
+"""Seconds to wait for the lock: the interpreter's switch interval. Its holder may have waited for room,
+and now waits for the GIL."""
 RETRY_INTERVAL: Final = 0.5
 """Seconds between two attempts to write to a disk that is full or fails."""
+LIFE_INTERVAL: Final = 1.0
+"""Maximum seconds between two notes that the process lives. A killed trajectory lasted until the last one."""
 _WAKE, _HURRY = False, True
 _logger = logging.getLogger("otel_rollout")
 
@@ -46,17 +54,17 @@ class Flusher:
         lock: held during an append to the journal or a change of files.
         counters_lock: held during a change of the journal's counts.
         recreate: creates ``node_dir`` again after somebody has removed it.
-        write: records a postponed line.
+        append: appends a whole line; the lock is held.
         observe: gets all bytes of lines that reached a segment, in parts of any length. Must not raise.
 
     Attributes:
         is_idle: whether the thread sleeps until it is woken.
         is_hurried: whether the thread flushes without waiting for more lines.
         is_closing: whether the writer records no more lines.
-        is_stalled: whether a caller has waited in vain. Then no caller waits until the thread has caught up.
+        is_stalled: whether a caller has waited for room in vain. Then none waits until the thread catches up.
+        is_lock_stuck: whether a caller has waited for the lock in vain. Then none waits until it is free.
         obstacle: the reason why lines cannot be written at present, one of DROP_REASONS; None: no obstacle.
-        postponed: lines that a thread recorded while it was in the middle of another line, with the other
-            arguments of ``write``.
+        postponed: lines of threads that could not wait for the lock, without their resource head.
     """
 
     def __init__(
@@ -70,12 +78,13 @@ class Flusher:
         lock: threading.Lock,
         counters_lock: threading.RLock,
         recreate: Callable[[], object],
-        write: Callable[[Line, Identity, int, bool], object],
+        append: Callable[[bytes, Identity, int], object],
         observe: Callable[[bytes], object] | None = None,
     ) -> None:
-        self.is_idle = self.is_hurried = self.is_closing = self.is_stalled = False
+        self.is_idle = self.is_hurried = self.is_closing = self.is_stalled = self.is_lock_stuck = False
         self.obstacle: str | None = None
-        self.postponed: collections.deque[tuple[Line, Identity, int, bool]] = collections.deque()
+        self.postponed: collections.deque[tuple[bytes, Identity, int]] = collections.deque()
+        self._postponed_bytes = 0
         self._node_dir = node_dir
         self._journal = journal
         self._table = table
@@ -84,7 +93,7 @@ class Flusher:
         self._lock = lock
         self._counters_lock = counters_lock
         self._recreate = recreate
-        self._write = write
+        self._append = append
         self._observe = observe
         # Not an event: its lock is not reentrant, and a finalizer may record a span while its thread is
         # inside a method of the event. `SimpleQueue.put` is reentrant.
@@ -107,10 +116,30 @@ class Flusher:
             self.is_hurried = True
             self._signals.put(_HURRY)
 
+    def postpone(self, body: bytes, identity: Identity, spans: int) -> bool:
+        """Keep a line until this thread has the lock; return False if too many wait."""
+        if self._postponed_bytes > MAX_POSTPONED:
+            return False
+        size = len(body)  # no call inside the change: another thread could come between
+        self._postponed_bytes += size
+        self.postponed.append((body, identity, spans))
+        self.wake()
+        return True
+
     def close(self, timeout: float) -> None:
         """End the thread; wait for its end for ``timeout`` seconds."""
         self._signals.put(_HURRY)
         self._thread.join(timeout)
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether the caller runs in this thread, as a finalizer may: it must not wait for this thread."""
+        return threading.get_ident() == self._thread.ident
+
+    @property
+    def progress(self) -> int:
+        """A number that changes while lines move, also those that finalizers record in this thread."""
+        return self._journal.written + self._journal.flushed + self._postponed_bytes
 
     @property
     def is_behind(self) -> bool:
@@ -123,25 +152,26 @@ class Flusher:
         try:
             while not self.is_closing:
                 self._wait_for_lines()
+                self._journal.note_life()
                 if not self.is_behind:
                     self._usage.check()
-                if (self._is_removed() and not self._begin_anew()) or not self._flush():
+                is_written = not (self._is_removed() and not self._begin_anew()) and self._flush()
+                self._append_postponed()
+                if not is_written:
                     time.sleep(RETRY_INTERVAL)
-                    continue
-                if self._segment.is_full:
+                elif self._segment.is_full:
                     self._rotate()
-                while self.postponed:
-                    self._write(*self.postponed.popleft())
         finally:
             self.is_closing = True  # before the close: another file may get the descriptor's number
             self._segment.close()
+            self._journal.note_life()
             self._journal.release()
 
     def _wait_for_lines(self) -> None:
         """Sleep while there are no lines, then FLUSH_INTERVAL longer unless hurried."""
         self.is_idle = True  # from here on, callers wake this thread; the next line sees earlier lines
         if self._journal.written == self._journal.flushed and not self.postponed and not self.is_closing:
-            self._signals.get()
+            self._sleep_until_woken()
         self.is_idle = False
         if not self.is_hurried and not self.is_closing:
             deadline = time.monotonic() + FLUSH_INTERVAL
@@ -153,6 +183,14 @@ class Flusher:
         while not self._signals.empty():  # the next flush serves all of them
             self._signals.get()
         self.is_hurried = False
+
+    def _sleep_until_woken(self) -> None:
+        while True:
+            try:
+                self._signals.get(timeout=LIFE_INTERVAL)
+                return
+            except queue.Empty:
+                self._journal.note_life()
 
     def _flush(self) -> bool:
         """Move everything in the journal to the segment; False when the disk refused."""
@@ -177,6 +215,24 @@ class Flusher:
             self._grow_table()
         self.is_stalled = False
         return True
+
+    def _append_postponed(self) -> None:
+        """Append the lines that other code has left to this thread."""
+        if not self.postponed or not self._lock.acquire(timeout=LOCK_WAIT):
+            return
+        try:
+            self.is_lock_stuck = False
+            while self.postponed:
+                body, identity, spans = self.postponed[0]
+                line = self._segment.head + body
+                if self._journal.room < len(line):
+                    self._flush()
+                self._append(line, identity, spans)
+                self.postponed.popleft()
+                size = len(body)
+                self._postponed_bytes -= size
+        finally:
+            self._lock.release()
 
     def _grow_table(self) -> None:
         """Make room in the table before a trajectory has to wait for it."""

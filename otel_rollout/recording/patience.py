@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from otel_rollout.spool.journal import Journal
+from otel_rollout.recording.flusher import Flusher
 
 MAX_WAIT: Final = 0.2
 """Seconds without progress after which a caller that waits for room in the journal drops and counts its span.
@@ -23,8 +23,8 @@ CHECK_INTERVAL: Final = 0.0005
 class Patience:
     """Bounds a wait: MAX_WAIT and MIN_CHECKS without progress, or MAX_CHECKS in all."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
         self._progress = -1
         self._checks = 0
         self._all_checks = 0
@@ -32,7 +32,7 @@ class Patience:
 
     def sleep(self) -> bool:
         """Sleep for CHECK_INTERVAL; return False if the caller has waited long enough."""
-        progress = self._journal.written + self._journal.flushed
+        progress = self._flusher.progress
         if progress != self._progress:
             self._progress, self._checks, self._deadline = progress, 0, time.monotonic() + MAX_WAIT
         time.sleep(CHECK_INTERVAL)

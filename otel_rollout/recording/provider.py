@@ -27,6 +27,7 @@ from opentelemetry.trace import (
 
 from otel_rollout.base import semconv
 from otel_rollout.base.current_spans import span_context
+from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.sampling import Decision
@@ -41,11 +42,13 @@ class RecordingTracerProvider(TracerProvider):
     Args:
         writer: records the spans that have ended.
         decision: decides whether a trace that starts here is recorded; None: every trace is.
+        run_id: the run, which marks the ids of its spans.
     """
 
-    def __init__(self, writer: SegmentWriter, decision: Decision | None = None) -> None:
+    def __init__(self, writer: SegmentWriter, decision: Decision | None = None, run_id: str = "") -> None:
         self.writer = writer
         self.decision = decision
+        self.id_mark = mark_of(run_id)
         # A generator of our own: training seeds the global one. Its ids would repeat in every worker, and
         # each draw would change the random numbers of training.
         self.random_bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
@@ -90,6 +93,7 @@ class RecordingTracer(Tracer):
         self.writer = writer
         self.scope = scope
         self.random_bits = provider.random_bits
+        self.id_mark = provider.id_mark
         self._decision = provider.decision
 
     def start(

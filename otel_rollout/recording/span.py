@@ -106,7 +106,8 @@ class RecordingSpan(Span):
         self.tracer = tracer
         self._name = name
         self.trace_id = trace_id
-        self.span_id = hexlify((random_bits(64) or 1).to_bytes(8, "big"))
+        # 40 random bits behind the run's mark: `base/own_ids.py`.
+        self.span_id = tracer.id_mark + hexlify(random_bits(40).to_bytes(5))
         self.head = head
         self.identity = identity
         self.encoded = encoded
@@ -292,8 +293,8 @@ class RecordingSpan(Span):
             end_ns = time_ns()
             if end_ns < self.start_ns:  # the machine's clock was set back
                 end_ns = self.start_ns
+        details = self._details
         try:
-            details = self._details
             pieces = self._line(end_ns, b"" if details is None else details.encoded())
             body = pieces if self.long else b"".join(pieces)
         except Exception as error:  # noqa: BLE001 - we are inside user code
@@ -303,7 +304,7 @@ class RecordingSpan(Span):
             self.tracer.writer.write(body, self.identity)
         # Release the attributes: a task that was started inside keeps this span in its context.
         self.encoded = {}
-        if self._details is not None:
+        if details is not None:
             self._details = None
             vars(self).pop(_DETAILS_KEY, None)
 

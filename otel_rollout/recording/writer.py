@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final
 
 from otel_rollout.base.interrupts import pass_on
@@ -35,8 +35,6 @@ JOURNAL_BYTES: Final = 4 << 20
 _ROOT_TEXT_CHARS: Final = (None, 4096, 256, 32)
 """Characters to which the texts of a running trajectory's line are cut; the first length with which the line
 fits is used. None: the full line."""
-_MAX_POSTPONED: Final = 1024
-"""Maximum lines that wait for the flusher in memory, because they interrupted a line of their thread."""
 
 
 class SegmentWriter:
@@ -107,7 +105,7 @@ class SegmentWriter:
             lock=self._lock,
             counters_lock=self.counters.lock,
             recreate=found,
-            write=self.write,
+            append=self._append,
             observe=observe,
         )
         self._flusher.start()
@@ -145,11 +143,11 @@ class SegmentWriter:
         # thread, interrupted by a signal handler. Use `with`: a handler may raise between `acquire` and a
         # `try`.
         if lock.locked():
-            if _is_inside_write():
+            interrupted = self._interrupted()
+            if interrupted == _WAIT_FOR_ROOM:  # this thread has the lock, and is in the middle of no line
+                return self._append_when_possible(body, identity, spans)
+            if interrupted or flusher.is_this_thread or not self._is_free_soon():
                 return self._postpone(body, identity, spans)
-            if flusher.is_stalled or not self._is_free_soon():
-                flusher.is_stalled = True
-                return self.counters.drop("journal_full", identity, spans)
         with lock:
             if flusher.is_closing:  # ended after shutdown(): the span counts as unfinished
                 return False
@@ -158,7 +156,7 @@ class SegmentWriter:
                 appended = journal.append(head, body)
             else:
                 appended = journal.append_long((head, *body), spans)
-            if not appended and not self._append_when_possible(head + _whole(body), identity, spans):
+            if not appended and not self._append_when_possible(body, identity, spans):
                 return False
             if flusher.is_idle:
                 flusher.is_idle = False
@@ -186,33 +184,55 @@ class SegmentWriter:
         return self.write((before, data, after), identity, scores, is_redacted=True)
 
     def _postpone(self, body: Line, identity: Identity, spans: int) -> bool:
-        """Leave a line to the flusher: this thread is in the middle of another line."""
-        if len(self._flusher.postponed) >= _MAX_POSTPONED:
-            return self.counters.drop("journal_full", identity, spans)
-        self._flusher.postponed.append((body, identity, spans, True))
-        self._flusher.wake()
-        return True
+        """Leave a line to the flusher: this thread cannot have the lock, or must not wait."""
+        flusher = self._flusher
+        if flusher.is_closing:
+            return False
+        return flusher.postpone(_whole(body), identity, spans) or self.counters.drop(
+            flusher.obstacle or "journal_full", identity, spans
+        )
+
+    def _interrupted(self) -> list[CodeType]:
+        """Return the methods of this writer that the caller of :meth:`write` interrupted, innermost first.
+
+        A signal handler or a finalizer that records a span interrupts its thread anywhere.
+        """
+        found: list[CodeType] = []
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if (code is _WRITE or code is _WAIT) and frame.f_locals["self"] is self:
+                found.append(code)
+            frame = frame.f_back
+        return found
 
     def _is_free_soon(self) -> bool:
         """Wait until the lock is free; return False if that takes too long."""
-        patience = Patience(self._journal)
+        flusher, patience = self._flusher, Patience(self._flusher)
         while self._lock.locked():
-            if not patience.sleep():
+            flusher.is_lock_stuck = flusher.is_lock_stuck or not patience.sleep()
+            if flusher.is_lock_stuck:
                 return False
         return True
 
-    def _append_when_possible(self, line: bytes, identity: Identity, spans: int) -> bool:
+    def _append_when_possible(self, body: Line, identity: Identity, spans: int) -> bool:
         """Append a line that did not fit into the journal; False if the line was dropped."""
-        journal = self._journal
-        self._wait_for_room(min(len(line), journal.size))
-        if len(line) > journal.size:
+        if self._flusher.is_this_thread:  # would wait for itself
+            return self._postpone(body, identity, spans)
+        line = self._segment.head + _whole(body)
+        self._wait_for_room(min(len(line), self._journal.size))
+        return self._append(line, identity, spans)
+
+    def _append(self, line: bytes, identity: Identity, spans: int) -> bool:
+        """Append a line without a wait; False if the line was dropped."""
+        if len(line) > self._journal.size:
             return self._write_past_journal(line, identity, spans)
         reason = self._flusher.obstacle or "journal_full"
-        return journal.append_long((line,), spans) or self.counters.drop(reason, identity, spans)
+        return self._journal.append_long((line,), spans) or self.counters.drop(reason, identity, spans)
 
     def _wait_for_room(self, size: int) -> None:
         """Wait a bounded time for the flusher to free bytes; never for a stalled flusher."""
-        flusher, patience = self._flusher, Patience(self._journal)
+        flusher, patience = self._flusher, Patience(self._flusher)
         while not flusher.is_stalled and self._journal.room < size:
             flusher.hurry()
             flusher.is_stalled = not patience.sleep() and self._journal.room < size
@@ -286,9 +306,9 @@ class SegmentWriter:
 
     def _enter_when_possible(self, line: bytes) -> int | None:
         """Store a line after the flusher has made room in the table."""
-        table, patience = self._table, Patience(self._journal)
-        while table.is_short and not self._flusher.is_stalled and not self._flusher.is_closing:
-            self._flusher.hurry()
+        table, flusher, patience = self._table, self._flusher, Patience(self._flusher)
+        while table.is_short and not (flusher.is_stalled or flusher.is_closing or flusher.is_this_thread):
+            flusher.hurry()
             if not patience.sleep():
                 return None
             slot = table.enter(line)
@@ -350,23 +370,11 @@ class SegmentWriter:
             self._journal.release()
 
 
-_LOCK_HOLDERS: Final = frozenset(
-    method.__code__ for method in (SegmentWriter.write, Flusher._rotate, Flusher._begin_anew)
-)
-"""Code that holds the writer's lock."""
-
-
-def _is_inside_write() -> bool:
-    """Return whether ``write`` interrupted code of this thread that holds the lock.
-
-    That happens if a signal handler or a finalizer records a span.
-    """
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code in _LOCK_HOLDERS:
-            return True
-        frame = frame.f_back
-    return False
+_WAIT: Final = SegmentWriter._wait_for_room.__code__
+_WRITE: Final = SegmentWriter.write.__code__
+_WAIT_FOR_ROOM: Final = [_WAIT, _WRITE]
+"""What code has interrupted that may wait for room, too. Code that has interrupted such code may not: if
+signals come faster than room, their handlers would pile up on the stack."""
 
 
 def _whole(body: Line) -> bytes:

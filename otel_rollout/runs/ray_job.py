@@ -47,9 +47,7 @@ def current() -> RayJob | None:
         digest = hashlib.sha256(f"{cluster.hex()} {job.hex()}".encode()).hexdigest()
         in_worker = worker.mode == ray.WORKER_MODE
         owns_cluster = not in_worker and bool(worker.node.head)
-        # Ray crashes when asked for the runtime_env of a worker that it is setting up.
-        prepared = RECEIVER_MARK in os.environ if in_worker else is_prepared()
-        return RayJob(f"run-{digest[:12]}", in_worker, prepared, owns_cluster)
+        return RayJob(f"run-{digest[:12]}", in_worker, is_prepared(), owns_cluster)
     except Exception as error:  # noqa: BLE001 - Ray may be half imported, or of another version
         pass_on(error)
         return None
@@ -85,8 +83,11 @@ def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
 def is_prepared() -> bool:
     """Return whether this job's workers receive trajectories.
 
-    Ray knows this in the driver and in workers, however the job was prepared.
+    Ray knows this in the driver, however the job was prepared. A worker has the mark among its variables: Ray
+    ends a worker that asks for its runtime_env before its first task, as in a setup hook.
     """
     import ray
 
+    if ray._private.worker.global_worker.mode == ray.WORKER_MODE:
+        return RECEIVER_MARK in os.environ
     return f'"{RECEIVER_MARK}"' in ray.get_runtime_context().get_runtime_env_string()

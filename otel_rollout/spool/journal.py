@@ -15,6 +15,8 @@ File layout, little-endian::
     56    8   base: value of `written` at which the current segment file began (signed)
     64    8   sequence of the current segment file; 0 until the writer has its first
     72    8×n numbers of skipped trajectories and scores, in the order of SKIP_REASONS
+    504   8   when the process last noted that it lives, Unix time in ns (signed); 0 in journals of older
+              versions
     512   32×112 numbers of recorded spans of other libraries, a row for each instrumentation scope
           (scope_rows.py); zeros in journals of older versions
     4096  128×96 numbers of dropped spans, a row for each step with dropped spans:
@@ -39,6 +41,7 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +59,8 @@ OTHER_STEPS = "other steps"
 """Name of the last row, which counts the drops of all steps without a row of their own."""
 STEP_ROWS = 96
 """Number of rows for dropped spans, one row per step."""
-_ACTIVE, _SLOTS, _STARTED, _BASE, _SEQUENCE, _SKIPS, _SCOPES, _ROWS = 8, (16, 32), 48, 56, 64, 72, 512, 4096
+_ACTIVE, _SLOTS, _STARTED, _BASE, _SEQUENCE, _SKIPS = 8, (16, 32), 48, 56, 64, 72
+_ALIVE, _SCOPES, _ROWS = 504, 512, 4096
 _NAME, _ROW_DROPS, _ROW_BYTES = 2, 64, 128
 _NAME_BYTES = _ROW_DROPS - _NAME
 _published = struct.Struct("<2Q")
@@ -247,6 +251,10 @@ class Journal:
         """
         self._put(_BASE, base)
 
+    def note_life(self) -> None:
+        """Publish that the process lives now."""
+        self._put(_ALIVE, time.time_ns())
+
     # `skip`, `drop` and `count_scope` need no owner's lock. But only one thread at a time may call any of
     # them.
 
@@ -329,6 +337,8 @@ class JournalState:
     skips: dict[str, int]
     other_scopes: Mapping[str, int]
     """Instrumentation scope of another library → its recorded spans."""
+    alive_ns: int
+    """When the process last showed that it lives, Unix time in ns; 0 if it is not known."""
 
     @property
     def drops(self) -> dict[str, int]:
@@ -359,7 +369,8 @@ def read_state(path: Path) -> JournalState | None:
     started, base, sequence, *skips = rest[4:]
     skipped = dict(zip(SKIP_REASONS, skips, strict=True))
     drops, scopes = _drops_in(header), scopes_in(header, _SCOPES)
-    return JournalState(written, recorded, started, base, sequence, drops, skipped, scopes)
+    (alive_ns,) = _number.unpack_from(header, _ALIVE)
+    return JournalState(written, recorded, started, base, sequence, drops, skipped, scopes, alive_ns)
 
 
 def _drops_in(header: bytes) -> dict[tuple[str, bool], dict[str, int]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import orjson
@@ -29,15 +30,15 @@ class NewSpans:
     """The spans of lines that a table does not have; counts both.
 
     Args:
-        engine: asks the table; None for a table that does not exist yet.
+        engine: returns what asks the table; called once, when the first span is looked up.
 
     Attributes:
         new: number of spans that the table does not have.
         known: number of spans that it has.
     """
 
-    def __init__(self, engine: Engine | None) -> None:
-        self._engine = engine
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._engine = functools.cache(engine)
         self.new = 0
         self.known = 0
 
@@ -57,11 +58,11 @@ class NewSpans:
 
     def _known(self, traces: set[str]) -> set[Ids]:
         """Return the spans of traces that the table has."""
-        if self._engine is None or not traces:
+        if not traces:
             return set()
         condition = equals("trace_id", sorted(traces))
         sql = f"SELECT trace_id, span_id FROM {views.RECORDED} WHERE {condition}"  # noqa: S608
-        return {(row["trace_id"], row["span_id"]) for row in dicts_of(self._engine.run(sql))}
+        return {(row["trace_id"], row["span_id"]) for row in dicts_of(self._engine().run(sql))}
 
 
 def _ids_in(line: bytes) -> list[Ids]:

@@ -1,4 +1,4 @@
-"""Let one process at a time replace files of a table.
+"""Let one process at a time replace files of a table, and one import spans that it does not have.
 
 The lease is an application transaction in the table's own log. Its version is the time until which the lease
 is valid. So it works in every store that has Delta tables, and needs no lock beside the table.
@@ -15,10 +15,12 @@ from __future__ import annotations
 import os
 import random
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.store import Store
@@ -27,23 +29,44 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-APPLICATION: Final = "otel-rollout-lease"
-"""Id of the application transaction that is the lease."""
-HOLDER: Final = "rollout.lease.holder"
-"""Key of the holder's name in the information that each of its commits has."""
+
+class Purpose(NamedTuple):
+    """What a lease is for. Leases of two purposes do not exclude each other.
+
+    Attributes:
+        application: id of the application transaction that is the lease.
+        holder: key of the holder's name in the information that each of its commits has.
+        doing: what the holder does to the table, for a sentence.
+        advice: what happens to whoever asks for a lease that another process has.
+    """
+
+    application: str
+    holder: str
+    doing: str
+    advice: str
+
+
+REPLACE: Final = Purpose(
+    "otel-rollout-lease", "rollout.lease.holder", "compacted or pruned", "try again later"
+)
+IMPORT: Final = Purpose(
+    "otel-rollout-import", "rollout.import.holder", "imported into", "this import waits for it"
+)
 SECONDS: float = 300.0
 """Seconds that a lease is valid after each commit of its holder."""
 _PATIENCE: Final = 120.0
 """Maximum seconds for one commit beside the commits of forwarders."""
 _MAX_PAUSE: Final = 0.05
 """Maximum seconds between two attempts; the pause is random."""
+_WAIT_INTERVAL: Final = 0.5
+"""Seconds between two looks whether the lease is free."""
 _SEARCHED: Final = 200
 """Commits in which the holder's name is looked for."""
 _MICROSECONDS: Final = 1_000_000
 
 
 class LeaseHeldError(TableError):
-    """Another process replaces files of the table."""
+    """Another process has the lease."""
 
 
 class LeaseLostError(TableError):
@@ -51,20 +74,22 @@ class LeaseLostError(TableError):
 
 
 class Lease:
-    """The right to replace files of a table. :meth:`acquire` returns one.
+    """The right to do something to a table alone. :meth:`acquire` returns one.
 
     Args:
         store: the table.
         until: the lease's version in the table's log; None if there never was one.
+        purpose: what the lease is for.
     """
 
-    def __init__(self, store: Store, until: int | None) -> None:
+    def __init__(self, store: Store, until: int | None, purpose: Purpose = REPLACE) -> None:
         self._store = store
         self._until = until
+        self._purpose = purpose
         self._holder = f"process {os.getpid()} on {socket.gethostname()}"
 
     @classmethod
-    def acquire(cls, store: Store) -> Lease:
+    def acquire(cls, store: Store, purpose: Purpose = REPLACE) -> Lease:
         """Take the lease if nobody has it, or if its holder's time is over.
 
         Raises:
@@ -74,15 +99,60 @@ class Lease:
         while True:
             table = store.open()
             with store.describing():
-                until = table.transaction_version(APPLICATION)
+                until = table.transaction_version(purpose.application)
             if until is not None and until > _now():
-                raise LeaseHeldError(_held(store, table, until))
-            lease = cls(store, until)
+                raise LeaseHeldError(_held(store, table, until, purpose))
+            lease = cls(store, until, purpose)
             try:
                 lease.commit()
             except LeaseLostError:  # another process was faster
                 continue
             return lease
+
+    @classmethod
+    @contextmanager
+    def kept(cls, store: Store, purpose: Purpose, on_wait: Callable[[str], object]) -> Iterator[None]:
+        """Wait for the lease, renew it in a thread, and release it in the end.
+
+        Args:
+            store: the table.
+            purpose: what the lease is for.
+            on_wait: gets one sentence if another process has the lease.
+
+        Raises:
+            TableError: the table cannot be read or written.
+        """
+        lease = cls._waited_for(store, purpose, on_wait)
+        is_over = threading.Event()
+        renewal = threading.Thread(target=lease._renew_until, args=(is_over,), daemon=True)
+        renewal.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            renewal.join()
+            lease.release()
+
+    @classmethod
+    def _waited_for(cls, store: Store, purpose: Purpose, on_wait: Callable[[str], object]) -> Lease:
+        is_waiting = False
+        while True:
+            try:
+                return cls.acquire(store, purpose)
+            except LeaseHeldError as error:
+                if not is_waiting:
+                    on_wait(str(error))
+                is_waiting = True
+            time.sleep(_WAIT_INTERVAL)
+
+    def _renew_until(self, is_over: threading.Event) -> None:
+        while not is_over.wait(SECONDS / 4):
+            try:
+                self.renew()
+            except LeaseLostError:  # the process was stopped for minutes; views count a span once
+                return
+            except TableError:  # the store may answer again before the lease ends
+                continue
 
     def renew(self) -> None:
         """Renew the lease if half of its time is over.
@@ -131,8 +201,8 @@ class Lease:
 
     def _is_in(self, table: DeltaTable, until: int, removed: Sequence[RemoveAction]) -> bool:
         """Return whether the version that was read has the commit; check that it may follow otherwise."""
-        found = table.transaction_version(APPLICATION)
-        if found == until and _holder(table) == self._holder:
+        found = table.transaction_version(self._purpose.application)
+        if found == until and _holder(table, self._purpose) == self._holder:
             return True  # the answer to the commit was lost
         if found != self._until:
             raise LeaseLostError(
@@ -156,28 +226,28 @@ class Lease:
             mode="append",
             schema=table.schema(),
             commit_properties=CommitProperties(
-                custom_metadata={HOLDER: self._holder},
-                app_transactions=[Transaction(app_id=APPLICATION, version=until)],
+                custom_metadata={self._purpose.holder: self._holder},
+                app_transactions=[Transaction(app_id=self._purpose.application, version=until)],
                 max_commit_retries=0,
             ),
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
 
 
-def _held(store: Store, table: DeltaTable, until: int) -> str:
+def _held(store: Store, table: DeltaTable, until: int, purpose: Purpose) -> str:
     """Return the sentence that names the holder."""
     with store.describing():
-        holder = _holder(table) or "another process"
+        holder = _holder(table, purpose) or "another process"
     end = datetime.fromtimestamp(until / _MICROSECONDS, UTC)
     return (
-        f"The table at {store.location.uri} is being compacted or pruned by {holder}, which has until "
-        f"{end:%H:%M:%S} UTC for its next step: try again later."
+        f"The table at {store.location.uri} is being {purpose.doing} by {holder}, which has until "
+        f"{end:%H:%M:%S} UTC for its next step: {purpose.advice}."
     )
 
 
-def _holder(table: DeltaTable) -> str | None:
+def _holder(table: DeltaTable, purpose: Purpose) -> str | None:
     """Return the name of the process whose commit has the lease; None if that commit is too old."""
-    return next((name for entry in table.history(_SEARCHED) if (name := entry.get(HOLDER))), None)
+    return next((name for entry in table.history(_SEARCHED) if (name := entry.get(purpose.holder))), None)
 
 
 def _now() -> int:

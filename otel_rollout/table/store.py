@@ -64,6 +64,27 @@ class Store:
                 time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
         return self._opened()
 
+    def opened_or_begun(self) -> DeltaTable:
+        """Open the table; begin it if it is missing.
+
+        Raises:
+            TableError: the table cannot be read, or cannot be begun.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self.open()
+            except NoTableError:
+                if self._was_seen:
+                    _logger.warning("the table at %s was removed; it is begun anew", self.location.uri)
+                    self._was_seen = False
+            try:
+                self._begin()
+            except TableError:  # another writer may have begun it
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+        return self.open()
+
     def _opened(self) -> DeltaTable:
         with self.describing():
             from deltalake import DeltaTable
@@ -98,7 +119,7 @@ class Store:
         Raises:
             TableError: the rows were not added, or it is unknown whether they were; :meth:`committed` tells.
         """
-        table = self._opened_or_begun()
+        table = self.opened_or_begun()
         from arro3.core import Table
         from deltalake import CommitProperties, PostCommitHookProperties, Transaction, write_deltalake
 
@@ -141,22 +162,6 @@ class Store:
                 return self.open().version() >= version
         except TableError:
             return False
-
-    def _opened_or_begun(self) -> DeltaTable:
-        for attempt in range(_ATTEMPTS):
-            try:
-                return self.open()
-            except NoTableError:
-                if self._was_seen:
-                    _logger.warning("the table at %s was removed; it is begun anew", self.location.uri)
-                    self._was_seen = False
-            try:
-                self._begin()
-            except TableError:  # another writer may have begun it
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
-        return self.open()
 
     def _begin(self) -> None:
         """Begin an empty table; a new directory is readable for this user only."""

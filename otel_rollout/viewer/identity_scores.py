@@ -38,14 +38,16 @@ def by_trajectory(
             identity = identity_of(root)
             runs.add(identity.run)
             key = identity._replace(rollout_n="", run="")
-            trajectories.setdefault(key, []).append(Candidate(identity, root.context))
+            trajectories.setdefault(key, []).append(Candidate(identity, root.context, root.start_time or 0))
     found: dict[str, list[ReadableSpan]] = {}
     for score in scores:
         if not is_by_identity(score.attributes or {}):
             continue
         identity = identity_of(score)
         candidates = trajectories.get(identity._replace(rollout_n="", run=""), ())
-        chosen = trajectory_of(identity, candidates, has_own=identity.run in runs)
+        chosen = trajectory_of(
+            identity, candidates, has_own=identity.run in runs, given_ns=score.start_time or 0
+        )
         if not isinstance(chosen, Unresolved):
             found.setdefault(f"{chosen.handle.trace_id:032x}", []).append(_below(score, chosen.handle))
     return found

@@ -175,8 +175,8 @@ class Gathering:
         """Id of the trajectory's first span; None until that span is added."""
         if self._root_id is not None:
             return self._root_id if self._root_id in self._roots else None
-        tops = [id_ for id_ in self._roots if self._seen[id_].parent_id not in self._seen]
-        return min(tops, key=lambda id_: self._seen[id_].start_ns, default=None)
+        tops = {id_: seen for id_ in self._roots if (seen := self._seen[id_]).parent_id not in self._seen}
+        return min(tops, key=lambda id_: (tops[id_].parent_id is not None, tops[id_].start_ns), default=None)
 
     def summary(self) -> Summary:
         """Return the summary of the spans added so far."""

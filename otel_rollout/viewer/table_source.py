@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 MAX_LISTED: Final = 100
 """Maximum trajectories of a list."""
 _TRACE_DIGITS: Final = 32
-_NAMED: Final = (
-    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, name, start_time"
-)
+_RUN: Final = "run_id, project, experiment"
+_NAMED: Final = f"trace_id, {_RUN}, step, sample_index, rollout_n, validate, name, start_time"
 _ROOT_COLUMNS: Final = f"{_NAMED}, duration_ns / 1e9 AS seconds"
 _STATE: Final = "CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state"
 _LISTED: Final = f"{_NAMED}, state, seconds, tokens_in, tokens_out, tokens_cached, reward"
@@ -50,18 +49,20 @@ class TableSource:
     Args:
         store: the table.
         opened: the version of the table to read; by default the newest.
+        run: SQL condition of the run to read; by default the newest that has what is looked for.
 
     Raises:
         ViewerError: the table cannot be read.
     """
 
-    def __init__(self, store: Store, opened: DeltaTable | None = None) -> None:
+    def __init__(self, store: Store, opened: DeltaTable | None = None, run: str = "true") -> None:
         try:
             self._engine = Engine(store.open() if opened is None else opened)
         except TableError as error:
             raise ViewerError(str(error)) from error
         self.location = store.location.uri
         self.notes: tuple[str, ...] = ()
+        self._run = run
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Return the matching trajectories of the newest run that has any; at most a page of them.
@@ -70,14 +71,14 @@ class TableSource:
         """
         if reference is None:
             return self._newest_run()
-        found = self._matching(reference, is_ended=True) or self._matching(reference, is_ended=False)
-        newest = max(found, key=lambda summary: summary.start_ns, default=None)
-        found = [summary for summary in found if newest and summary.run == newest.run]
-        if not found or reference.trace or any(reference.is_name_of(summary) for summary in found):
-            return found
-        return self._listed(
-            [equals("run_id", found[0].run or None), *_conditions(reference)], reference, len(found)
-        )
+        for run in self._runs_of(reference):
+            of_run = [*(equals(column, value) for column, value in run.items()), *_conditions(reference)]
+            found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
+            if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
+                return found
+            if found:
+                return self._listed(of_run, reference, len(found))
+        return []
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """Return all spans of a trace, and the scores that name its trajectory by identity."""
@@ -103,13 +104,22 @@ class TableSource:
 
     def _newest_run(self) -> list[Summary]:
         newest = self._rows(
-            views.RECORDED, "run_id", ["is_root", "validate IS NOT NULL"], " ORDER BY start_ns DESC LIMIT 1"
+            views.RECORDED,
+            "run_id",
+            [self._run, "is_root", "validate IS NOT NULL"],
+            " ORDER BY start_ns DESC LIMIT 1",
         )
         return self._listed([equals("run_id", newest[0]["run_id"])]) if newest else []
 
-    def _matching(self, reference: Reference, is_ended: bool) -> list[Summary]:
+    def _runs_of(self, reference: Reference) -> list[dict[str, str | None]]:
+        """Return the runs that have a match; see :func:`runs_with`."""
+        try:
+            return runs_with(self._engine, [self._run, *_conditions(reference)], reference.matches)
+        except TableError as error:
+            raise ViewerError(str(error)) from error
+
+    def _matching(self, reference: Reference, conditions: list[str], is_ended: bool) -> list[Summary]:
         """Return the trajectories that a reference matches, without scores and tokens."""
-        conditions = _conditions(reference)
         if is_ended:
             ended = ["is_root", "validate IS NOT NULL", *conditions]
             rows = self._rows(views.RECORDED, f"{_ROOT_COLUMNS}, {_STATE}", ended)
@@ -148,6 +158,34 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int) -> list[
     """
     rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER} LIMIT {limit}")  # noqa: S608
     return [_summary(row) for row in dicts_of(rows)]
+
+
+def runs_with(
+    engine: Engine, conditions: Sequence[str], has: Callable[[Summary], bool] = lambda summary: True
+) -> list[dict[str, str | None]]:
+    """Return run, project and experiment of trajectories, those of the trajectory that began last first.
+
+    A trajectory that runs counts, too.
+
+    Args:
+        engine: the table.
+        conditions: SQL conditions that spans of the trajectories meet.
+        has: whether a trajectory is meant, which has a path and a trace id; by default each is.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    wanted = all_of([*conditions, "validate IS NOT NULL", "score_name IS NULL"])
+    rows = engine.run(
+        f"SELECT {_RUN}, trace_id, step, sample_index, rollout_n, validate FROM {views.RECORDED}{wanted} "  # noqa: S608
+        f"GROUP BY {_RUN}, trace_id, step, sample_index, rollout_n, validate ORDER BY min(start_ns) DESC"
+    )
+    found = [
+        tuple(row[name] for name in _RUN.split(", "))
+        for row in dicts_of(rows)
+        if has(Summary(row["trace_id"], path=path_of(_identity(row))))
+    ]
+    return [dict(zip(_RUN.split(", "), run, strict=True)) for run in dict.fromkeys(found)]
 
 
 def is_passed_over(engine: Engine, trace_id: str) -> bool:

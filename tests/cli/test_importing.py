@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.cli import app
 from otel_rollout.spool import layout
+from tests.cli.command import COMMAND
 from tests.viewer.test_conversation import line
 
 
@@ -73,6 +76,39 @@ def test_new_spans_of_a_file_that_grew_are_added(place: Path) -> None:
     written(both, [*trajectory(11, "b"), *trajectory(21, "c")])
     assert "2 spans imported" in imported(both).stdout
     assert len(names()) == 6
+
+
+def test_imports_at_once_write_no_row_twice(place: Path) -> None:
+    """Processes with spools of their own begin the table; each waits until the one before has ended."""
+    lines = [line for number in range(500) for line in trajectory(2 * number + 1, f"t{number}")]
+    file = written(place / "spans.jsonl", lines)
+    command = [*COMMAND, "import", str(file), "--to", "delta"]
+    running = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(place / f"spool-{number}")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    printed = sorted(process.communicate(timeout=200)[0].split()[1] for process in running)
+    assert printed == ["0", "0", "1000"]
+    assert len(names()) == 1000
+
+
+def test_path_without_spans_keeps_no_other_path_out(place: Path) -> None:
+    """The empty path is named on one line, and is the reason of the exit status."""
+    first = written(place / "first.jsonl", trajectory(1, "a"))
+    (place / "empty").mkdir()
+    last = written(place / "last.jsonl", trajectory(11, "b"))
+    ran = imported(first, "empty", "missing.jsonl", last, code=2)
+    assert f"{first}: 2 spans imported" in ran.stdout
+    assert f"{last}: 2 spans imported" in ran.stdout
+    empty, missing = ran.stderr.splitlines()
+    assert empty.startswith("empty cannot be imported: empty holds no segments")
+    assert missing.startswith("missing.jsonl cannot be imported: ")
+    assert len(names()) == 4
 
 
 def document(*spans: tuple[int, str], indent: int | None = None) -> str:

@@ -33,6 +33,44 @@ def test_output_to_a_full_disk_ends_with_one_line(archived: Path, arguments: tup
     assert ran.stderr == "The output cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- <&-"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--format", "csv"),
+        ("list", "--format", "parquet"),
+        ("groups",),
+        ("show",),
+        ("--help",),
+    ],
+)
+def test_closed_output_ends_with_one_line(
+    archived: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], closed: str
+) -> None:
+    """No traceback, and no file that the command opens takes the place of the output."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    source = [] if "--help" in arguments else ["--from", archived]
+    ran = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *arguments, *source],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "The output cannot be written: standard output is not open for writing\n"
+
+
+def test_reader_who_leaves_ends_a_command_silently(archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `| head` does: what is still in a buffer at the end causes no traceback."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    read, write = os.pipe()
+    os.close(read)
+    ran = subprocess.run(
+        [*COMMAND, "list", "--from", archived, "--format", "csv"],
+        stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert (ran.returncode, ran.stderr) == (1, "")
+
+
 def test_status_in_80_columns_has_whole_headings(archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """80 columns have room for every heading, and a width of 0 counts as unknown."""
     for columns in ("80", "0"):

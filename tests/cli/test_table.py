@@ -120,6 +120,37 @@ def test_failures_are_filtered(tmp_path: Path) -> None:
     assert "no rows" in run("list", "--from", path, "--step", 9).output
 
 
+def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
+    """Whichever rows are shown; without the name, both open the run whose trajectory began last."""
+    path = tmp_path / "table"
+    older, newer = {"run_id": "run-a"}, {"run_id": "run-b"}
+    ended, running = root("1", **older), row("2", "b", "a2", kind="LLM", **newer)
+    late = [row("1", "c", "a1", kind="TOOL", **older), score("1", "d", 0.5, **older)]
+    written(path, [ended, running, *late])
+    for options in (["--limit", "1"], ["--run", "run-a"], ["--reward", "0.5"]):
+        printed = run("groups", "--from", path, *options).output
+        ((named, group, *_),) = rows(printed)
+        assert (named, group) == ("run-a", "1/7")
+        assert "PATH --run RUN" in printed
+    for command in (["group", "1/7"], ["show", "1/7"], ["show", "1/7/0"], ["compare", "1/7/0", "1/7/0"]):
+        assert "run run-a" in words(run(*command, "--from", path, "--run", "run-a").output)
+        assert "run run-b" in words(run(*command, "--from", path).output)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_runs_of_one_id_are_named_by_their_experiment(tmp_path: Path) -> None:
+    """A job that resumes under one run id may have another name."""
+    path = tmp_path / "table"
+    written(path, [root("1", experiment="first"), root("2", experiment="second")])
+    printed = run("groups", "--from", path).output
+    assert [each[:2] for each in rows(printed)] == [["first", "1/7"], ["second", "1/7"]]
+    assert "first" in run("group", "1/7", "--from", path, "--run", "first").output
+    assert "second" in run("show", "1/7", "--from", path, "--run", "second").output
+
+
 @pytest.mark.parametrize("name", ["run-1", "first", "latest"])
 def test_a_run_is_named_by_its_id_or_its_experiment(tmp_path: Path, name: str) -> None:
     """`--run` takes what `report --run` takes."""

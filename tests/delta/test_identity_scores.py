@@ -20,6 +20,18 @@ score, value, rollout = sys.argv[1:]
 otel_rollout.score(score, float(value), step=1, sample_index=3, rollout_n=int(rollout))
 """
 
+ATTEMPT = """
+import sys, otel_rollout
+table, spool, reward = sys.argv[1:]
+otel_rollout.configure({"delta": {"uri": table}}, spool_dir=spool, project_name="p", experiment_name="e")
+with otel_rollout.rollout_trace_attr(step=1, sample_index=3, rollout_n=0):
+    pass
+otel_rollout.score("reward", float(reward), step=1, sample_index=3, rollout_n=0)
+report = otel_rollout.shutdown(200)
+assert not report.undelivered, report.summary()
+"""
+"""A job that stops after one step."""
+
 
 def give(name: str, value: float, rollout: int) -> None:
     """Score a trajectory of the group from a process of the run that knows no trace id."""
@@ -115,3 +127,23 @@ def test_trainers_scores_reach_one_trajectory_of_one_run(begin: Any, table: Path
         assert "0.6" in run("show", "validation/1/3/1", "--from", source)
         listed = run("list", "--from", source, "--reward", ">0", "--format", "csv")
         assert len(listed.splitlines()) == 4
+
+
+def test_scores_of_a_step_stay_when_a_resumed_job_repeats_it(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under one run id, the first attempt keeps its scores; a score after both attempts is of neither."""
+    monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")
+    monkeypatch.setenv("OTEL_ROLLOUT_RUN_ID", "resumed")
+    for reward in ("0.25", "0.75"):
+        subprocess.run(
+            [sys.executable, "-c", ATTEMPT, table, tmp_path / "spool", reward], check=True, timeout=200
+        )
+    opened = open_table(str(table))
+    first, second = opened.trajectories.sort("start_time").dicts()
+    assert (first["path"], first["reward"]) == ("1/3/0", 0.25)
+    assert (second["path"], second["reward"]) == ("1/3/0", None)
+    assert [each["reason"] for each in opened.unresolved_scores.dicts()] == ["ambiguous"]
+    for source in (table, tmp_path / "spool"):
+        assert "0.25" in run("show", first["trace_id"], "--from", source)
+        assert "reward" not in run("show", second["trace_id"], "--from", source)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -228,7 +228,7 @@ def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
 
 
 def test_trajectory_of_a_killed_process_ends_as_an_error(faulty, target, tmp_path):
-    """The root has its identity and a reason, and ends with the last recorded span."""
+    """The root has its identity and a reason, and ends after the last recorded span."""
     membership.decide()
     worker = subprocess.Popen([sys.executable, "-m", WORKER, "3"], stdout=subprocess.PIPE)
     with worker.stdout:
@@ -240,8 +240,36 @@ def test_trajectory_of_a_killed_process_ends_as_an_error(faulty, target, tmp_pat
     assert (root.name, root.span.status.code) == ("rollout_trace", 2)
     assert root.span.status.message == "process ended before the trajectory did"
     assert root.attributes["rollout.step"] == 1
-    assert root.span.end_time_unix_nano == max(op.span.end_time_unix_nano for op in operations)
+    assert root.span.end_time_unix_nano >= max(op.span.end_time_unix_nano for op in operations)
     assert tree([root, *operations]) == {"rollout_trace": ["op"] * 3}
+
+
+@pytest.mark.parametrize("how", ["sleep", "busy"])
+def test_killed_trajectory_lasted_as_long_as_its_process_lived(faulty, target, tmp_path, how):
+    """It hangs after its last span: in Python, or in C without a chance for another thread."""
+    membership.decide()
+    with running("tests.forwarder.programs.hang", how) as worker:
+        wait_for(lambda: delivered(target), what="a forwarder that has seen the process")
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+        hung_ns = time.time_ns()
+        wait_for(lambda: time.time_ns() > hung_ns + 3 * 10**9, what="a long hang")
+    killed_ns = time.time_ns()
+    otel_rollout.shutdown(30)
+    *_, root = read_directory(node_directory(tmp_path))
+    assert root.name == "rollout_trace"
+    assert hung_ns + 10**9 < root.span.end_time_unix_nano <= killed_ns
+
+
+@contextlib.contextmanager
+def running(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program, and kill it at the end."""
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_running_trajectory_of_a_living_process_stays_open(tracing, tmp_path):

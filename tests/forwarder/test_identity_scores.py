@@ -103,6 +103,22 @@ def test_ambiguous_and_unknown_scores_are_counted_by_reason_and_named(begin, tar
     ]
 
 
+def test_score_of_a_step_goes_to_no_later_repetition_of_it(begin, target):
+    """It waits while the target cannot be searched, and meanwhile the step is repeated."""
+    begin()
+    Path(f"{target}.search-fault").write_text("unavailable")
+    trajectory(1, 1, 0)
+    score("reward", 0.1, step=1, sample_index=1, rollout_n=0)
+    trajectory(1, 1, 0)
+    wait_for(lambda: otel_rollout.status().exporters["test-resolving"].delivered == 2, what="delivery")
+    Path(f"{target}.search-fault").unlink()
+    otel_rollout.shutdown(60)
+    roots = [json.loads(line) for line in Path(f"{target}.roots").read_text().splitlines()]
+    first = min(roots, key=lambda root: root[3])
+    (scored,) = Path(f"{target}.scores").read_text().splitlines()
+    assert json.loads(scored) == [first[0], "p e 1/1/0", 0.1]
+
+
 @pytest.mark.parametrize(("others", "value"), [(0, [0.9]), (1, [])])
 def test_run_without_trajectories_scores_those_of_an_earlier_run(begin, target, others, value):
     """A run with trajectories does not score another run's, whose identity is equal."""

@@ -27,9 +27,9 @@ def rollouts_of(project):
     return lambda run: Rollouts(project, {"rollout.run.id": run})
 
 
-def root(rollouts, sample, rollout, **given):
+def root(rollouts, sample, rollout, after=0, **given):
     attributes = {"rollout__sample_index": sample, "rollout__rollout_n": rollout, **given}
-    rollouts.begin("Agent.run", START, **attributes).end(START + SECOND)
+    rollouts.begin("Agent.run", START + after, **attributes).end(START + after + SECOND)
     return rollouts.ended()[-1]
 
 
@@ -108,6 +108,19 @@ def test_identity_of_several_traces_is_ambiguous(uri, project, rollouts_of, expo
     assert resolve(exporter, given(judge, 0.1, 1, 2, 0), has_own=False) == [Unresolved.AMBIGUOUS]
     assert resolve(exporter, given(judge, 0.9, 9, 3, 0), has_own=False) == []
     assert rewards(uri, project)["3/0"] == [(0.9, 9, "0.9")]
+
+
+def test_score_of_a_step_goes_to_no_later_repetition_of_it(uri, project, rollouts_of, exporter_for):
+    """The trace that had begun when the score was given gets it, though both fit."""
+    exporter, rollouts = exporter_for(uri), rollouts_of("run-1")
+    deliver(exporter, [root(rollouts, 1, 0, tries=1), root(rollouts, 1, 0, 10 * SECOND, tries=2)])
+    assert resolve(exporter, given(rollouts, 0.1, 5 * SECOND, 1, 0)) == []
+    assert resolve(exporter, given(rollouts, 0.2, 15 * SECOND, 1, 0)) == [Unresolved.AMBIGUOUS]
+    scores = {
+        trace.info.request_time: [one.value for one in trace.info.assessments]
+        for trace in stored(uri, project)
+    }
+    assert [values for _, values in sorted(scores.items())] == [[0.1], []]
 
 
 def test_scores_of_other_processes_reach_their_trajectory(fresh_process, uri, project):

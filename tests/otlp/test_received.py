@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
+import re
+from collections import Counter
 from typing import Any
 
 import orjson
+import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from otel_rollout.otlp import received, received_json, received_protobuf, scan, writer
@@ -162,6 +167,37 @@ def test_json_and_protobuf_give_one_line(span: dict[str, Any]) -> None:
     request = request_of(span)
     parsed = orjson.loads(orjson.dumps(as_otlp_json(request)))
     assert lines(received_json.scopes_of(parsed)) == lines(received_protobuf.scopes_of(request))
+
+
+@pytest.mark.parametrize("encoding", ["protobuf", "JSON"])
+def test_attributes_of_ours_are_not_taken_from_senders(encoding: str) -> None:
+    """Identity, scores, batches and phases are the run's to give, wherever a line has attributes.
+
+    Facts of a model call stay.
+    """
+    ours = ("rollout.validate", "rollout.score.reward", "rollout.score_batch.data", "rollout.engine.phase")
+    kept = ("rollout.policy_version_max", "rollouts", "of the sender")
+    given = [text_attribute(key, "x") for key in (*ours, *kept)]
+    span = {
+        "trace_id": b"\1" * 16,
+        "span_id": b"\1" * 8,
+        "start_time_unix_nano": 1,
+        "end_time_unix_nano": 2,
+        "attributes": [*given, {"key": "nested", "value": {"kvlist_value": {"values": given}}}],
+        "events": [{"name": "rollout.event", "attributes": given}],
+        "links": [{"trace_id": b"\2" * 16, "span_id": b"\2" * 8, "attributes": given}],
+    }
+    sent = request_of(span)
+    sent.resource_spans[0].resource.MergeFrom(Resource(attributes=given))
+    sent.resource_spans[0].scope_spans[0].scope.MergeFrom(InstrumentationScope(attributes=given))
+    if encoding == "JSON":
+        scopes = received_json.scopes_of(orjson.loads(orjson.dumps(as_otlp_json(sent))))
+    else:
+        scopes = received_protobuf.scopes_of(sent)
+    (line,) = lines(scopes)
+    found = Counter(key.decode() for key in re.findall(rb'"key":"([^"]*)"', line))
+    others = Counter(["rollout.segment.id", "service.name", "in", "nested"])
+    assert found == others + Counter(kept * len(("resource", "scope", "span", "nested", "event", "link")))
 
 
 def test_deeply_nested_value_is_cut() -> None:

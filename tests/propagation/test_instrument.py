@@ -126,11 +126,14 @@ def test_failing_patch_of_a_worker_raises_and_undoes_the_others(monkeypatch):
     assert vars(function_manager.FunctionActorManager)["get_execution_info"] is original
 
 
-def test_worker_is_instrumented_once(monkeypatch):
+@pytest.mark.parametrize("first", [instrument_worker, instrument.instrument])
+def test_worker_is_instrumented_once(first):
     """The setup hook may run where ``instrument()`` has been called."""
-    instrument_worker()
+    original = vars(function_manager.FunctionActorManager)["get_execution_info"]
+    first()
     patched = vars(function_manager.FunctionActorManager)["get_execution_info"]
     instrument_worker()
+    assert patched is not original
     assert vars(function_manager.FunctionActorManager)["get_execution_info"] is patched
 
 

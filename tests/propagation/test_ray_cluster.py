@@ -107,6 +107,22 @@ def test_submitted_job_keeps_its_runtime_env(run, tmp_path, hook):
     assert_one_trace(found, tmp_path)
 
 
+@pytest.mark.parametrize("scenario", ["hook_that_instruments", "module_that_instruments"])
+@pytest.mark.parametrize("hook", [{}, {**HOOK, "INSTRUMENT": "no"}], ids=["call", "variable"])
+def test_module_that_instruments_in_a_worker_joins_the_trajectory(run, scenario, hook):
+    """A setup hook or an actor imports it. After ``uninstrument()`` a worker still removes carriers."""
+    found, output = run(scenario, **hook)
+    assert found["seen"] == [{"trace": found["trajectory"], "args": ARGUMENTS}] * 3
+    assert "instrument() came after" not in output
+
+
+def test_setup_hook_that_instruments_an_unprepared_job_harms_no_worker(run, tmp_path):
+    """Ray ends a worker that asks for its runtime_env before its first task; calls carry nothing."""
+    variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
+    found, _ = run("unprepared_hook_that_instruments", **variables)
+    assert found["seen"] == [{"trace": "0" * 32, "args": ARGUMENTS}] * 3
+
+
 def test_worker_without_the_package_runs_calls_unchanged(run):
     """One warning tells what is missing."""
     found, output = run("without_the_package", BLOCKED=str(WITHOUT_PACKAGE))

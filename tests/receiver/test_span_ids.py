@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from otel_rollout.base import own_ids
 from otel_rollout.cli import report_output
 from otel_rollout.otlp import received_protobuf
 from otel_rollout.receiver.span_ids import SpanIds
@@ -185,7 +186,7 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
 
     A span may get a second id only if it came before its process was known to repeat ids.
     """
-    ids = SpanIds(ReceiverCounts())
+    ids = SpanIds(ReceiverCounts(), "the-run")
     owner: dict[str, tuple[int, int, int]] = {}
     for process, number, generation in sent:
         start = START + process * 100 + number * 10 + generation
@@ -201,9 +202,74 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
         )
 
 
+ROOT = bytes([5] * 8)
+"""The id of a root that the application's own generator has drawn: it has no mark."""
+OURS = [bytes.fromhex(own_ids.mark_of("the-run").decode() + f"{number:010x}") for number in (1, 2)] + [ROOT]
+
+
+async def test_span_with_the_id_of_an_operation_of_another_node_is_below_it(tmp_path: Path) -> None:
+    """The receiver does not know the trajectory; the span is no second root of its trace, also sent again."""
+    with in_process(tmp_path / "node") as receiver:
+        for _ in range(2):
+            await receiver.post(request([span(span_id=OURS[0])]))
+        found, again = receiver.recorded()
+        assert receiver.counts.changed_ids == 2
+    assert found.span == again.span
+    assert found.span.parent_span_id == OURS[0]
+    assert found.span.span_id not in OURS
+
+
+SENT_WITH_OURS = st.lists(
+    st.tuples(
+        st.integers(0, 1),  # process
+        st.integers(0, 4),  # id: one of ours, or one of the process
+        st.integers(0, 2),  # generation
+        st.sampled_from([None, *range(5)]),  # parent: as the id, or none
+        st.sampled_from([0, LOCAL, REMOTE]),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(SENT_WITH_OURS)
+def test_no_span_ever_has_an_id_of_ours(sent: list[tuple[int, int, int, int | None, int]]) -> None:
+    """In any order, with any parents and repetitions, each span has one id, which is no other span's.
+
+    A parent of ours stays, unless the process has sent a span with that id, and calls the parent local.
+    """
+    ids = SpanIds(ReceiverCounts(), "the-run")
+    named: dict[bytes, tuple[int, int, int]] = {}
+    given_ids: dict[tuple[int, int, int], bytes] = {}
+    taken: dict[tuple[int, int], bytes] = {}
+    for process, number, generation, parent, flags in sent:
+        own = [*OURS, *(bytes([process + 1] * 7 + [extra]) for extra in (1, 2))]
+        key = (process, number, generation if number < len(OURS) else 0)
+        above = b"" if parent in (None, number) else own[parent or 0]
+        start = START + 100 * process + 10 * number + key[2]
+        fields = {"start_time_unix_nano": start, "end_time_unix_nano": start, "flags": flags}
+        body = request(
+            [span(span_id=own[number], parent_span_id=above, **fields)],
+            resource={"process.pid": f"{process + 1}"},
+        )
+        (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(body))
+        (decoded,) = map(scope.decode, scope.spans)
+        ids.make_unique(scope, decoded, ROOT.hex())
+        found = bytes.fromhex(decoded.span_id)
+        assert found not in OURS
+        assert found == own[number] or number < len(OURS)
+        assert named.setdefault(found, key) == key
+        assert given_ids.setdefault(key, found) == found
+        if number < len(OURS):
+            taken[process, number] = found
+        has_followed = flags == LOCAL and parent is not None and (process, parent) in taken
+        expected = taken[process, parent or 0] if has_followed and above else above
+        assert bytes.fromhex(decoded.parent_id) == (expected or (own[number] if number < len(OURS) else b""))
+
+
 def test_memory_does_not_grow_with_spans() -> None:
     """The table is allocated once; fifty thousand spans add nothing."""
-    ids = SpanIds(ReceiverCounts())
+    ids = SpanIds(ReceiverCounts(), "the-run")
     (scope,) = received_protobuf.scopes_of(ExportTraceServiceRequest.FromString(request([span()])))
     (decoded,) = map(scope.decode, scope.spans)
     tracemalloc.start()

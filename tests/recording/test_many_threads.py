@@ -1,4 +1,4 @@
-"""Many Python threads, starved of the GIL, lose no span while the disk works."""
+"""Threads starved of the GIL, signal handlers and finalizers lose no span while the disk works."""
 
 import json
 import signal
@@ -50,6 +50,20 @@ def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, call
     )
     spans = threads * (calls + 1)
     assert json.loads(ran.stdout) == [True, spans, spans, 0], ran.stderr
+
+
+@pytest.mark.parametrize("interruption", ["signals", "finalizers"])
+def test_spans_that_interrupt_a_wait_for_room_lose_none(healthy_disk, interruption):
+    """A full journal, whose waiting caller records more in handlers or finalizers, costs no span."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.recording.programs.interrupting_spans", interruption],
+        capture_output=True,
+        check=True,
+        cwd=ROOT,
+        text=True,
+    )
+    flushed, started, recorded, dropped = json.loads(ran.stdout)
+    assert (flushed, recorded, dropped) == (True, started, 0), ran.stderr
 
 
 def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
@@ -117,8 +131,38 @@ def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypat
     assert not any(writer.counts().drops.values())
 
 
-def test_slow_disk_that_works_loses_no_span(tmp_path, monkeypatch):
-    """Threads that record faster than the disk writes wait for the disk."""
+def test_thread_that_cannot_wait_for_a_handler_loses_no_span(tmp_path, monkeypatch):
+    """A handler that interrupts a write, and takes long, costs other threads no span, and one wait."""
+    writer, publish = writer_in(tmp_path), journal.Journal.publish
+
+    def struck(self: journal.Journal, written: int, lines: int = 0) -> None:
+        monkeypatch.setattr(journal.Journal, "publish", publish)
+        signal.raise_signal(signal.SIGALRM)
+        publish(self, written, lines)
+
+    def record() -> None:
+        for number in range(1000):
+            assert writer.write(b"%d\n" % number)
+
+    def handle(*_: object) -> None:
+        thread = threading.Thread(target=record)
+        thread.start()
+        thread.join(100 * MAX_WAIT)
+        assert not thread.is_alive()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    monkeypatch.setattr(journal.Journal, "publish", struck)
+    try:
+        assert writer.write(b"interrupted\n")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    writer.close(10)
+    assert sorted(bodies(tmp_path)) == sorted([b"interrupted", *(b"%d" % number for number in range(1000))])
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Let each write to a segment take a while, and few bytes."""
     real_write = flusher.os.write
 
     def write(descriptor: int, data: bytes) -> int:
@@ -128,6 +172,10 @@ def test_slow_disk_that_works_loses_no_span(tmp_path, monkeypatch):
     monkeypatch.setattr(flusher.os, "write", write)
     monkeypatch.setattr(flusher, "FLUSH_CHUNK", 4096)
     monkeypatch.setattr(flusher, "CATCH_UP_CHUNK", 8192)
+
+
+def test_slow_disk_that_works_loses_no_span(tmp_path, slow_disk, monkeypatch):
+    """Threads that record faster than the disk writes wait for the disk."""
     writer = writer_in(tmp_path, journal_bytes=1 << 14)
     written: list[bool] = []
 
@@ -142,3 +190,44 @@ def test_slow_disk_that_works_loses_no_span(tmp_path, monkeypatch):
     monkeypatch.undo()
     writer.close(30)
     assert (written.count(True), len(bodies(tmp_path))) == (200, 200)
+
+
+def test_signal_handlers_wait_for_a_slow_disk(tmp_path, slow_disk, monkeypatch):
+    """Handlers that record more than memory may hold wait for the disk, as their thread does."""
+    monkeypatch.setattr(flusher, "MAX_POSTPONED", 1 << 12)
+    writer, rung = writer_in(tmp_path, journal_bytes=1 << 14), 0
+
+    def ring(*_: object) -> None:
+        nonlocal rung
+        rung += 1
+        for _ in range(10):
+            assert writer.write(b"r" * 1000 + b"\n")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        for _ in range(30):
+            signal.setitimer(signal.ITIMER_REAL, 0.005)
+            assert writer.write(b"x" * 4000 + b"\n")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    monkeypatch.undo()
+    writer.close(30)
+    assert rung
+    assert len(bodies(tmp_path)) == 30 + 10 * rung
+
+
+def test_finalizers_in_the_thread_that_writes_lose_no_span(tmp_path):
+    """The thread that makes room does not wait for room when a finalizer of the application records in it."""
+
+    class Closed:
+        def __del__(self) -> None:
+            results.append(writer.write(b"closed\n"))
+
+    results: list[bool] = []
+    writer = writer_in(tmp_path, journal_bytes=1 << 14, observe=lambda lines: b"x" in lines and Closed())
+    assert all(writer.write(b"x" * 4000 + b"\n") for _ in range(100))
+    writer.close(10)
+    assert results
+    assert all(results)
+    assert sorted(bodies(tmp_path)) == sorted([b"x" * 4000] * 100 + [b"closed"] * len(results))

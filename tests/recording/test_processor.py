@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, StatusCode
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout._state import process
-from otel_rollout.base import semconv
+from otel_rollout.base import own_ids, semconv
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.recording import processor
 from otel_rollout.spool import layout
@@ -127,6 +127,18 @@ def test_ids_do_not_come_from_the_global_generator(application, recorded):
     with rollout_trace_attr():
         score("reward", 1.0)
     assert random.getstate() == state
+
+
+def test_spans_through_the_application_have_the_mark_of_the_run(application, recorded):
+    """A receiver knows our spans by it; the application's own keep the ids of its generator."""
+    with rollout_trace_attr(step=1):
+        op(1)
+        score("reward", 1.0)
+    spans = recorded()
+    mark = own_ids.mark_of(spans[0].resource["rollout.run.id"]).decode()
+    assert {s.name for s in spans if s.span.span_id.hex().startswith(mark)} == {
+        *("rollout_trace", "op", "score reward")
+    }
 
 
 def test_application_sampler_decides_for_whole_trajectories(recorded, monkeypatch):

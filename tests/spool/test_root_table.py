@@ -4,17 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from otel_rollout import runtime
 from otel_rollout.capture import trajectory as capture
-from otel_rollout.forwarder.crash_recovery import end_open_trajectories
+from otel_rollout.forwarder.crash_recovery import CrashRecovery, end_open_trajectories
 from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.otlp.scan import step_of
 from otel_rollout.spool import layout, root_table, segments
+from otel_rollout.spool.journal import read_state
 from otel_rollout.spool.root_table import MAX_LINE, SLOTS, read_open
+from tests.forwarder.test_delivery import running
 from tests.spool_reader import Recorded, read_directory
 from tests.waiting import wait_for
 
@@ -85,6 +88,21 @@ def test_however_long_its_facts_a_trajectory_is_ended(tmp_path, extra, options):
     for root in roots:
         assert root.attributes.get("rollout.who", "x" * extra) == "x" * extra
         assert ("rollout.who" in root.attributes) == (extra < MAX_LINE - 1200)
+
+
+def test_killed_trajectory_ends_with_the_last_sign_of_life(tmp_path, monkeypatch):
+    """A process that sleeps notes in its journal that it lives, also where no forwarder watches it."""
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "spool")
+    with running("tests.forwarder.programs.hang", "sleep"):
+        journal = wait_for(lambda: next((tmp_path / "spool").rglob("*" + layout.JOURNAL_SUFFIX), None))
+        wait_for(lambda: list(read_open(journal.with_suffix(layout.OPEN_SUFFIX))), what="the trajectory")
+        hung_ns = time.time_ns()
+        wait_for(lambda: read_state(journal).alive_ns > hung_ns + 2 * 10**9, what="a note after a while")
+    alive_ns = read_state(journal).alive_ns
+    assert CrashRecovery(journal.parent).run().dead_are_complete
+    *_, root = read_directory(tmp_path / "spool")
+    assert (root.name, root.span.end_time_unix_nano) == ("rollout_trace", alive_ns)
 
 
 @pytest.mark.parametrize("long", ["é" * 3000, "\x01" * 3000])

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from otel_rollout.table import compaction, lease
 from otel_rollout.table.data_files import FileReader
 from otel_rollout.table.errors import TableError
-from otel_rollout.table.lease import Lease, LeaseHeldError, LeaseLostError
+from otel_rollout.table.lease import IMPORT, Lease, LeaseHeldError, LeaseLostError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
 from tests.table.exactness import (
@@ -180,6 +180,25 @@ def test_only_one_process_has_the_lease(tmp_path: Path) -> None:
         compaction.compact(store)
     lease.release()
     assert compaction.compact(store, 0).files_after == 1
+
+
+def test_lease_of_an_import_is_kept_as_long_as_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is renewed before its time is over, keeps other imports out, and no compaction."""
+    store = filled(tmp_path / "table", "a")
+    monkeypatch.setattr(lease, "SECONDS", 8.0)
+
+    def until() -> int:
+        return store.open().transaction_version(IMPORT.application) or 0
+
+    with Lease.kept(store, IMPORT, pytest.fail):
+        first = until()
+        with pytest.raises(LeaseHeldError, match="is being imported into by process"):
+            Lease.acquire(store, IMPORT)
+        wait_for(lambda: until() > first, DEADLINE)
+        compaction.compact(store, 0)
+    Lease.acquire(store, IMPORT)
 
 
 def test_table_with_features_of_others_is_refused(tmp_path: Path) -> None:

@@ -250,6 +250,20 @@ def test_score_by_identity_goes_to_no_sibling_and_to_no_other_run(tmp_path: Path
     ]
 
 
+def test_scores_of_a_step_stay_when_the_step_is_repeated(tmp_path: Path) -> None:
+    """A trajectory that began after a score was given does not count; a score after both is of none."""
+    store = written(
+        tmp_path / "table",
+        [root("1"), by_identity("f1", 0.1), root("2", rollout_n=1), by_identity("f2", 0.2, rollout_n=None)],
+        [root("3"), root("4", rollout_n=1), by_identity("f3", 0.3)],
+        [by_identity("f4", 0.4, step=2, start_ns=START_NS), root("5", step=2)],
+    )
+    rewards = asked(store, "SELECT trace_id, value FROM scores ORDER BY value")
+    assert [(each["trace_id"][-1], each["value"]) for each in rewards] == [("1", 0.1), ("5", 0.4)]
+    unresolved = asked(store, "SELECT value, reason, matches FROM unresolved_scores ORDER BY value")
+    assert [tuple(each.values()) for each in unresolved] == [(0.2, "ambiguous", 2), (0.3, "ambiguous", 2)]
+
+
 def test_score_by_identity_without_rollout_is_the_only_trajectorys(tmp_path: Path) -> None:
     """A score that was delivered twice counts once, and the newest score of a name counts."""
     given = [root("1"), by_identity("f1", 0.1, rollout_n=None), by_identity("f2", 0.2)]
@@ -312,6 +326,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any
     again = [root("1"), score("1", "b", 0.5), row("2", "c", "a2", kind="LLM", tokens_in=5)]
     again += [by_identity("f1", 0.7), by_identity("f2", 0.8, rollout_n=9), root("3", rollout_n=3)]
     again += [by_identity("f3", 0.9, rollout_n=3), by_identity("f4", 1.0, rollout_n=None)]
+    again += [root("4", rollout_n=4), by_identity("f5", 0.4, rollout_n=4), root("5", rollout_n=4)]
     times = '{"gen_ai.latency.e2e":1,"gen_ai.latency.time_to_first_token":0.25,"gen_ai.request.n":1}'
     again += [row("2", "d", "c", kind=None, name="llm_request", attributes=times)]
     for span, phase in (("e", "queue"), ("f", "decode")):

@@ -34,7 +34,7 @@ def line(
     kind: str = "LLM",
     **more: Any,
 ) -> bytes:
-    """Encode span ``number``, which starts at ten times its number, as a line.
+    """Encode span ``number``, which starts at ten times its number unless ``start`` is given, as a line.
 
     ``error`` is its error; ``events`` are its events, encoded.
     """
@@ -52,7 +52,7 @@ def line(
         "spanId": f"{number:016x}",
         "parentSpanId": f"{parent:016x}" if parent else "",
         "name": name,
-        "startTimeUnixNano": str(10 * number),
+        "startTimeUnixNano": str(more.get("start", 10 * number)),
         "endTimeUnixNano": str(more.get("end", 10 * number + 5)),
         "attributes": [{"key": key, "value": encoded(value)} for key, value in attributes.items()],
         "events": more.get("events", []),
@@ -113,6 +113,15 @@ def test_reply_of_each_supported_shape_is_read_as_text(answer: Any) -> None:
         {"kwargs": {"raw_prompt": [user("Hi")]}},
     ):
         assert messages_of(shown([line(2, given, answer)]).turns) == [("user", "Hi"), ("assistant", "Hello")]
+
+
+def test_span_that_began_before_the_root_is_not_the_trajectory() -> None:
+    """An agent on a machine whose clock is late sends a span whose parent nobody has recorded."""
+    agent = line(
+        2, {}, {}, parent=99, name="agent", kind="AGENT", start=1, attributes={semconv.VALIDATE: True}
+    )
+    assert shown([agent]).summary.name == "rollout_trace"
+    assert shown([agent]).summary.path == "1/7/0"
 
 
 CALLS = {

@@ -73,6 +73,15 @@ def test_identity_of_several_trajectories_is_ambiguous(weave, project, rollouts_
     assert rewards(weave, project) == [0.3, 0.4]
 
 
+def test_score_of_a_step_goes_to_no_later_repetition_of_it(weave, project, rollouts_of, exporter, start):
+    """The trajectory that had begun when the score was given gets it, though both fit."""
+    rollouts = rollouts_of("run-1")
+    deliver(exporter, [root(rollouts, start, 1, 0), root(rollouts, start + 2 * SECOND, 1, 0)])
+    assert resolve(exporter, given(rollouts, 0.1, start + SECOND, 1, 0)) == []
+    assert resolve(exporter, given(rollouts, 0.2, start + 3 * SECOND, 1, 0)) == [Unresolved.AMBIGUOUS]
+    assert rewards(weave, project) == [0.1]
+
+
 def test_running_trajectory_is_not_scored_before_it_ends(weave, project, rollouts_of, exporter, start):
     """The marker of a running trajectory is no trajectory: the score would go with it."""
     rollouts = rollouts_of("run-1")

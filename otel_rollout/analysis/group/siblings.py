@@ -21,7 +21,7 @@ from otel_rollout.viewer.conversation import Conversation, Decoders, conversatio
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.navigation import group_of, references
 from otel_rollout.viewer.summary import VALIDATION, Summary
-from otel_rollout.viewer.table_source import summaries_of, traces_of
+from otel_rollout.viewer.table_source import runs_with, summaries_of, traces_of
 
 if TYPE_CHECKING:
     from otel_rollout.table.query import Engine
@@ -149,7 +149,7 @@ def in_table(engine: Engine, text: str, run: Run | None = None, location: str = 
     Args:
         engine: the table.
         text: the group's name, or the name of one of its trajectories.
-        run: the run; by default the run of the newest trajectory that has this name.
+        run: the run; by default the newest that has the group, as for ``otel-rollout show``.
         location: name of the table, for a person.
 
     Raises:
@@ -157,11 +157,11 @@ def in_table(engine: Engine, text: str, run: Run | None = None, location: str = 
         TableError: the table cannot be read.
     """
     for name in names_in(text):
-        chosen = run or _newest_run(engine, name)
-        ids, number = _trace_ids(engine, name, chosen) if chosen else ([], 0)
-        found = _read(lambda some: traces_of(engine, some), ids, name)
-        if found:
-            return Siblings(name.path, found, number if number > len(ids) else len(found), location)
+        for chosen in [run] if run else _runs(engine, name):
+            ids, number = _trace_ids(engine, name, chosen)
+            found = _read(lambda some: traces_of(engine, some), ids, name)
+            if found:
+                return Siblings(name.path, found, number if number > len(ids) else len(found), location)
     of_run = f" in {run.name}" if run else f" in {location}" if location else ""
     raise ViewerError(_not_found(text, of_run))
 
@@ -201,12 +201,8 @@ def in_source(source: Source, text: str) -> Siblings:
     raise ViewerError(_not_found(text, f" in {source.location}"))
 
 
-def _newest_run(engine: Engine, name: GroupName) -> Run | None:
-    rows = engine.run(
-        f"SELECT run_id, project, experiment FROM {views.RECORDED}{all_of(name.conditions)} "  # noqa: S608
-        "GROUP BY run_id, project, experiment ORDER BY max(start_ns) DESC LIMIT 1"
-    )
-    return next((Run(**row) for row in dicts_of(rows)), None)
+def _runs(engine: Engine, name: GroupName) -> list[Run]:
+    return [Run(**run) for run in runs_with(engine, name.conditions)]
 
 
 def _trace_ids(engine: Engine, name: GroupName, run: Run) -> tuple[list[str], int]:

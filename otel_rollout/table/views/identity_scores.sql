@@ -1,11 +1,15 @@
 -- Each score by identity with the number of trajectories that fit, and the trace of one. The score of a run that
--- has trajectories fits those of the run alone; compare otlp/score_identity.py.
+-- has trajectories fits those of the run alone. If several fit, one that began after the score was given does not
+-- count; compare otlp/score_identity.py.
 WITH given AS (
   SELECT given_by_identity.*, own.run_id IS NOT NULL AS has_own
   FROM given_by_identity LEFT JOIN (SELECT DISTINCT coalesce(run_id, '') AS run_id FROM roots) AS own
     ON coalesce(given_by_identity.run_id, '') = own.run_id
 ), fitting AS (
-  SELECT given.trace_id, given.span_id, count(*) AS matches, max(root.trace_id) AS trajectory
+  SELECT
+    given.trace_id, given.span_id, count(*) AS matches, max(root.trace_id) AS trajectory,
+    count(*) FILTER (WHERE root.start_ns <= given.time_ns) AS begun,
+    max(root.trace_id) FILTER (WHERE root.start_ns <= given.time_ns) AS begun_trajectory
   FROM given JOIN roots AS root ON given.step = root.step AND given.sample_index = root.sample_index
   WHERE coalesce(given.validate, false) = root.validate
     AND (given.rollout_n = root.rollout_n OR given.is_of_any_rollout)
@@ -14,6 +18,9 @@ WITH given AS (
     AND (NOT given.has_own OR coalesce(given.run_id, '') = coalesce(root.run_id, ''))
   GROUP BY given.trace_id, given.span_id
 )
-SELECT given_by_identity.*, coalesce(fitting.matches, 0) AS matches, fitting.trajectory
+SELECT
+  given_by_identity.*,
+  CASE WHEN fitting.begun > 0 THEN fitting.begun ELSE coalesce(fitting.matches, 0) END AS matches,
+  coalesce(fitting.begun_trajectory, fitting.trajectory) AS trajectory
 FROM given_by_identity LEFT JOIN fitting
   ON given_by_identity.trace_id = fitting.trace_id AND given_by_identity.span_id = fitting.span_id

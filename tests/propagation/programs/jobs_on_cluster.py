@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 init_before_instrumenting = ray.init
+HOOK_THAT_INSTRUMENTS = {"worker_process_setup_hook": "tests.propagation.programs.instruments_itself.setup"}
 
 
 @ray.remote
@@ -108,6 +109,38 @@ def own_runtime_env(address: str) -> Any:
     variables = {"USER_VARIABLE": "1", "MLFLOW_TRACKING_URI": "mine"}
     connect(address, runtime_env={"worker_process_setup_hook": user_hook, "env_vars": variables})
     return call_inside_a_trajectory()
+
+
+def hook_that_instruments(address: str) -> Any:
+    """Run a job whose setup hook is in a module that calls instrument()."""
+    connect(address, runtime_env=HOOK_THAT_INSTRUMENTS)
+    return call_actor_that_instruments()
+
+
+def module_that_instruments(address: str) -> Any:
+    """Run a job with an actor whose module calls instrument()."""
+    connect(address)
+    return call_actor_that_instruments()
+
+
+def unprepared_hook_that_instruments(address: str) -> Any:
+    """Run a job whose workers only that setup hook instruments; their variables switch tracing on."""
+    runtime_env = {**environment_of_job(), **HOOK_THAT_INSTRUMENTS}
+    ray.init(address=address, logging_level="ERROR", runtime_env=runtime_env)
+    return call_actor_that_instruments()
+
+
+def call_actor_that_instruments() -> dict[str, Any]:
+    """Call an actor inside a trajectory, the last time after it has called uninstrument()."""
+    from otel_rollout import rollout_trace_attr
+    from tests.propagation.programs.instruments_itself import Actor
+
+    with rollout_trace_attr(step=1) as t:
+        actor = ray.remote(Actor).remote(1, a=2)
+        calls = [actor.creation.remote(), actor.method.remote(1, a=2), actor.uninstrument.remote()]
+        calls.append(actor.another_method.remote(1, a=2))
+        created, before, _, after = ray.get(calls)
+    return {"trajectory": t.trace_id, "seen": [created, before, after]}
 
 
 def without_the_package(address: str) -> Any:
