@@ -1,7 +1,9 @@
-"""Get the Python of another Debian release than the machine's: ``python -m tests.debian_python 3.13 trixie``.
+"""Get the Python of another Debian release than the machine's.
 
-Prints its path. Its packages are downloaded and unpacked, once for all checkouts; the machine does not change.
-The interpreter is made to use the libraries, and the C library, that were unpacked beside it.
+    python -m tests.debian_python 3.13 trixie
+
+Prints its path. Its packages are downloaded and unpacked once, for all checkouts. The machine does not
+change. The interpreter is made to use the libraries, and the C library, that were unpacked beside it.
 """
 
 from __future__ import annotations

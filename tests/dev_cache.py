@@ -1,7 +1,7 @@
 """Keep what tests build in a folder that all checkouts of this user share.
 
-The folder is ``~/.cache/otel-rollout-dev``, or the one that the variable ``ROLLOUT_DEV_CACHE`` names. What lies there
-is named by version or by a digest of its sources, so that two versions of this repository use it side by side.
+The folder is ``~/.cache/otel-rollout-dev``, or the one that the variable ``ROLLOUT_DEV_CACHE`` names. A name in
+it has a version or a digest of its sources. So two versions of this repository can share the folder.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ os.environ[VARIABLE] = str(DIRECTORY)  # a test has a home of its own
 def cached(name: str, make: Callable[[Path], object]) -> Path:
     """Return a file or folder of the cache, made by ``make(path)`` if it is missing.
 
-    ``make`` is given a path beside the final one, and only what it finishes gets the final name. Whoever wants the
-    same at the same time waits for it.
+    ``make`` gets a path beside the final one. What it finishes is then renamed. Whoever wants the same thing
+    at the same time waits for it.
     """
     target = DIRECTORY / name
     if target.exists():

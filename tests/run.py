@@ -2,8 +2,8 @@
 
     python -m tests.run NAME [arguments of pytest]
 
-The CPU time is that of all processes that the part started, also of those that left their parents: this process
-adopts them. None of them is left when the part ends. Needs the standard library only.
+The CPU time is that of all processes that the part started. This process adopts those whose parents ended,
+and kills what is left when the part ends. It needs the standard library only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Say which tests `make test` leaves to `make test-all`, and which of them one of pytest's workers runs in turn."""
+"""Say which tests `make test` leaves to `make test-all`, and which tests one of pytest's workers runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def _group(item: pytest.Item) -> str:
 def shared(
     factory: pytest.TempPathFactory, name: str, start: Callable[[Path], AbstractContextManager[str]]
 ) -> Iterator[str]:
-    """Return what the first worker that asked got from ``start(directory)``; stop it after the last one's tests."""
+    """Start a server once for all of pytest's workers, and yield its address.
+
+    The first worker that asks calls ``start(directory)``. It stops the server when no worker uses it.
+    """
     base = factory.getbasetemp()
     place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     place.mkdir(exist_ok=True)
