@@ -1,6 +1,6 @@
 """Keep what tests build in a folder that all checkouts of this user share.
 
-The folder is ``~/.cache/otel-rollout-dev``, or the one that the variable ``ROLLOUT_DEV_CACHE`` names. A name in
+The folder is ``~/.cache/otel-rollout-dev``, or what the variable ``ROLLOUT_DEV_CACHE`` names. A name in
 it has a version or a digest of its sources. So two versions of this repository can share the folder.
 """
 
