@@ -16,6 +16,7 @@ from otel_rollout import _state
 from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import watch_collections
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.launch import launcher
@@ -77,6 +78,7 @@ class Runtime:
         self.node_dir = node_dir
         self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)
         self.keeper.start()
+        watch_collections()
 
     def close(self, timeout: float) -> None:
         """Flush and stop recording."""

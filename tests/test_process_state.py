@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[1]
 MODULES = [path for room in ("otel_rollout", "autoload", "exporters") for path in (ROOT / room).rglob("*.py")]
 EXCEPTIONS = {
     "otel_rollout/_state.py:process": "the one object",
+    "otel_rollout/base/finalizers.py:COLLECTING": "the garbage collector's state, set by C functions",
+    "otel_rollout/base/finalizers.py:_HERE": "the garbage collector's state, in each thread",
+    "otel_rollout/base/finalizers.py:_LATEST": "the garbage collector's state",
     "otel_rollout/capture/encoding/converters.py:_converters": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_name_of_extra": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_similar_argument": "a bounded cache of a pure function",

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.context import Context, attach
+from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
+from otel_rollout.base.finalizers import attach
 from otel_rollout.capture import remote_call
 from otel_rollout.capture.trajectory_attributes import are_of_two_trajectories
 from otel_rollout.recording.entered import running_task as running_task

@@ -8,11 +8,12 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast, get_args, overload
 
-from opentelemetry.context import attach, get_current
+from opentelemetry.context import get_current
 
 from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
+from otel_rollout.base.finalizers import attach
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
 from otel_rollout.capture.operation import Capture, Operation, Options, start_call
 

@@ -24,9 +24,10 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Protocol
 
-from opentelemetry import context as otel_context
+from opentelemetry.context import Context, attach, get_current
 
 from otel_rollout.base.errors import fault
+from otel_rollout.base.finalizers import COLLECTING, is_collecting
 
 
 class Observer(Protocol):
@@ -53,7 +54,7 @@ class _Steps:
     value: Any = None
     """The generator's return value."""
 
-    def __init__(self, context: otel_context.Context | None, observer: Observer | None = None) -> None:
+    def __init__(self, context: Context | None, observer: Observer | None = None) -> None:
         self._context = context
         self._observer = observer
         self._argument: Any = None
@@ -74,16 +75,19 @@ class _Steps:
         self._throws, self._argument = True, error
 
     def run(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Call ``step`` in the generator's context; save the context for the next step."""
-        if self._context is None:
+        """Call ``step`` in the generator's context; save the context for the next step.
+
+        A generator that the garbage collector closes runs in the context of what the collector interrupts.
+        """
+        if self._context is None or (COLLECTING and is_collecting()):
             return step(argument)
-        outside = otel_context.get_current()
-        otel_context.attach(self._context)
+        outside = get_current()
+        attach(self._context)
         try:
             return step(argument)
         finally:
-            self._context = otel_context.get_current()
-            otel_context.attach(outside)
+            self._context = get_current()
+            attach(outside)
             del argument  # may be an exception, whose traceback refers to this frame
 
     def _yielded(self, item: Any) -> None:
@@ -119,7 +123,7 @@ class Steps(_Steps):
     def __init__(
         self,
         generator: Generator[Any, Any, Any],
-        context: otel_context.Context | None,
+        context: Context | None,
         observer: Observer | None = None,
     ) -> None:
         super().__init__(context, observer)
@@ -149,7 +153,7 @@ class AsyncSteps(_Steps):
     def __init__(
         self,
         generator: AsyncGenerator[Any, Any],
-        context: otel_context.Context | None,
+        context: Context | None,
         observer: Observer | None = None,
     ) -> None:
         super().__init__(context, observer)
@@ -174,14 +178,19 @@ class AsyncSteps(_Steps):
         if self._has_started:
             return self._generator.athrow(argument) if self._throws else self._generator.asend(argument)
         # An event loop closes every generator whose first step it sees. The wrapper closes this generator,
-        # and a second `aclose` would raise. So hide the first step from the loop.
+        # and a second `aclose` would raise. So hide the first step from the loop. The garbage collector, too,
+        # leaves the generator to the wrapper: it would close it without the loop, so no cleanup could wait.
         self._has_started = True
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(None, None)
+        sys.set_asyncgen_hooks(None, _leave_to_wrapper)
         try:
             return self._generator.asend(argument)
         finally:
             sys.set_asyncgen_hooks(*hooks)
+
+
+def _leave_to_wrapper(generator: AsyncGenerator[Any, Any]) -> None:
+    """Do nothing, as the finalizer of a generator that its wrapper closes."""
 
 
 class _Awaited:

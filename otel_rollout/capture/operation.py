@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from opentelemetry import context as otel_context
-from opentelemetry.context import get_current
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime
@@ -23,7 +22,7 @@ from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.provider import UnrecordedSpan
 from otel_rollout.recording.runtime_context import span_above
-from otel_rollout.recording.span import Encoded, RecordingSpan
+from otel_rollout.recording.span import RecordingSpan
 
 Capture = Literal["all", "inputs", "outputs", "none"]
 """Which content of a call is recorded."""
@@ -110,10 +109,10 @@ class Call:
     key: Final = SPAN
     """Key of the current span in this process. A pickled wrapper must not carry another process's key."""
 
-    def __init__(self, span: Span, outside: otel_context.Context) -> None:
+    def __init__(self, span: Span, outside: Context) -> None:
         self.span = span
         self.outside = outside
-        self.inside = otel_context.Context({**outside, SPAN: span})
+        self.inside = Context({**outside, SPAN: span})
 
     def returned(self, result: Any) -> None:
         """Do nothing."""
@@ -130,7 +129,7 @@ class RecordedCall(Call):
     def __init__(
         self,
         span: Span,
-        outside: otel_context.Context,
+        outside: Context,
         active_method: _ActiveMethod | None,
         trajectory: Trajectory | None,
         encode: Encoder | None,
@@ -142,7 +141,7 @@ class RecordedCall(Call):
         self.encode = encode
         self.limit = limit
         self.outside = outside
-        self.inside = otel_context.Context({**outside, SPAN: span, OPERATION: active_method})
+        self.inside = Context({**outside, SPAN: span, OPERATION: active_method})
         self._active_method = active_method
         self._trajectory = trajectory
         self._shows_text = shows_text
@@ -195,9 +194,11 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
             return None
         active_method = _ActiveMethod(operation, receiver)
     if type(above) is RecordingSpan:
-        attributes: Encoded = {semconv.SPAN_KIND: operation.encoded_kind}
-        span: Span = active.tracer.start_below(above, operation.encoded_name, attributes)
-        trajectory, identity = above.trajectory, above.identity
+        span: Span = active.tracer.start_below(
+            above, operation.encoded_name, {semconv.SPAN_KIND: operation.encoded_kind}
+        )
+        trajectory = above.trajectory
+        identity = above.identity
     else:
         parent = span_above(outside)
         started = span_io.start(active, operation.name, operation.options.kind, parent, outside)
@@ -208,7 +209,8 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         span, trajectory, identity = started, _trajectory_rooted_at(parent, outside), identity_in(outside)
     try:
         settings = active.settings
-        encode, limit = ENCODERS[settings.capture_content], settings.value_limit
+        encode = ENCODERS[settings.capture_content]
+        limit = settings.value_limit
         if encode is not None and operation.takes_input:
             try:
                 arguments = operation.bind(*args, **kwargs)
@@ -218,7 +220,8 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
             span_io.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
-        encode = encode if operation.takes_output else None
+        if not operation.takes_output:
+            encode = None
         shows_text = operation.options.token2text
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
@@ -230,7 +233,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         raise
 
 
-def _trajectory_rooted_at(parent: Span, context: otel_context.Context) -> Trajectory | None:
+def _trajectory_rooted_at(parent: Span, context: Context) -> Trajectory | None:
     trajectory = trajectory_in(context)
     return trajectory if trajectory is not None and parent is trajectory.root else None
 

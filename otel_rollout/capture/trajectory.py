@@ -8,14 +8,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from opentelemetry import context as otel_context
-from opentelemetry.context import attach, get_current
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime
 from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, warn_once
+from otel_rollout.base.finalizers import COLLECTING, is_collecting
 from otel_rollout.capture import encoding, span_io, trajectory_decorator
 from otel_rollout.capture.context import (
     OPERATION,
@@ -94,13 +94,18 @@ def rollout_trace_attr(
     """
     if isinstance(sample_index, types.FunctionType):  # as a decorator, without parentheses
         raise TypeError("rollout_trace_attr: the decorator needs parentheses: @rollout_trace_attr(step=1)")
-    identity = {
-        semconv.STEP: step,
-        semconv.SAMPLE_INDEX: sample_index,
-        semconv.ROLLOUT_N: rollout_n,
-        semconv.VALIDATE: validate,
-    }
-    return Trajectory(name, identity, extra, trace, token2text)
+    return Trajectory(
+        name,
+        {
+            semconv.STEP: step,
+            semconv.SAMPLE_INDEX: sample_index,
+            semconv.ROLLOUT_N: rollout_n,
+            semconv.VALIDATE: validate,
+        },
+        extra,
+        trace,
+        token2text,
+    )
 
 
 class Trajectory:
@@ -109,10 +114,13 @@ class Trajectory:
     Attributes:
         identity (dict[str, Any]): attribute of the identity → value, as the caller gave it.
         is_over (bool): whether the trajectory's block has been left.
+        is_left_open (bool): whether the garbage collector has left the block, and the context as it was.
         task (int): id of the asyncio task, or of the thread, that entered the block; 0 before.
         inside: the context in the block, while it runs.
         context_outside (Context): the context around the block.
     """
+
+    is_left_open = False
 
     def __init__(
         self,
@@ -132,9 +140,9 @@ class Trajectory:
         self._is_apart = False
         self.is_over = False
         self.task = 0
-        self.context_outside = otel_context.Context()
+        self.context_outside = Context()
         self._span: Span | None = None
-        self.inside: otel_context.Context | None = None
+        self.inside: Context | None = None
         self._input: Preview | None = None
         self._output: Preview | None = None
         self._text_of: str | None = None
@@ -215,14 +223,18 @@ class Trajectory:
         # No `detach`: the garbage collector may close a coroutine or generator in another context, where
         # `detach` would log an error. Nearly always the context is `inside`: to compare it takes 0.04 us, and
         # `_is_in_block` 0.4 us.
-        inside, outside = self.inside, self.context_outside
+        inside = self.inside
+        outside = self.context_outside
         try:
-            if inside is not None and (get_current() is inside or self._is_in_block(inside)):
-                attach(outside)
-                if TRAJECTORY in outside and not self._is_apart:
-                    leave_ended_trajectories(outside)
-            if ENTERED.get() is self:
-                ENTERED.set(trajectory_in(outside))
+            if COLLECTING and is_collecting():
+                self.is_left_open = ENTERED.get() is self  # `present_context` leaves it later
+            else:
+                if inside is not None and (get_current() is inside or self._is_in_block(inside)):
+                    attach(outside)
+                    if TRAJECTORY in outside and not self._is_apart:
+                        leave_ended_trajectories(outside)
+                if ENTERED.get() is self:
+                    ENTERED.set(trajectory_in(outside))
         except Exception as internal:  # noqa: BLE001
             fault("leaving a trajectory", internal)
         self.is_over = True
@@ -293,7 +305,7 @@ class Trajectory:
         self._writer = active.writer
         self._slot = active.writer.start_trajectory(functools.partial(span_io.unfinished_line, span))
 
-    def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
+    def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: Context) -> bool:
         """Return whether the group is sampled out; False inside another trajectory."""
         sampling = active.sampling
         if sampling is None:
@@ -316,19 +328,21 @@ class Trajectory:
             and active.application_tracer() is None
         )
 
-    def _attach(self, outside: otel_context.Context, identified: otel_context.Context, span: Span) -> None:
+    def _attach(self, outside: Context, identified: Context, span: Span) -> None:
         """Make a context with the trajectory and its span the current one."""
         entries = {**identified, SPAN: span, TRAJECTORY: self}
         if OPERATION in entries:  # a call inside belongs to the trajectory, not to an operation around it
             entries[OPERATION] = None
         if CHOSEN in entries:  # used by now, and of no use in other processes
             entries[CHOSEN] = None
-        inside = otel_context.Context(entries)
-        self.context_outside, self.inside = outside, inside
-        attach(inside)
-        ENTERED.set(self)
+        inside = Context(entries)
+        self.context_outside = outside
+        self.inside = inside
+        if not COLLECTING or not is_collecting():
+            attach(inside)
+            ENTERED.set(self)
 
-    def _is_in_block(self, inside: otel_context.Context) -> bool:
+    def _is_in_block(self, inside: Context) -> bool:
         """Return whether the current context, which is not ``inside``, belongs to the block."""
         context = present_context()
         return get_current_span(context) is get_current_span(inside) or is_left_by(self, context)

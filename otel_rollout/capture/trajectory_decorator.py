@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from opentelemetry import context as otel_context
 
 from otel_rollout._state import process
+from otel_rollout.base.finalizers import attach
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.capture.generator_wrapper import generate_wrapper
 
@@ -87,7 +88,7 @@ def _start_steps(
     outside = otel_context.get_current()
     block = trajectory.another().__enter__()
     inside = otel_context.get_current()
-    otel_context.attach(outside)
+    attach(outside)
     try:
         return steps(function(*args, **kwargs), inside, _Ending(block))
     except BaseException as error:

@@ -42,8 +42,11 @@ class LiveTrajectories:
 def running_roots(node_dir: Path) -> list[ReadableSpan]:
     """Return the open roots of the processes that record into a node directory."""
     roots = []
-    for writer in segments.living_writers(node_dir):
-        for line in read_open(node_dir / (writer + layout.OPEN_SUFFIX)):
+    for writer in layout.journals(node_dir):
+        table = node_dir / (writer + layout.OPEN_SUFFIX)
+        if not table.exists() or segments.is_dead(node_dir, writer):  # most writers of a spool ended long ago
+            continue
+        for line in read_open(table):
             try:
                 roots += spans_of(line)
             except UnreadableLineError:

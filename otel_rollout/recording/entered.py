@@ -12,9 +12,10 @@ import threading
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from opentelemetry.context import Context, attach, get_current
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace import get_current_span
 
+from otel_rollout.base.finalizers import attach
 from otel_rollout.recording.identity import SUBMITTED
 from otel_rollout.recording.runtime_context import TRAJECTORY
 
@@ -24,12 +25,14 @@ class Block(Protocol):
 
     Attributes:
         is_over: whether its block has been left.
+        is_left_open: whether the garbage collector has left the block, and the context as it was.
         task: id of the task that entered the block.
         inside: the context in the block, while it runs.
         context_outside: the context around the block.
     """
 
     is_over: bool
+    is_left_open: bool
     task: int
     inside: Context | None
     context_outside: Context
@@ -51,7 +54,9 @@ def present_context(is_for_score: bool = False) -> Context:
     if around is None or not around.is_over:
         return context
     entered, submitted = ENTERED.get(), SUBMITTED.get()
-    if entered is around or (submitted is not None and _block_of(submitted) is around):
+    if (entered is around and not around.is_left_open) or (
+        submitted is not None and _block_of(submitted) is around
+    ):
         return context  # a task, or a call in a thread pool, that outlives its trajectory
     if around.task != running_task() or get_current_span(context).is_recording():
         return context  # another task's, or that of an operation that goes on

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, detach
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -22,11 +22,13 @@ from opentelemetry.trace import (
     Tracer,
     TracerProvider,
     TraceState,
+    set_span_in_context,
     use_span,
 )
 
 from otel_rollout.base import semconv
 from otel_rollout.base.current_spans import span_context
+from otel_rollout.base.finalizers import attach, is_collecting
 from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.recording.identity import identity_in
@@ -221,21 +223,24 @@ def current_span(
     """Make a span current inside the block, as the API's ``use_span`` does.
 
     For a span of ours, the exception that leaves the block stays as it is: ``use_span`` would call its
-    ``__str__``, whose own exception would replace it.
+    ``__str__``, whose own exception would replace it. In a collection, the context stays as it is.
     """
     if not span.get_span_context().is_valid:  # current, an invalid span would hide the span around it
         yield
         return
-    if not isinstance(span, RecordingSpan):
+    if not isinstance(span, (RecordingSpan, NonRecordingSpan)):  # the application's
         with use_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield
         return
+    token = attach(set_span_in_context(span))
     try:
-        with use_span(span, record_exception=False, set_status_on_exception=False):
-            yield
+        yield
     except Exception as error:
-        span.fail(error, record_exception, set_status_on_exception)
+        if isinstance(span, RecordingSpan):
+            span.fail(error, record_exception, set_status_on_exception)
         raise
     finally:
+        if token is not None and not is_collecting():
+            detach(token)
         if end_on_exit:
             span.end()

@@ -135,7 +135,8 @@ def _row_of(span: ReadableSpan, of_resource: Row) -> Row:
     _add_numbers_in_text(row, others)
     _add_content_types(row, others)
     _add_score(row, others, attributes)
-    is_root = row["is_root"] = span.parent is None and "score_name" not in row
+    is_ended = row["duration_ns"] is not None
+    is_root = row["is_root"] = span.parent is None and "score_name" not in row and is_ended
     if is_root:
         _add_root_scores(row, others, attributes, span.end_time or 0)
     call_columns.add(row, span)
@@ -159,7 +160,7 @@ def _of_fields(span: ReadableSpan) -> Row:
         "scope": None if scope is None else _utf8(scope.name),
         "start_time": start // 1000,
         "start_ns": start,
-        "duration_ns": min(span.end_time or start, MAX_INT) - start,
+        "duration_ns": None if span.end_time is None else min(span.end_time or start, MAX_INT) - start,
         "status": STATUS[span.status.status_code],
         "events": as_json([_event(event) for event in span.events]) if span.events else None,
         "links": as_json([_link(link) for link in span.links]) if span.links else None,

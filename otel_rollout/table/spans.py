@@ -22,7 +22,7 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 def span_of(row: Row) -> ReadableSpan:
     """Return the span of a row that has all columns of the table."""
-    start = int(row["start_ns"])
+    start, duration = int(row["start_ns"]), row["duration_ns"]
     parent, message = row["parent_span_id"], row["error_message"]
     code = _CODES.get(row["status"], StatusCode.UNSET)
     return ReadableSpan(
@@ -41,7 +41,7 @@ def span_of(row: Row) -> ReadableSpan:
         instrumentation_scope=InstrumentationScope(row["scope"] or ""),
         status=Status(code, message if code is StatusCode.ERROR else None),
         start_time=start,
-        end_time=start + int(row["duration_ns"] or 0),
+        end_time=None if duration is None else start + int(duration),
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.engine_calls import RecordedCalls
+from otel_rollout.forwarder.live_trajectories import running_roots
 from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
@@ -60,7 +62,7 @@ class SpoolSource:
         """
         newer: list[_Run] = []
         for run in reversed(self._runs):
-            found = _matching(partial(self._lines, run), reference, self._scores_by_identity)
+            found = _matching(run, partial(self._lines, run), reference, self._scores_by_identity)
             if found:
                 self.notes = _notes_on_newer_runs(newer, reference)
                 return found
@@ -74,11 +76,9 @@ class SpoolSource:
     def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
         """Return all spans of each trace, by its id; the files are read once."""
         found: dict[str, list[ReadableSpan]] = {trace_id: [] for trace_id in trace_ids}
-        for run in self._runs:
-            for line in _with_ids(self._lines(run), trace_ids):
-                for span in _decoded(line):
-                    if (trace_id := _trace_id(span)) in found:
-                        found[trace_id].append(span)
+        for span in self._every_span(lambda run: _with_ids(self._lines(run), trace_ids), _decoded):
+            if (trace_id := _trace_id(span)) in found:
+                found[trace_id].append(span)
         for trace_id, spans in found.items():
             spans += self._scores_by_identity.get(trace_id, ())
         return found
@@ -90,15 +90,30 @@ class SpoolSource:
         scores = [line for line in _lines(paths) if may_be_by_identity(line)]
         if not scores:
             return {}
-        roots = (span for line in _lines(paths) if may_have_root(line) for span in _decoded(line))
+        roots = self._every_span(lambda run: filter(may_have_root, _lines(run.paths)), _decoded)
         return by_trajectory((span for line in scores for span in _decoded(line)), roots)
 
     def every_span(self) -> Iterator[ReadableSpan]:
-        """Yield the spans of all runs, which say of each turn which one it continues or breaks."""
-        turns = RecordedTurns()
+        """Yield the spans of all runs, which say of each turn which one it continues or breaks.
+
+        The root of a trajectory that runs has no end.
+        """
+        return self._every_span(self._lines, RecordedTurns().spans_of)
+
+    def _every_span(
+        self,
+        lines_of: Callable[[_Run], Iterable[bytes]],
+        decoded: Callable[[bytes], list[ReadableSpan]],
+    ) -> Iterator[ReadableSpan]:
+        """Yield the spans of each run's lines, then the roots of its running trajectories."""
         for run in self._runs:
-            for line in self._lines(run):
-                yield from turns.spans_of(line)
+            running = run.running()
+            for line in lines_of(run):
+                for span in decoded(line):
+                    if running:
+                        running.pop(_ids(span), None)
+                    yield span
+            yield from running.values()
 
     def _lines(self, run: _Run) -> Iterator[bytes]:
         """Yield a run's lines, with engines' spans below their model calls."""
@@ -112,6 +127,10 @@ class SpoolSource:
     def files(self) -> list[Path]:
         """Return the files that are read."""
         return [path for run in self._runs for path in run.paths]
+
+    def running(self) -> frozenset[tuple[str, int]]:
+        """Return the ids of the roots of all running trajectories."""
+        return frozenset(ids for run in self._runs for ids in run.running())
 
     def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
@@ -129,35 +148,40 @@ class SpoolSource:
 
 
 def _matching(
+    run: _Run,
     lines: Callable[[], Iterator[bytes]],
     reference: Reference | None,
     scores: Mapping[str, Sequence[ReadableSpan]],
 ) -> list[Summary]:
     """Return the matching trajectories of a run's lines; without a reference, all."""
+    running = run.running().values()  # before the lines: one that ends meanwhile is among these
     if reference is None:
-        return [summary for summary in _summaries(lines(), scores) if summary.path]
+        return [summary for summary in _summaries(lines(), running, scores) if summary.path]
     if reference.trace:
-        found = _summaries(_with_ids(lines(), [reference.trace]), scores)
+        found = _summaries(_with_ids(lines(), [reference.trace]), running, scores)
     else:
-        roots = _summaries((line for line in lines() if may_have_root(line)), {})
+        roots = _summaries((line for line in lines() if may_have_root(line)), running, {})
         ids = [summary.trace_id for summary in roots if reference.matches(summary)]
-        found = _summaries(_with_ids(lines(), ids) if ids else lines(), scores)
+        found = _summaries(_with_ids(lines(), ids) if ids else lines(), running, scores)
     return [summary for summary in found if reference.matches(summary)]
 
 
-def _summaries(lines: Iterable[bytes], scores: Mapping[str, Sequence[ReadableSpan]]) -> list[Summary]:
+def _summaries(
+    lines: Iterable[bytes], running: Iterable[ReadableSpan], scores: Mapping[str, Sequence[ReadableSpan]]
+) -> list[Summary]:
     """Summarize the trajectories of lines.
 
     Args:
         lines: recorded lines.
+        running: roots of trajectories that run, or did when the lines were read.
         scores: trace id → scores by identity.
     """
     gathered: dict[str, Gathering] = {}
-    for line in lines:
-        for span in _decoded(line):
-            if not is_by_identity(span.attributes or {}):
-                trace_id = _trace_id(span)
-                gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
+    recorded = (span for line in lines for span in _decoded(line))
+    for span in chain(recorded, running):
+        if not is_by_identity(span.attributes or {}):
+            trace_id = _trace_id(span)
+            gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
     for trace_id, gathering in gathered.items():
         for score in scores.get(trace_id, ()):
             gathering.add(score)
@@ -184,6 +208,17 @@ class _Run(NamedTuple):
 
     name: str
     paths: list[Path]
+    node_dirs: list[Path]
+
+    def running(self) -> dict[tuple[str, int], ReadableSpan]:
+        """Return the roots of the running trajectories, without an end, by their ids."""
+        roots = []
+        for node_dir in self.node_dirs:
+            try:
+                roots += running_roots(node_dir)
+            except OSError as error:
+                _logger.warning("running trajectories of %s are left out: %s", node_dir, error)
+        return {_ids(root): _without_end(root) for root in roots}
 
 
 def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> tuple[str, ...]:
@@ -203,15 +238,16 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
     """Find the runs in a directory, the newest last."""
     _check_readable(path)
     if path.is_file():
-        return [_Run("", [path])]
+        return [_Run("", [path], [])]
     node_dirs = layout.node_directories(path)
     by_run: dict[Path, _Run] = {}
     for node_dir in node_dirs:
-        run = by_run.setdefault(node_dir.parent, _Run(_run_name(node_dir), []))
+        run = by_run.setdefault(node_dir.parent, _Run(_run_name(node_dir), [], []))
+        run.node_dirs.append(node_dir)
         run.paths.extend(files.segments_below(node_dir))
     runs = list(by_run.values())
     if is_named and not any(run.paths for run in runs):
-        runs = [_Run("", files.segments_below(path))]
+        runs = [_Run("", files.segments_below(path), [])]
     if not any(run.paths for run in runs):
         why = (
             "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set "
@@ -264,6 +300,24 @@ def _decoded(line: bytes) -> list[ReadableSpan]:
         return foreign_spans.filled(line).spans
     except UnreadableLineError:  # the line is still being written, or damaged; `status` counts damaged lines
         return []
+
+
+def _without_end(root: ReadableSpan) -> ReadableSpan:
+    """Return the root of a running trajectory without the end that it has if its process dies."""
+    return ReadableSpan(
+        root.name,
+        root.context,
+        root.parent,
+        root.resource,
+        root.attributes,
+        links=root.links,
+        instrumentation_scope=root.instrumentation_scope,
+        start_time=root.start_time,
+    )
+
+
+def _ids(span: ReadableSpan) -> tuple[str, int]:
+    return _trace_id(span), span.context.span_id if span.context else 0
 
 
 def _trace_id(span: ReadableSpan) -> str:

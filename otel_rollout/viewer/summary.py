@@ -70,7 +70,7 @@ class Summary:
         path: step, sample and rollout, separated by slashes, after ``validation/`` in a validation. Empty for
             a trace that is no trajectory.
         name: name of the root span.
-        state: ``ok``, ``error``, or ``running`` while there is no root span.
+        state: ``ok``, ``error``, or ``running`` while no root span has ended.
         error: error of the root span.
         start_ns: start in nanoseconds of Unix time.
         seconds: duration; None while the trajectory runs.
@@ -197,15 +197,16 @@ class Gathering:
         )
         if root is None:
             return known
+        start_ns = root.start_time or 0
+        known = replace(known, name=root.name, start_ns=start_ns, facts=_facts(identity))
+        if root.end_time is None:
+            return known
         failed = root.status.status_code is StatusCode.ERROR
         return replace(
             known,
-            name=root.name,
             state="error" if failed else "ok",
             error=(root.status.description or "") if failed else "",
-            start_ns=root.start_time or 0,
-            seconds=((root.end_time or 0) - (root.start_time or 0)) / 1e9,
-            facts=_facts(identity),
+            seconds=(root.end_time - start_ns) / 1e9,
         )
 
     def _scores(self, root: ReadableSpan | None, identity: Mapping[str, Any]) -> tuple[Score, ...]:

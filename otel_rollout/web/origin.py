@@ -79,15 +79,17 @@ class SpoolOrigin:
         self._source = source
 
     def state(self) -> State:
-        """Return names, sizes and times of the files."""
+        """Return names, sizes and times of the files, and which trajectories run."""
         found = []
-        for path in self._source().files():
+        source = self._source()
+        for path in source.files():
             try:
                 status = path.stat()
             except OSError:  # delivered and removed just now
                 continue
             found.append((str(path), status.st_size, status.st_mtime))
-        return State(tuple(found), max((time for _, _, time in found), default=0.0))
+        written = max((time for _, _, time in found), default=0.0)
+        return State((tuple(found), source.running()), written)
 
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:

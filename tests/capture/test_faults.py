@@ -20,6 +20,9 @@ PACKAGE = str(Path(otel_rollout.__file__).parent)
 CARRIERS = {"start_steps"}
 """This and ``capture/generator_driver.py`` run a generator, which does not exist without them."""
 
+SETS_CONTEXT = "attach"
+"""Sets the context as the API's own function does, which is not made to fail either."""
+
 SETTING_UP = {"_check_options", "_traced", "rollout_trace_op", "rollout_trace_attr"}
 """Decoration, and the creation of a trajectory, may raise; they record nothing."""
 
@@ -242,7 +245,9 @@ class Calls:
             return
         if code in self.skipped or not is_ours(frame.f_back.f_code):
             return
-        if code.co_name in CARRIERS or code.co_filename.endswith("capture/generator_driver.py"):
+        if code.co_name in CARRIERS | {SETS_CONTEXT} or code.co_filename.endswith(
+            "capture/generator_driver.py"
+        ):
             return
         if SETTING_UP & set(callers(frame)):
             return

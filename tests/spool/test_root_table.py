@@ -1,6 +1,7 @@
 """The root table: a trajectory that runs when its process dies ends as an error."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,19 +91,20 @@ def test_however_long_its_facts_a_trajectory_is_ended(tmp_path, extra, options):
         assert ("rollout.who" in root.attributes) == (extra < MAX_LINE - 1200)
 
 
-def test_killed_trajectory_ends_with_the_last_sign_of_life(tmp_path, monkeypatch):
-    """A process that sleeps notes in its journal that it lives, also where no forwarder watches it."""
+def test_trajectory_ends_with_the_last_sign_of_life_that_its_process_has_noted(tmp_path, monkeypatch):
+    """A process that sleeps notes in its journal that it lives; of a copy nobody has seen a process."""
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "spool")
     with running("tests.forwarder.programs.hang", "sleep"):
         journal = wait_for(lambda: next((tmp_path / "spool").rglob("*" + layout.JOURNAL_SUFFIX), None))
         wait_for(lambda: list(read_open(journal.with_suffix(layout.OPEN_SUFFIX))), what="the trajectory")
-        hung_ns = time.time_ns()
-        wait_for(lambda: read_state(journal).alive_ns > hung_ns + 2 * 10**9, what="a note after a while")
-    alive_ns = read_state(journal).alive_ns
-    assert CrashRecovery(journal.parent).run().dead_are_complete
-    *_, root = read_directory(tmp_path / "spool")
-    assert (root.name, root.span.end_time_unix_nano) == ("rollout_trace", alive_ns)
+        began_ns = time.time_ns()
+        wait_for(lambda: read_state(journal).alive_ns > began_ns + 2 * 10**9, what="a note after a while")
+        copy = shutil.copytree(journal.parent, tmp_path / "copy")
+    noted_ns = read_state(copy / journal.name).alive_ns
+    assert CrashRecovery(copy).run().dead_are_complete
+    *_, root = read_directory(copy)
+    assert (root.name, root.span.end_time_unix_nano) == ("rollout_trace", noted_ns)
 
 
 @pytest.mark.parametrize("long", ["é" * 3000, "\x01" * 3000])

@@ -52,6 +52,15 @@ def span(attributes: dict[str, object], parent: SpanContext | None = None) -> Re
     )
 
 
+def test_span_that_runs_has_no_duration_and_is_no_root_yet() -> None:
+    """A trajectory's root span, while it runs."""
+    ended = span(ATTRIBUTES)
+    running = ReadableSpan(ended.name, ended.context, attributes=ATTRIBUTES, start_time=10)
+    row = row_of(running)
+    assert (row["duration_ns"], row["is_root"]) == (None, False)
+    assert restored(running).end_time is None
+
+
 def test_span_returns_from_its_row() -> None:
     """Ids, times, status, attributes with their types, events and resource are as before."""
     found = restored(span(ATTRIBUTES))

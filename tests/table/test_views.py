@@ -197,6 +197,18 @@ def by_identity(trace: str, value: float, **columns: Any) -> dict[str, Any]:
     return score(trace, trace, value, **{**apart, **columns})
 
 
+def test_trajectory_whose_agent_has_no_duration_runs(tmp_path: Path) -> None:
+    """With and without a trajectory that has ended inside, and with an ended call."""
+    running = {"is_root": False, "duration_ns": None}
+    rows = [root(str(number), rollout_n=number, **running) for number in range(3)]
+    rows += [row("1", "b", "a1", kind="AGENT", step=9), row("2", "c", "a2", rollout_n=2)]
+    store = written(tmp_path / "table", rows)
+    found = asked(store, "SELECT path, state, seconds FROM trajectories ORDER BY path")
+    assert [tuple(each.values()) for each in found] == [
+        (f"1/7/{number}", "running", None) for number in range(3)
+    ]
+
+
 def test_score_by_identity_counts_for_exactly_one_match(tmp_path: Path) -> None:
     """A run without trajectories scores those of other runs; several matches count nowhere."""
     found = rewards(

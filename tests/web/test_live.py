@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +61,29 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
         assert '<meta http-equiv="refresh" content="5">' in listed.body
         assert "refresh=off" in listed.body
         assert '<meta http-equiv="refresh"' not in server.get("/trajectories?run=run-second").body
+
+
+def test_trajectory_that_begins_is_on_the_page_of_a_spool(tmp_path: Path) -> None:
+    """Though no file of the spool grows until something of it ends."""
+    spool = tmp_path / "spool"
+    record = "import sys, otel_rollout as o; o.configure('spool', spool_dir=sys.argv[1])\n"
+    record += "for n in range(3):\n"
+    record += "    with o.rollout_trace_attr(step=1, sample_index=7, rollout_n=n): sys.stdin.readline()"
+    with subprocess.Popen([sys.executable, "-c", record, spool], stdin=subprocess.PIPE, text=True) as job:
+        assert job.stdin is not None
+        job.stdin.write("\n")
+        job.stdin.flush()
+        wait_for(lambda: list(spool.rglob("*.jsonl")), what="the run")
+        with Served(spool, tmp_path) as server:
+            for number in (1, 2):
+                seen = re.compile(rf"1/7/{number} .*running")
+                wait_for(
+                    functools.partial(lambda seen: seen.search(server.get("/trajectories").text), seen),
+                    VISIBLE_SECONDS,
+                    "the running trajectory",
+                )
+                job.stdin.write("\n")
+                job.stdin.flush()
 
 
 def test_table_that_comes_later_is_shown(tmp_path: Path) -> None:

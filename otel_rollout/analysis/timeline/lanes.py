@@ -106,7 +106,7 @@ def root_of(rows: Iterable[Row]) -> Row | None:
     if root := next((row for row in rows if row["is_root"]), None):
         return root
     first = rows[0] if rows else None
-    if first is None or first["kind"] != semconv.KIND_AGENT:
+    if first is None or first["kind"] != semconv.KIND_AGENT or first["duration_ns"] is None:
         return None
     siblings = (row for row in rows if row["parent_span_id"] == first["parent_span_id"])
     return first if all(row["kind"] == semconv.KIND_AGENT for row in siblings) else None

@@ -16,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import restore, set_variable
 
 
 def install(module: ModuleType) -> None:
@@ -43,13 +44,12 @@ class LoggedErrors:
     def __enter__(self) -> LoggedErrors:
         """Make this block the innermost."""
         self._outer = _innermost.get()
-        _innermost.set(self)
+        set_variable(_innermost, self)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Make the block around this one the innermost."""
-        # No token: a coroutine may be closed in a context other than the one in which it ran.
-        _innermost.set(self._outer)
+        restore(_innermost, self, self._outer)
 
     def fail(self, message: str) -> None:
         """Mark the span as failed, and record the exception that is being handled."""

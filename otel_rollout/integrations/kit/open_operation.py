@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach, get_current
+from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import current_context
 from otel_rollout.capture import span_io
 from otel_rollout.integrations.kit.spans import fail, put_value, records_content, set_attributes
 
@@ -57,17 +58,9 @@ class OpenOperation:
         """Whether the operation is recorded and has not ended."""
         return self._span is not None and self._span.is_recording()
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
+    def inside(self) -> AbstractContextManager[None]:
         """Make the operation current in this thread or task."""
-        outside = get_current()
-        attach(self._context)
-        try:
-            yield
-        finally:
-            # No token: the garbage collector may close a coroutine in another context than its own.
-            if get_current() is self._context:
-                attach(outside)
+        return current_context(self._context)
 
     @internal_errors("describing an operation of a trajectory")
     def describe(self, attributes: Mapping[str, Any]) -> None:

@@ -15,10 +15,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opentelemetry.context import Context, attach, get_current
+from opentelemetry.context import Context, get_current
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import attach, set_variable
 from otel_rollout.capture.context import trajectory_in
 from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.recording.entered import ENTERED, Block
@@ -58,11 +59,11 @@ def _leave(block: _Block) -> None:
     outermost = block
     while outermost.outer is not None and outermost.outer.is_over:
         outermost = outermost.outer
-    _INNERMOST.set(outermost.outer)
+    set_variable(_INNERMOST, outermost.outer)
     if trajectory_in(get_current()) is block.trajectory:
         attach(outermost.outside)
     if ENTERED.get() is block.trajectory:
-        ENTERED.set(outermost.entered)
+        set_variable(ENTERED, outermost.entered)
 
 
 class OpenTrajectory:
@@ -96,8 +97,8 @@ class OpenTrajectory:
             return
         block = _Block(self.trajectory, _INNERMOST.get(), get_current(), ENTERED.get())
         attach(context)
-        ENTERED.set(self.trajectory)
-        _INNERMOST.set(block)
+        set_variable(ENTERED, self.trajectory)
+        set_variable(_INNERMOST, block)
         try:
             yield
         finally:

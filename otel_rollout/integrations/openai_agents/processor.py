@@ -13,6 +13,7 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import attach
 from otel_rollout.capture import usage
 from otel_rollout.integrations.kit.spans import put_value, set_attributes
 
@@ -68,7 +69,7 @@ class TrajectoryProcessor:
             return
         inside = set_span_in_context(started, outside)
         self._open[span.span_id] = _Open(started, outside, inside)
-        otel_context.attach(inside)
+        attach(inside)
 
     @internal_errors("ending a span of the OpenAI Agents SDK")
     def on_span_end(self, span: Any) -> None:
@@ -83,7 +84,7 @@ class TrajectoryProcessor:
         finally:
             open_.span.end()
             if otel_context.get_current() is open_.inside:
-                otel_context.attach(open_.outside)
+                attach(open_.outside)
 
     def shutdown(self) -> None:
         """Do nothing: spans are delivered when the program ends."""

@@ -7,6 +7,7 @@ each trajectory is found by the list of messages that it returned.
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from opentelemetry.context import Context, get_current
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.open_operation import OpenOperation
 
 _ATTRIBUTE: Final = "_otel_rollout_rollouts"
@@ -131,6 +133,6 @@ def current() -> Rollout | None:
     return rollout if rollout is not None and rollout.is_recording else None
 
 
-def set_current(rollout: Rollout | None) -> None:
-    """Set the trajectory that runs in this task."""
-    _current.set(rollout)
+def running(rollout: Rollout) -> AbstractContextManager[None]:
+    """Return a block in which a trajectory runs in this task."""
+    return variable_set(_current, rollout)

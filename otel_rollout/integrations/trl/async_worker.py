@@ -18,7 +18,7 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.integrations.trl import async_calls, async_rewards
-from otel_rollout.integrations.trl.async_rollouts import Rollout, prepare, rollouts_of, set_current
+from otel_rollout.integrations.trl.async_rollouts import Rollout, prepare, rollouts_of, running
 from otel_rollout.integrations.trl.patched_modules import seams
 from otel_rollout.propagation import process_pools
 
@@ -52,15 +52,14 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
         with _start(self, group_id) as trajectory:
             rollout = Rollout(trajectory, prompt)
             _describe(rollout, group_id)
-            set_current(rollout)
-            try:
-                trajectory.set_input(prompt)
-                result = await original(self, prompt, *args, **kwargs)
-                _conclude(self, rollout, result)
-                return result
-            finally:
-                rollout.end_call()
-                set_current(None)
+            with running(rollout):
+                try:
+                    trajectory.set_input(prompt)
+                    result = await original(self, prompt, *args, **kwargs)
+                    _conclude(self, rollout, result)
+                    return result
+                finally:
+                    rollout.end_call()
 
     return _generate_one
 

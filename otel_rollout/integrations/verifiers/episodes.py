@@ -6,8 +6,8 @@ import functools
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.verifiers import rollouts
 from otel_rollout.integrations.verifiers.patched_modules import seams
@@ -81,14 +82,9 @@ def current() -> RunningEpisode | None:
     return _current.get()
 
 
-@contextmanager
-def served() -> Iterator[None]:
+def served() -> AbstractContextManager[None]:
     """Mark a block that runs an episode for another process, which alone knows the siblings."""
-    token = _is_served.set(True)
-    try:
-        yield
-    finally:
-        _is_served.reset(token)
+    return variable_set(_is_served, True)
 
 
 def _number(slots: list[Any], *_: Any, **__: Any) -> None:
@@ -106,11 +102,8 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
         with internal_errors("identifying an episode of verifiers"):
             given = signature.bind(self, slot, *args, **kwargs).arguments
             episode = _episode_of(self, slot, given.get("on_complete"))
-        token = _current.set(episode)
-        try:
+        with variable_set(_current, episode):
             return await original(self, slot, *args, **kwargs)
-        finally:
-            _current.reset(token)
 
     return run_slot
 

@@ -7,16 +7,16 @@ be applied there. The chosen rows travel in the OpenTelemetry context of Ray's c
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from opentelemetry.context import attach, get_current
+from opentelemetry.context import get_current
 
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import current_context
 from otel_rollout.integrations.verl.identities import plain
 from otel_rollout.integrations.verl.legacy_rows import note_generated
 from otel_rollout.integrations.verl.patched_modules import seams
@@ -56,7 +56,7 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         chosen = _chosen_rows(prompts)
-        with _chosen_rows_in_context(chosen):
+        with current_context(with_chosen(chosen, get_current())):
             output = await original(self, prompts, *args, **kwargs)
         _note_generated(self, prompts, output, chosen)
         return output
@@ -70,24 +70,12 @@ def _synchronous(original: Callable[..., Any]) -> Callable[..., Any]:
         chosen = _chosen_rows(prompts)
         if not hasattr(prompts, "meta_info"):
             _note_prompts(self, prompts, chosen)
-        with _chosen_rows_in_context(chosen):
+        with current_context(with_chosen(chosen, get_current())):
             output = original(self, prompts, *args, **kwargs)
         _note_generated(self, prompts, output, chosen)
         return output
 
     return generate_sequences
-
-
-@contextlib.contextmanager
-def _chosen_rows_in_context(chosen: frozenset[Any] | None) -> Iterator[None]:
-    outside = get_current()
-    inside = with_chosen(chosen, outside)
-    attach(inside)
-    try:
-        yield
-    finally:
-        if get_current() is inside:  # else a coroutine was closed in another context
-            attach(outside)
 
 
 @internal_errors("identifying the rows of a generated batch")

@@ -14,6 +14,7 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import restore, set_variable
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.verl import model_calls, trajectory
 from otel_rollout.integrations.verl.roles import Role, name_of, role_of
@@ -96,12 +97,11 @@ class RunningOperation:
     def __enter__(self) -> None:
         """Make this operation the innermost."""
         self._outer = _innermost.get()
-        _innermost.set(self)
+        set_variable(_innermost, self)
 
     def __exit__(self, *_: object) -> None:
         """Make the operation around this one the innermost."""
-        # No token: a coroutine may be closed in a context other than the one in which it ran.
-        _innermost.set(self._outer)
+        restore(_innermost, self, self._outer)
 
 
 _innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)

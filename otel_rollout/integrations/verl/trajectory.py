@@ -19,6 +19,7 @@ from opentelemetry.trace import Span
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.verl import identities
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
@@ -70,13 +71,11 @@ def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
     async def _run_agent_loop(self: Any, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
         if not is_recorded_here():
             return await original(self, sampling_params, trajectory, **kwargs)
-        with _start(self, sampling_params, trajectory, kwargs) as started:
-            outer = _current.get()
-            _current.set(_rollout_of(started, kwargs))
-            try:
-                return await original(self, sampling_params, trajectory, **kwargs)
-            finally:
-                _current.set(outer)
+        with (
+            _start(self, sampling_params, trajectory, kwargs) as started,
+            variable_set(_current, _rollout_of(started, kwargs)),
+        ):
+            return await original(self, sampling_params, trajectory, **kwargs)
 
     return _run_agent_loop
 

@@ -1,5 +1,6 @@
 -- The span that stands for each trajectory: the root; without it, the agent's span that began first of all and has
--- no sibling of another kind (its parent is in another system); else the earliest span, and the trajectory runs.
+-- no sibling of another kind (its parent is in another system) and has ended; else the earliest span, and the
+-- trajectory runs.
 SELECT
   trace_id, span_id, run_id, project, experiment, step, sample_index, rollout_n, validate, group_id, group_size,
   agent_name, policy_version_min, policy_version_max, name,
@@ -21,7 +22,7 @@ SELECT
 FROM (
   SELECT
     *,
-    coalesce(kind = 'AGENT', false) AND NOT has_other_sibling AS is_agent,
+    coalesce(kind = 'AGENT', false) AND NOT has_other_sibling AND duration_ns IS NOT NULL AS is_agent,
     row_number() OVER (
       PARTITION BY trace_id ORDER BY start_ns, coalesce(kind = 'AGENT', false) DESC, span_id
     ) AS place
