@@ -12,21 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.recording.identity import Identity
 from otel_rollout.recording.segment_file import SegmentFile
 from otel_rollout.recording.spool_usage import SpoolUsage
 from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import RootTable
 
-FLUSH_INTERVAL: Final = 0.02
-"""Seconds before a line in the journal is flushed. In the journal a line survives the process, but the
-forwarder does not see it yet."""
 FLUSH_CHUNK: Final = 256 << 10
 """Bytes per write(2), few enough that a caller who waits for room gets it soon."""
 CATCH_UP_CHUNK: Final = 1 << 20
 """Bytes per write(2) while the journal is more than half full: each write(2) costs a wait for the GIL."""
-RETRY_INTERVAL: Final = 0.5
-"""Seconds between two attempts to write to a disk that is full or fails."""
 _WAKE, _HURRY = False, True
 _logger = logging.getLogger("otel_rollout")
 
@@ -35,7 +31,7 @@ Line = bytes | tuple[bytes, ...]
 
 
 class Flusher:
-    """Moves lines to segment files, about every FLUSH_INTERVAL, in its own thread.
+    """Moves lines to segment files, about every ``Waits.flush``, in its own thread.
 
     Args:
         node_dir: the directory of the files.
@@ -98,7 +94,7 @@ class Flusher:
         self._thread.start()
 
     def wake(self) -> None:
-        """End the thread's sleep; it then waits FLUSH_INTERVAL for more lines."""
+        """End the thread's sleep; it then waits ``Waits.flush`` for more lines."""
         self._signals.put(_WAKE)
 
     def hurry(self) -> None:
@@ -126,7 +122,7 @@ class Flusher:
                 if not self.is_behind:
                     self._usage.check()
                 if (self._is_removed() and not self._begin_anew()) or not self._flush():
-                    time.sleep(RETRY_INTERVAL)
+                    time.sleep(waits().write_retry)
                     continue
                 if self._segment.is_full:
                     self._rotate()
@@ -138,13 +134,13 @@ class Flusher:
             self._journal.release()
 
     def _wait_for_lines(self) -> None:
-        """Sleep while there are no lines, then FLUSH_INTERVAL longer unless hurried."""
+        """Sleep while there are no lines, then ``Waits.flush`` longer unless hurried."""
         self.is_idle = True  # from here on, callers wake this thread; the next line sees earlier lines
         if self._journal.written == self._journal.flushed and not self.postponed and not self.is_closing:
             self._signals.get()
         self.is_idle = False
         if not self.is_hurried and not self.is_closing:
-            deadline = time.monotonic() + FLUSH_INTERVAL
+            deadline = time.monotonic() + waits().flush
             try:
                 while self._signals.get(timeout=max(0.0, deadline - time.monotonic())) is not _HURRY:
                     pass

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.store import Store
 
@@ -31,12 +32,6 @@ APPLICATION: Final = "otel-rollout-lease"
 """Id of the application transaction that is the lease."""
 HOLDER: Final = "rollout.lease.holder"
 """Key of the holder's name in the information that each of its commits has."""
-SECONDS: float = 300.0
-"""Seconds that a lease is valid after each commit of its holder."""
-_PATIENCE: Final = 120.0
-"""Maximum seconds for one commit beside the commits of forwarders."""
-_MAX_PAUSE: Final = 0.05
-"""Maximum seconds between two attempts; the pause is random."""
 _SEARCHED: Final = 200
 """Commits in which the holder's name is looked for."""
 _MICROSECONDS: Final = 1_000_000
@@ -91,7 +86,7 @@ class Lease:
             LeaseLostError: another process has it.
             TableError: the table cannot be written.
         """
-        if self._until is not None and self._until - _now() < SECONDS * _MICROSECONDS / 2:
+        if self._until is not None and self._until - _now() < waits().lease * _MICROSECONDS / 2:
             self.commit()
 
     def release(self) -> None:
@@ -108,12 +103,12 @@ class Lease:
             LeaseLostError: another process has the lease, or a file to remove is gone. Nothing is replaced.
             TableError: the table cannot be written.
         """
-        self._commit(_now() + int(SECONDS * _MICROSECONDS), removed, added)
+        self._commit(_now() + int(waits().lease * _MICROSECONDS), removed, added)
 
     def _commit(self, until: int, removed: Sequence[RemoveAction], added: Sequence[AddAction]) -> None:
         from deltalake.exceptions import CommitFailedError
 
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + waits().lease_commit
         table = self._store.open()
         while True:
             with self._store.describing():
@@ -125,7 +120,7 @@ class Lease:
                 except CommitFailedError:  # another commit took the place; or the answer to this one is lost
                     if time.monotonic() > deadline:
                         raise
-                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+                time.sleep(random.uniform(0, waits().poll))  # noqa: S311
                 table.update_incremental()
         self._until = until
 

@@ -27,6 +27,7 @@ from otel_rollout.spool import journal, layout
 from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import forwarder_pid, node_directory, record
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 LIMITS = delivery.Limits(max_age=600, max_bytes=1e9, min_free=0, spool_limit=0)
 
@@ -81,7 +82,7 @@ def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.Monk
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
     target.with_name(target.name + ".fault").unlink()
-    monkeypatch.setattr(delivery, "_FORWARDER_GRACE", 0.0)
+    set_waits(monkeypatch, missing_forwarder=0.0)
     return node_dir
 
 
@@ -175,7 +176,7 @@ def test_pending_spans_without_a_forwarder_are_unhealthy_until_delivered(orphane
 
 def test_forwarder_has_time_to_be_replaced(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spans that are pending for less than the successor needs are healthy."""
-    monkeypatch.setattr(delivery, "_FORWARDER_GRACE", 60.0)
+    set_waits(monkeypatch, missing_forwarder=60.0)
     assert checks_of(probe()) == ["healthy"]
 
 

@@ -23,7 +23,6 @@ from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
 from otel_rollout.forwarder import delivery, retry_policy
 from otel_rollout.forwarder.lock import ForwarderLock
-from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.launch import launcher
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
@@ -31,6 +30,7 @@ from otel_rollout.spool import layout, segments
 from tests.exporters import FileExporter
 from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def forwarder_pid(node_dir: Path) -> int | None:
 
 def test_a_killed_forwarder_is_replaced(faulty, target, tmp_path, monkeypatch):
     """SIGKILL of the forwarder delays delivery and loses nothing."""
-    monkeypatch.setattr(launcher, "_CHECK_INTERVAL", 0.1)
+    set_waits(monkeypatch, first_check=0.1)
     Path(f"{target}.fault").write_text("unavailable")
     record(3)
     node_dir = wait_for(lambda: layout.node_directories(tmp_path / "spool"))[0]
@@ -319,8 +319,7 @@ def test_forwarder_exits_after_its_linger_time(fresh_process, test_exporters, ta
 
 def test_delivery_survives_a_locked_ledger(tracing, tmp_path, monkeypatch):
     """A ledger that cannot be written delays delivery and loses nothing."""
-    monkeypatch.setattr(retry_policy, "POLICIES", {"second": RetryPolicy(longest_pause=0.05)})
-    monkeypatch.setattr(ledger_reader, "_BUSY_TIMEOUT", 0.05)
+    set_waits(monkeypatch, longest_retry=0.05, ledger=0.05)
     record(1)
     active = runtime.current()
     active.keeper.stop()

@@ -21,7 +21,6 @@ from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.exporting.spool_exporter import KeptInSpool
 from otel_rollout.forwarder import identity_scores
 from otel_rollout.forwarder.delivery import Delivery
-from otel_rollout.launch import launcher
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.spool import layout, segments
@@ -32,6 +31,7 @@ from tests.forwarder.test_delivery import forwarder_pid, otel_rollout_command
 from tests.forwarder.test_identity_scores import scores, trajectory
 from tests.spool_reader import segments_below
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_forwarder_killed_at_any_time_loses_and_repeats_nothing(
     begin, target, tmp_path, monkeypatch, seconds
 ):
     """The target has each score; a batch of lines in flight may arrive twice, with equal ids."""
-    monkeypatch.setattr(launcher, "_CHECK_INTERVAL", 0.1)
+    set_waits(monkeypatch, first_check=0.1)
     begin()
     for step in range(4):
         score_batch({"a": np.ones(900)}, step=step, sample_index=np.arange(900))

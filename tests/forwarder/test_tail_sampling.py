@@ -27,7 +27,6 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base import semconv
 from otel_rollout.base.tail_rule_syntax import tail_rules
 from otel_rollout.cli import forwarding
-from otel_rollout.forwarder import tail_sampling
 from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.tail_rules import Decision, TailRules, TrajectoryOutcome
@@ -45,6 +44,7 @@ from tests.faults.forwarding import nobody_forwards
 from tests.forwarder.test_delivery import node_directory, otel_rollout_command
 from tests.forwarder.tokens_support import line as recorded_line
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 Begin = Callable[..., None]
 
@@ -238,14 +238,14 @@ def test_group_without_size_waits_for_running_siblings_and_quiet(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group waits, because a running or later sibling may still fail."""
-    monkeypatch.setattr(tail_sampling, "RUNNING_INTERVAL", 0)
+    set_waits(monkeypatch, running_look=0)
     begin("errors")
     membership.decide()
     node_dir = directory.node_directory(membership.decide())
     layout.create_private(node_dir, membership.decide().spool_dir)
 
     def verdicts(quiet: float) -> dict[tuple[bool, str], int]:
-        monkeypatch.setattr(tail_sampling, "QUIET", quiet)
+        set_waits(monkeypatch, group_quiet=quiet)
         active = runtime.current()
         assert active is not None
         assert active.writer.flush(10)

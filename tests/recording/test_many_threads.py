@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.base.waits import waits
 from otel_rollout.recording import flusher, patience
-from otel_rollout.recording.patience import MAX_WAIT
 from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
@@ -60,7 +60,7 @@ def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
     def slowly(self: journal.Journal, written: int, lines: int = 0) -> None:
         if threading.current_thread().name == "holder":
             entered.set()
-            end = time.monotonic() + 5 * MAX_WAIT
+            end = time.monotonic() + 5 * waits().journal_room
             while time.monotonic() < end:  # in Python, so that other threads' Python delays this one
                 pass
         publish(self, written, lines)
@@ -109,7 +109,7 @@ def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypat
     """
     writer = writer_in(tmp_path)
     for number in range(20):
-        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < MAX_WAIT
+        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < waits().journal_room
         assert writer.flush(10)
     writer.close(10)
     lines = bodies(tmp_path)
@@ -122,7 +122,7 @@ def test_slow_disk_that_works_loses_no_span(tmp_path, monkeypatch):
     real_write = flusher.os.write
 
     def write(descriptor: int, data: bytes) -> int:
-        time.sleep(MAX_WAIT / 4)
+        time.sleep(waits().journal_room / 4)
         return real_write(descriptor, data)
 
     monkeypatch.setattr(flusher.os, "write", write)

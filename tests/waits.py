@@ -1,0 +1,30 @@
+"""Short waiting times for tests, in this process and in the processes that it starts.
+
+``tests/conftest.py`` sets them for all tests. ``_OTEL_ROLLOUT_WAITS={} pytest`` keeps the usual ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import orjson
+import pytest
+
+from otel_rollout.base.waits import WAITS_VARIABLE, Waits, waits
+
+
+def variable(times: Waits) -> dict[str, str]:
+    """Return the variable that gives waiting times to a process."""
+    return {WAITS_VARIABLE: orjson.dumps(dataclasses.asdict(times)).decode()}
+
+
+def set_waits(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    """Change some waiting times until the test's end, here and in processes that start later."""
+    (given,) = variable(dataclasses.replace(waits(), **seconds)).values()
+    monkeypatch.setenv(WAITS_VARIABLE, given)
+
+
+def set_short_waits() -> None:
+    """Shorten the pauses, unless the caller of pytest has set others."""
+    os.environ |= {**variable(Waits().scaled(0.1)), **os.environ}
