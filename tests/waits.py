@@ -19,10 +19,14 @@ def variable(times: Waits) -> dict[str, str]:
     return {WAITS_VARIABLE: orjson.dumps(dataclasses.asdict(times)).decode()}
 
 
+def changed(**seconds: float) -> dict[str, str]:
+    """Return the variable for a process with other waiting times than this one's."""
+    return variable(dataclasses.replace(waits(), **seconds))
+
+
 def set_waits(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
     """Change some waiting times until the test's end, here and in processes that start later."""
-    (given,) = variable(dataclasses.replace(waits(), **seconds)).values()
-    monkeypatch.setenv(WAITS_VARIABLE, given)
+    monkeypatch.setenv(WAITS_VARIABLE, changed(**seconds)[WAITS_VARIABLE])
 
 
 def set_short_waits() -> None:

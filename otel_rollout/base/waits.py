@@ -154,7 +154,7 @@ class Waits:
     score: Limit = 600.0
     """That a score waits for its trajectory while a process of this machine records. They count from the last
     search at which the trajectory was running on this machine."""
-    last_score: Limit = 10.0
+    last_score: Pause = 10.0
     """That scores wait after the last process of this machine has ended, and all else is delivered."""
     last_search: Pause = 2.0
     """Between searches in that time, at most."""

@@ -354,11 +354,11 @@ def test_segment_that_is_delivered_and_removed_meanwhile_is_healthy(
     assert not (orphaned / segment.file).exists()
 
 
-def test_probe_of_a_large_backlog_reads_little(orphaned: Path) -> None:
-    """The answer does not wait for 100 GB of pending spans, nor for a locked ledger."""
+def test_probe_of_a_large_backlog_reads_little(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer does not wait for terabytes of pending spans, nor for a locked ledger."""
+    set_waits(monkeypatch, ledger=3600)
     (segment,) = layout.segments(orphaned)
-    os.truncate(orphaned / segment.file, 100 << 30)  # a sparse file
-    began = time.monotonic()
+    os.truncate(orphaned / segment.file, 8 << 40)  # a sparse file, which takes an hour to read
     assert sorted(checks_of(probe(code=1))) == ["backlog", "forwarder"]
     with closing(sqlite3.connect(orphaned / ledger_reader.FILE)) as db:
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -366,7 +366,6 @@ def test_probe_of_a_large_backlog_reads_little(orphaned: Path) -> None:
         output = probe(code=1)
     assert checks_of(output) == ["spool"]
     assert "locked" in output
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("arguments", [("--only", "speed"), ("--only", ","), ("--json",), ("--watch",)])

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -21,8 +20,9 @@ import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
-from otel_rollout.forwarder import delivery, retry_policy
+from otel_rollout.forwarder import delivery
 from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.launch import launcher
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
@@ -135,7 +135,7 @@ def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
     report = otel_rollout.shutdown(60)
     count = report.exporters["test-faulty"]
     assert (count.delivered, report.lost, set(delivered(target).values())) == (201, 0, {1})
-    assert count.retried > retry_policy.DEFAULT_POLICY.whole_attempts
+    assert count.retried > RetryPolicy().whole_attempts
 
 
 def test_rejected_span_goes_to_the_dead_letter_file_and_others_arrive(faulty, target, tmp_path):
@@ -174,9 +174,7 @@ def test_refused_exporter_keeps_its_spans_for_a_later_forwarder(faulty, target, 
     """Refused credentials end shutdown() early."""
     Path(f"{target}.fault").write_text("refused")
     record(3)
-    begun = time.monotonic()
-    report = otel_rollout.shutdown(30)
-    assert time.monotonic() - begun < 20
+    report = otel_rollout.shutdown(3600)  # it would wait for an hour
     count = report.exporters["test-faulty"]
     assert (count.pending, count.problem, report.lost) == (4, "as the test wishes", 0)
     Path(f"{target}.fault").unlink()
