@@ -21,7 +21,7 @@ from otel_rollout.launch import exit_message, launcher
 from otel_rollout.spool import layout
 from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.waits import set_waits
+from tests.waits import changed, set_waits
 
 
 class Terminal:
@@ -229,20 +229,19 @@ def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
     assert not re.search(r'File ".*otel_rollout', terminal.screen), terminal.screen
 
 
-def test_forwarder_stays_while_a_program_waits(tmp_path):
+def test_forwarder_stays_while_a_program_waits(away, tmp_path):
     """One forwarder serves the whole wait, however short it would linger otherwise."""
-    uri = f"http://127.0.0.1:{free_port()}"
-    environment = {"MLFLOW_TRACKING_URI": uri, "OTEL_ROLLOUT_FORWARDER_LINGER": "0.5"}
-    ended = run(program("mlflow", timeout=8), **environment)
+    ended = run(program(away, timeout=2, linger=0.1, then="wait_until_retried"), **changed(announced=0.5))
     assert "delivery is tried again in the background" in ended.stderr
     log = (node_directory(tmp_path) / layout.FORWARDER_LOG).read_text()
     assert log.count("INFO otel_rollout.forwarder: forwarding ") == 1
 
 
-def test_unreachable_mlflow_is_named_without_credentials():
+def test_unreachable_mlflow_is_named_without_credentials(monkeypatch):
     """The line names target, state and the command to watch, but no credentials."""
+    set_waits(monkeypatch, progress=0.1)
     uri = f"http://user:hunter2@127.0.0.1:{free_port()}"
-    ended = run(program("mlflow", timeout=20), MLFLOW_TRACKING_URI=uri)
+    ended = run(program("mlflow", timeout=1, then="wait_until_retried"), MLFLOW_TRACKING_URI=uri)
     assert ended.returncode == 0
     line = ended.stderr.splitlines()[-1]
     address = uri.replace("user:hunter2@", "")
