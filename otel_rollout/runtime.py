@@ -19,6 +19,7 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import watch_collections
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
+from otel_rollout.base.waits import waits
 from otel_rollout.launch import launcher
 from otel_rollout.otlp.writer import AttributeInput
 from otel_rollout.recording import runtime_context
@@ -30,7 +31,7 @@ from otel_rollout.recording.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.recording.tokenizers import Tokenizers
 from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.runs.directory import create_node_directory
-from otel_rollout.runs.membership import CLOSE_TIMEOUT, settle
+from otel_rollout.runs.membership import settle
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 
@@ -149,7 +150,7 @@ class Start:
             with self._lock:
                 self.runtime = None if self._is_abandoned else created
             if self.runtime is None:
-                created.close(CLOSE_TIMEOUT)
+                created.close(waits().close)
         except BaseException as error:  # noqa: BLE001 - raised by result()
             self._error = error if isinstance(error, Exception) else RuntimeError(repr(error))
         finally:
@@ -232,7 +233,7 @@ def _started(configured: Settings) -> Runtime | None:
     if start is None or start.settings != configured:
         outdated = process.take_runtime()
         if outdated is not None:
-            outdated.close(CLOSE_TIMEOUT)
+            outdated.close(waits().close)
         start = process.start = Start(configured)
     try:
         started = start.result()

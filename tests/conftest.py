@@ -26,11 +26,14 @@ from tests.mlflow_server import server_uri as server_uri
 from tests.side_by_side import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.side_by_side import shared
 from tests.spool_reader import Recorded, read_directory
+from tests.waits import set_short_waits
 
 # A slow machine is no failure. CI checks the same examples every time, people check new ones.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+set_short_waits()
 
 # A shell ignores SIGINT in background jobs, and their children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.account import metrics
+from otel_rollout.base.waits import Waits
 from otel_rollout.settings import Settings
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -41,7 +42,8 @@ def in_code(name: str) -> float:
         default: float = setting.default
         return default
     module, _, constant = name.rpartition(".")
-    value: float = getattr(import_module(f"otel_rollout.{module}"), constant)
+    owner = Waits() if module == "base.waits.Waits" else import_module(f"otel_rollout.{module}")
+    value: float = getattr(owner, constant)
     return value
 
 

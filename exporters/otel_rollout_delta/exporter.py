@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import BatchLimits, ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.exporting.base import GuardedExporter, rejecting
 from otel_rollout.exporting.batching import chunks
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE: Final = 500
 """Spans whose rows are in memory as Python objects; Arrow batches of all spans of a commit are."""
-_LIMITS: Final = BatchLimits(spans=20_000, bytes=32 << 20, seconds=10.0)
 
 
 class DeltaSpanExporter(GuardedExporter):
@@ -42,10 +42,9 @@ class DeltaSpanExporter(GuardedExporter):
         ValueError: the address is malformed.
     """
 
-    batch: BatchLimits = _LIMITS
-
     def __init__(self, *, uri: str | None = None) -> None:
         super().__init__("Delta")
+        self.batch = BatchLimits(spans=20_000, bytes=32 << 20, seconds=waits().table_commit)
         self._location = settings.resolve(uri)
         self._store = Store(self._location)
         self._writer = secrets.token_hex(16)

@@ -11,6 +11,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.batching import chunks
 from otel_rollout_mlflow import sqlite_creation
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 _CHANGES_PER_TRANSACTION: Final = 200
 """Scores and tags in one transaction. More would let other writers of a SQLite file wait for seconds."""
-_MAX_CREATION_SECONDS: Final = 120
-"""Seconds to wait while another process creates the tables of a PostgreSQL database."""
 _CREATION_LOCK: Final = 0x6F74656C
 """Key of PostgreSQL's advisory lock on creating the tables."""
 _NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
@@ -235,7 +234,7 @@ def _lock_creation(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         from sqlalchemy import text
 
-        connection.execute(text(f"SET LOCAL lock_timeout = '{_MAX_CREATION_SECONDS}s'"))
+        connection.execute(text(f"SET LOCAL lock_timeout = '{waits().database:.0f}s'"))
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})"))
 
 

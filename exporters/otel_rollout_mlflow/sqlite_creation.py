@@ -13,18 +13,14 @@ import sqlite3
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from otel_rollout.base.waits import wait_until, waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy.engine import Engine
-
-_ABANDONED_AFTER: Final = 10.0
-"""Seconds without a change of the file after which its creation by another process counts as abandoned."""
-_MAX_WAIT: Final = 60.0
-"""Maximum seconds to wait for another process that creates the tables."""
-_POLL_INTERVAL: Final = 0.2
 
 
 def ensure_created(engine: Engine) -> None:
@@ -43,9 +39,7 @@ def ensure_created(engine: Engine) -> None:
     with _locked(path.parent):
         if not path.exists() and _create(path):
             return
-        deadline = time.monotonic() + _MAX_WAIT
-        while not _is_complete(engine) and _is_being_created(path) and time.monotonic() < deadline:
-            time.sleep(_POLL_INTERVAL)
+        wait_until(lambda: _is_complete(engine) or not _is_being_created(path), waits().database)
 
 
 @contextmanager
@@ -132,4 +126,4 @@ def _is_being_created(path: Path) -> bool:
             changed.append(file.stat().st_mtime)
         except FileNotFoundError:
             continue
-    return time.time() - max(changed, default=0.0) < _ABANDONED_AFTER
+    return time.time() - max(changed, default=0.0) < waits().database_abandoned

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_rollout.account.report import DeliveryCount
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
@@ -19,7 +20,6 @@ FILE_SUFFIXES = ("-wal", "-shm", "-journal", "")
 """Suffixes of the ledger's file and of the files that SQLite makes beside it."""
 VERSION = 1
 """Version of the tables, kept as SQLite's ``user_version``."""
-_BUSY_TIMEOUT = 10.0
 """Seconds that SQLite waits for another process's lock."""
 _UNCHANGED_READS = 3
 """Times that a ledger without a log is read; a forwarder may start meanwhile."""
@@ -95,13 +95,13 @@ class LedgerState:
 
 
 def read_ledger(
-    node_dir: Path, busy_timeout: float = _BUSY_TIMEOUT, writes_nothing: bool = False
+    node_dir: Path, busy_timeout: float | None = None, writes_nothing: bool = False
 ) -> LedgerState:
     """Read the ledger of a node directory; the state is empty while there is none.
 
     Args:
         node_dir: the node directory.
-        busy_timeout: seconds that SQLite waits for another process's lock.
+        busy_timeout: seconds that SQLite waits for another process's lock; None for ``Waits.ledger``.
         writes_nothing: whether the ledger and its log must stay as they are.
 
     Raises:
@@ -140,12 +140,11 @@ def check_files(node_dir: Path) -> None:
         check_absent_or_own(node_dir / (FILE + suffix))
 
 
-def connect(
-    database: str | Path, uri: bool = False, busy_timeout: float = _BUSY_TIMEOUT
-) -> sqlite3.Connection:
+def connect(database: str | Path, uri: bool = False, busy_timeout: float | None = None) -> sqlite3.Connection:
     """Open a ledger's file; ``uri`` says that ``database`` is a URI."""
     # Not sqlite3.connect, which tracing libraries replace: these queries are none of the application's.
-    return sqlite3.Connection(database, timeout=busy_timeout, uri=uri)
+    timeout = waits().ledger if busy_timeout is None else busy_timeout
+    return sqlite3.Connection(database, timeout=timeout, uri=uri)
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -154,7 +153,7 @@ def version_of(db: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _read_unchanged(path: Path, busy_timeout: float) -> LedgerState:
+def _read_unchanged(path: Path, busy_timeout: float | None) -> LedgerState:
     """Read a ledger without a change to it or its log.
 
     A connection that may write copies the log into the file, and removes the log. One that may only read uses
@@ -188,7 +187,7 @@ def _sizes_and_times(*paths: Path) -> list[tuple[int, int, int] | None]:
     return found
 
 
-def _read(path: Path, busy_timeout: float, mode: str = "mode=rw") -> LedgerState:
+def _read(path: Path, busy_timeout: float | None, mode: str = "mode=rw") -> LedgerState:
     state = LedgerState({}, {}, {}, {}, {}, {})
     uri = f"{path.absolute().as_uri()}?{mode}"  # never creates a file, in case this one is being removed
     with closing(connect(uri, uri=True, busy_timeout=busy_timeout)) as db:

@@ -10,12 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-DELAY = 1.0
-"""Seconds of waiting before anything is shown; most programs wait less."""
-_UPDATE_INTERVAL = 0.2
-"""Seconds between updates of the line on a terminal."""
-_POLL_INTERVAL = 0.5
-"""Seconds between counts in :func:`polled_progress`; counting reads the spool."""
+from otel_rollout.base.waits import waits
+
 _CLEAR_LINE = "\r\x1b[K"
 
 Show = Callable[[int, int], None]
@@ -33,7 +29,7 @@ def progress(hint: str = "") -> Iterator[Show]:
         hint: advice for the person who waits, shown in brackets.
     """
     start = time.monotonic()
-    next_time = DELAY
+    next_time = waits().progress
     first: int | None = None
     is_shown = False
 
@@ -48,7 +44,7 @@ def progress(hint: str = "") -> Iterator[Show]:
             width = shutil.get_terminal_size().columns  # a line that wraps could not be cleared
             is_shown = True  # set first: Ctrl-C may come before the write returns
             write(_CLEAR_LINE + line[: width - 1])
-            next_time = waited + _UPDATE_INTERVAL
+            next_time = waited + waits().progress_update
         else:
             write(line + "\n")
             next_time *= 2
@@ -74,7 +70,7 @@ def polled_progress(count: Callable[[], tuple[int, int]]) -> Iterator[None]:
     with progress() as show:
 
         def poll() -> None:
-            while not is_over.wait(_POLL_INTERVAL):
+            while not is_over.wait(waits().progress_count):
                 show(*count())
 
         thread = threading.Thread(target=poll, daemon=True)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.forwarder.dead_letters import rejected_file
 from otel_rollout.forwarder.forwarder import forward
 from otel_rollout.forwarder.lock import ForwarderLock
@@ -20,12 +21,6 @@ from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.waiting import WaitingProgram
 
-_SCAN_INTERVAL = 2.0
-"""Seconds between a service's scans for new runs."""
-_WAIT_INTERVAL = 0.2
-"""Seconds between checks of another forwarder's deliveries."""
-_FINISH_INTERVAL = 0.1
-"""Seconds between checks whether a stopping service has deliveries left."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -72,7 +67,7 @@ def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], 
         if drain.is_settled(node_dir, configured, target):
             return
         waiting.announce()
-        time.sleep(_WAIT_INTERVAL)
+        time.sleep(waits().poll)
 
 
 class Left(NamedTuple):
@@ -137,13 +132,11 @@ class ForwardingService:
             for node_dir in layout.node_directories(self._directory):
                 if not self._is_forwarding(node_dir) and self._has_work(node_dir) and not stop.is_set():
                     self._start(node_dir)
-            stop.wait(_SCAN_INTERVAL)
+            stop.wait(waits().service_scan)
 
     def finish(self, timeout: float) -> list[Report]:
         """Wait up to ``timeout`` seconds for current deliveries; return all reports."""
-        deadline = time.monotonic() + timeout
-        while any(map(self._is_delivering, self._threads)) and time.monotonic() < deadline:
-            time.sleep(_FINISH_INTERVAL)
+        wait_until(lambda: not any(map(self._is_delivering, self._threads)), timeout)
         return [self._report(node_dir) for node_dir in layout.node_directories(self._directory)]
 
     def _report(self, node_dir: Path) -> Report:

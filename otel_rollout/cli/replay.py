@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from otel_rollout.base.waits import waits
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.private_files import open_private, read_beside
 
 _logger = logging.getLogger("otel_rollout.forwarder")
-_WRITERS_END: Final = 5.0
-"""Seconds in which the threads of an interrupted delivery end."""
 
 _RUN: Final = re.compile(r"replay-run-[0-9a-f]{12}")
 """Run ids that :func:`as_node_directory` makes."""
@@ -90,14 +89,14 @@ def as_node_directory(
 
 def _remove(run: Path) -> None:
     """Remove a run, into which a thread of an interrupted delivery may still write for a moment."""
-    deadline = time.monotonic() + _WRITERS_END
+    deadline = time.monotonic() + waits().threads
     while True:
         try:
             return shutil.rmtree(run)
         except OSError as error:
             if error.errno != errno.ENOTEMPTY or time.monotonic() > deadline:
                 raise
-        time.sleep(0.05)
+        time.sleep(waits().poll)
 
 
 def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
 from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.waits import waits
 from otel_rollout.doctor import checks, libraries, variables
 from otel_rollout.doctor.diagnosis import Finding, Row, Verdict
 from otel_rollout.doctor.probe import make_clock, make_probe
@@ -22,14 +23,8 @@ CLUSTER: Final = "cluster"
 """Name, in the column ``where``, of findings about the cluster as a whole."""
 MAX_SKEW: Final = 1.0
 """Maximum difference of a node's clock in seconds. With more, spans seem to start before their parents."""
-_PROBE_TIMEOUT: Final = 120.0
-"""Seconds to wait for a node, which may have to start a worker and import exporters."""
-_CLOCK_TIMEOUT: Final = 20.0
-"""Seconds to wait for one reading of a node's clock."""
 _CLOCK_READINGS: Final = 3
 """Readings of a node's clock; the one with the shortest round trip counts."""
-_CONNECT_TIMEOUT: Final = 5.0
-"""Seconds to wait for a connection to the cluster's port."""
 _HOOK: Final = "RAY_RUNTIME_ENV_HOOK"
 _HOOK_FUNCTION: Final = "otel_rollout.ray.runtime_env_hook"
 
@@ -98,7 +93,7 @@ def _check_port(address: str) -> None:
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=waits().connect).close()
 
 
 def _no_connection(error: Exception, environ: Mapping[str, str]) -> Finding:
@@ -178,12 +173,12 @@ def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[
     }
     if not sent:
         return {}
-    done, _ = ray.wait(list(sent.values()), num_returns=len(sent), timeout=_PROBE_TIMEOUT)
+    done, _ = ray.wait(list(sent.values()), num_returns=len(sent), timeout=waits().node_probe)
     answers: dict[str, dict[str, Any] | str] = {}
     for node_id, reference in sent.items():
         if reference not in done:
             ray.cancel(reference, force=True)
-            answers[node_id] = f"no answer within {_PROBE_TIMEOUT:g} s"
+            answers[node_id] = f"no answer within {waits().node_probe:g} s"
             continue
         try:
             answers[node_id] = ray.get(reference)
@@ -302,7 +297,7 @@ def _check_clock(node: Node) -> Finding:
     clock = ray.remote(num_cpus=0, max_retries=0)(make_clock()).options(scheduling_strategy=_on(node))
 
     def read() -> float:
-        return float(ray.get(clock.remote(), timeout=_CLOCK_TIMEOUT))
+        return float(ray.get(clock.remote(), timeout=waits().node_clock))
 
     try:
         return skew_finding(*measure_skew(read))

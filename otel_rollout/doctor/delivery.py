@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.doctor.damage import JournalFile, journal_damage, segment_damage
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.doctor.filesystem import shown_size
@@ -33,10 +34,6 @@ CHECKS: Final = ("spool", "damaged", "forwarder", "backlog", "refused", "dropped
 """Ids of the checks."""
 _MAX_RUNS: Final = 64
 """Node directories that are checked, the newest ones; a spool may hold years of them."""
-_FORWARDER_GRACE: Final = 60.0
-"""Seconds for which pending spans may be without a forwarder: its successor starts within seconds."""
-_BUSY_TIMEOUT: Final = 1.0
-"""Seconds to wait for a locked ledger."""
 _ATTEMPTS: Final = 3
 """Times that a node directory is looked at; a forwarder may remove a delivered segment in between."""
 _LINE_BYTES: Final = 1 << 16
@@ -130,7 +127,7 @@ class _Node:
         manifest = layout.read_manifest(node_dir)
         self._exporters = manifest.exporters if manifest else ()
         self._began = (node_dir / layout.MANIFEST).stat().st_mtime
-        self._ledger: LedgerState = read_ledger(node_dir, _BUSY_TIMEOUT, writes_nothing=True)
+        self._ledger: LedgerState = read_ledger(node_dir, waits().probed_ledger, writes_nothing=True)
         self._living = segments.living_writers(node_dir)
         self._journals = {
             writer: JournalFile.read(node_dir / (writer + layout.JOURNAL_SUFFIX))
@@ -184,7 +181,7 @@ class _Node:
         why = f" ({failure.message})" if failure else ""
         is_refused = failure is not None and failure.kind is FailureKind.REFUSED
         if (
-            not has_forwarder and age > _FORWARDER_GRACE and not is_refused
+            not has_forwarder and age > waits().missing_forwarder and not is_refused
         ):  # a forwarder would be refused too
             advice = f"Deliver with: otel-rollout forward --spool {self._node_dir}"
             yield finding("forwarder", f"no forwarder runs: {what}", advice)

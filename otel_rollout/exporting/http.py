@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import requests
 from requests.auth import AuthBase
 
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 
 _REJECTED: Final = frozenset({400, 409, 413, 422})
@@ -31,8 +32,6 @@ _REFUSED: Final = frozenset({501})
 """Statuses from 500 for which another attempt is useless."""
 _NEVER_STORED: Final = frozenset({425, 429})
 """Statuses of an unavailable target that has certainly not stored the request."""
-_CONNECT_TIMEOUT: Final = 5.0
-"""Maximum seconds for opening a connection."""
 _MAX_WORDS: Final = 300
 """Maximum characters of a server's explanation in a message."""
 _NAME_MISMATCHES: Final = frozenset({62, 64})
@@ -136,7 +135,7 @@ class HttpSession:
             return self._session.request(
                 method,
                 url,
-                timeout=(min(_CONNECT_TIMEOUT, self._timeout), self._timeout),
+                timeout=(min(waits().connect, self._timeout), self._timeout),
                 # No redirects: a redirected POST becomes a GET, and a login page would pass for an answer.
                 allow_redirects=False,
                 # Given with each request: REQUESTS_CA_BUNDLE wins over the `verify` of a session.

@@ -12,10 +12,6 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Final
-
-_TAKE_OVER_TIMEOUT: Final = 120.0
-"""Seconds that a successor waits for the lock: longer than one export may take."""
 
 
 def main() -> None:
@@ -27,6 +23,7 @@ def main() -> None:
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # only this user may read the files written here
     from otel_rollout.base.access_variables import access_in
+    from otel_rollout.base.waits import waits
     from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 
     try:
@@ -35,7 +32,7 @@ def main() -> None:
         raise SystemExit(f"cannot forward {node_dir}: {error}") from None
     access = access_in(os.environ)
     if SUCCESSOR in sys.argv and (lock.lacks_access(access) or lock.has_other_access(access)):
-        is_leader = lock.take_over(_TAKE_OVER_TIMEOUT)
+        is_leader = lock.take_over(waits().take_over)
     else:
         is_leader = lock.acquire()
     if not is_leader:

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from otel_rollout.base.waits import waits
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import open_private
 
-MINIMUM_AGE = 60.0
-"""Seconds since a segment's last write before it is removed while the run goes on."""
 _ZSTD_LEVEL = 9
 """zstd level: any level finds resent text; this one makes new text smaller than the fastest level does."""
 _ZSTD_WINDOW_LOG = 27
@@ -38,7 +37,7 @@ def retire(node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bo
         if at_end and segments.is_being_written(path):  # a writer has just started
             continue
         state = path.stat()
-        is_old = time.time() - state.st_mtime > MINIMUM_AGE
+        is_old = time.time() - state.st_mtime > waits().segment_age
         if is_done(name, state.st_size) and (at_end or (is_old and _is_past(node_dir, name))):
             if keep and state.st_size:
                 archive(path)

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_rollout.account.ledger import Batch, HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import (
     Announces,
     CommitsBatches,
@@ -25,7 +26,6 @@ from otel_rollout.exporting.api import (
     reads_spool,
 )
 from otel_rollout.exporting.entry_points import destination_of
-from otel_rollout.forwarder import retry_policy
 from otel_rollout.forwarder.batch_commits import BatchCommits, CommitClock
 from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
@@ -33,6 +33,7 @@ from otel_rollout.forwarder.engine_joins import EngineJoins
 from otel_rollout.forwarder.identity_scores import IdentityScores
 from otel_rollout.forwarder.lines import Line, LineCache
 from otel_rollout.forwarder.live_trajectories import LiveTrajectories, running_roots
+from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.forwarder.run_links import TrackerRunLink
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
@@ -43,8 +44,6 @@ BATCH_SPANS = 500
 """Maximum lines per batch."""
 BATCH_BYTES = 8 << 20
 """Maximum bytes of lines per batch; a larger line is exported alone."""
-POLL_INTERVAL = 0.2
-"""Seconds between checks for new lines while none arrive."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -98,7 +97,7 @@ class Delivery:
         self._tallies: dict[StepKey, Tally] = {}
         self._unreadable: set[SegmentName] = set()
         self._dead_letters = DeadLetters(node_dir, name)
-        self._policy = retry_policy.policy_of(name)
+        self._policy = RetryPolicy()
         sending = (name, exporter, self._policy, self._stop, self._advance, self._failed)
         self._commits = (
             BatchCommits(
@@ -227,7 +226,7 @@ class Delivery:
             for step, tally in self._scores.resolve(self._ledger, self._is_over(batch)).items():
                 self._tallies[step] = self._tallies.get(step, Tally()) + tally
         if not batch:
-            self._stop.wait(POLL_INTERVAL)
+            self._stop.wait(waits().idle)
 
     def _is_over(self, batch: Sequence[Line]) -> bool:
         """Return whether everything is delivered, and no process records any more."""

@@ -5,9 +5,9 @@ delivered. A thread reads ahead, remembers the model calls by the ids of their r
 ledger where each line belongs, before any exporter gets it. So all exporters get the same, also after a kill.
 The thread reads nothing before the first such span is met.
 
-A span waits until a call with its id was read, at most ``DEADLINE``. Then it is exported as recorded, and
-counted. A span below one of an unknown trace may be in its right place, in a trajectory of another machine.
-So it waits briefly, and it is exported and not counted if no call here has made it.
+A span waits until a call with its id was read, at most ``Waits.engine_call``. Then it is exported as
+recorded, and counted. A span below one of an unknown trace may be in its right place, in a trajectory of
+another machine. So it waits briefly, and it is exported and not counted if no call here has made it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from otel_rollout.account.ledger import EngineLine, Ledger
 from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.waits import waits
 from otel_rollout.forwarder.engine_calls import Calls
 from otel_rollout.otlp import engine_requests
 from otel_rollout.otlp.engine_requests import Placement, Request
@@ -32,28 +33,12 @@ from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.recorded_lines import recorded_lines
 from otel_rollout.spool.waiting import WaitingPrograms
 
-POLL_INTERVAL = 0.2
-"""Seconds between checks for new lines while none arrive."""
-SETTLE = 1.0
-"""Seconds that a request waits at least: another call with its id may be read after the first."""
-DEADLINE = 30.0
-"""Seconds that a request waits for its call at most."""
-WAITED_DEADLINE = 6.0
-"""The same while a program waits for delivery. Agents export their spans every five seconds."""
-KNOWN_PARENT_DEADLINE = 2.0
-"""Seconds that a request below another span waits at most: its call, if it is here, ended before it came."""
 MAX_WAITING: Final = 10_000
 """Requests that wait at most. Before further ones their segment is not read, and the longest wait ends."""
 READ_BYTES: Final = 8 << 20
 """Maximum bytes read from a segment at once."""
-_DECIDE_INTERVAL: Final = 0.5
-"""Seconds between two looks at all waiting requests."""
-_FORGET_INTERVAL: Final = 60.0
-"""Seconds between removals of decisions about segments that are gone."""
 _MAX_SPANS: Final = 1 << 14
 """Engines' spans that are remembered for phases that are read later."""
-_ERROR_PAUSE: Final = 2.0
-"""Seconds before another attempt after an error."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -135,7 +120,7 @@ class EngineJoins:
         self._spans: BoundedDict[tuple[str, str], _Span] = BoundedDict(_MAX_SPANS)
         self._reported = 0
         self._next_decision = 0.0
-        self._next_forgetting = time.monotonic() + _FORGET_INTERVAL
+        self._next_forgetting = time.monotonic() + waits().engine_forget
 
     def start(self) -> None:
         """Start the thread."""
@@ -179,11 +164,11 @@ class EngineJoins:
                     while not self._stop.is_set():
                         ledger.keep()
                         if not self._is_ours() or not self._look(ledger):
-                            self._stop.wait(POLL_INTERVAL)
+                            self._stop.wait(waits().idle)
             except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
                 _logger.error("no engine's span can be joined at present: %s", error, exc_info=unforeseen)
-                self._stop.wait(_ERROR_PAUSE)
+                self._stop.wait(waits().error)
 
     def _resume(self, _: Ledger) -> None:
         """Read all segments again, for a ledger that may have been replaced.
@@ -211,7 +196,7 @@ class EngineJoins:
             is_behind |= read > READ_BYTES // 2
         self._decide(ledger, is_over and not is_new and not is_full, is_full and not is_behind)
         if time.monotonic() >= self._next_forgetting:
-            self._next_forgetting = time.monotonic() + _FORGET_INTERVAL
+            self._next_forgetting = time.monotonic() + waits().engine_forget
             ledger.forget_engine_lines([name.stem for name in present])
         return is_new
 
@@ -254,19 +239,19 @@ class EngineJoins:
 
     def _decide(self, ledger: Ledger, everything: bool, makes_room: bool) -> None:
         """Decide about requests whose call is found or whose wait is over; record it in the ledger."""
-        now = time.monotonic()
+        now, times = time.monotonic(), waits()
         if now < self._next_decision and not everything:
             return
-        self._next_decision = now + _DECIDE_INTERVAL
-        deadline = WAITED_DEADLINE if self._programs.is_any() else DEADLINE
-        deadline = SETTLE if makes_room else deadline
+        self._next_decision = now + times.engine_look
+        deadline = times.engine_call_waited if self._programs.is_any() else times.engine_call
+        deadline = times.engine_settle if makes_room else deadline
         decided = {id(span): span for span in self._late}
         outcomes: Counter[str] = Counter()
         for position, span in list(self._waiting.items()):
             age = now - span.since
-            if age < SETTLE and not everything:
+            if age < times.engine_settle and not everything:
                 break  # later ones are younger
-            patience = min(deadline, KNOWN_PARENT_DEADLINE) if span.request.has_parent else deadline
+            patience = min(deadline, times.engine_parent) if span.request.has_parent else deadline
             found = self._calls.find(span.request, everything or age >= patience)
             if found is not None:
                 outcome, span.placement = found

@@ -17,6 +17,7 @@ from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unreadable
 from otel_rollout.base.access_variables import access_in
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.entry_points import is_for_another_machine, load
 from otel_rollout.forwarder import compaction
@@ -39,12 +40,6 @@ from otel_rollout.spool.waiting import WaitingPrograms
 if TYPE_CHECKING:
     from otel_rollout.forwarder.step_curves import StepCurves
 
-_SCAN_INTERVAL = 0.2
-"""Seconds between checks for living writers."""
-_CLEANUP_INTERVAL = 2.0
-"""Seconds between clean-ups of segments; each time the ledger is checked for damage."""
-_STOP_TIMEOUT = 30.0
-"""Seconds to wait for a delivery to stop."""
 _COLLECTION_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of the garbage collector: collections are at least ten times as rare as by default."""
 _logger = logging.getLogger("otel_rollout.forwarder")
@@ -108,15 +103,16 @@ class Forwarder:
         try:
             is_finished = self._follow()
         finally:
+            timeout = waits().forwarder_stop
             if self._curves is not None:
-                self._curves.stop(_STOP_TIMEOUT)
+                self._curves.stop(timeout)
             for delivery in self._deliveries:
-                delivery.stop(_STOP_TIMEOUT)
+                delivery.stop(timeout)
             if self._tail_sampling is not None:
-                self._tail_sampling.stop(_STOP_TIMEOUT)
+                self._tail_sampling.stop(timeout)
                 self._tail_sampling = None
             if self._joins is not None:
-                self._joins.stop(_STOP_TIMEOUT)
+                self._joins.stop(timeout)
         if is_finished and self._lock.is_current() and not self._lock.is_requested():
             self._clean_up(at_end=True)
         return is_finished
@@ -186,7 +182,7 @@ class Forwarder:
         waiting_programs = WaitingPrograms(self._node_dir)
         last_alive = last_cleanup = time.monotonic()
         while self._lock.is_current() and not self._lock.is_requested():
-            if time.monotonic() - last_cleanup > _CLEANUP_INTERVAL:
+            if time.monotonic() - last_cleanup > waits().clean_up:
                 self._clean_up(at_end=False)
                 replace_unreadable(self._node_dir)
                 last_cleanup = time.monotonic()
@@ -212,7 +208,7 @@ class Forwarder:
                     self._node_dir,
                 )
                 return False
-            time.sleep(_SCAN_INTERVAL)
+            time.sleep(waits().idle)
         return True
 
     def _clean_up(self, at_end: bool) -> None:

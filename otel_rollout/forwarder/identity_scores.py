@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rollout.account.ledger import HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base import semconv
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.forwarder.dead_letters import DeadLetters
@@ -34,19 +35,10 @@ from otel_rollout.otlp.score_identity import (
     trajectory_of,
 )
 
-DEADLINE: Final = 600.0
-"""Seconds that a score waits for its trajectory while a process of this machine records. They count from the
-last search at which the trajectory was running on this machine."""
-LAST_WAIT: Final = 10.0
-"""Seconds that scores wait after the last process of this machine has ended, and all else is delivered."""
-LAST_INTERVAL: Final = 2.0
-"""Maximum seconds between searches in that time."""
 MAX_HELD: Final = 20_000
 """Scores that wait at most; before further ones the cursor of their segment waits."""
 SCORES_PER_EXPORT: Final = 1000
 """Maximum scores that are exported at once."""
-TURN: Final = 5.0
-"""Seconds after which a resolution with results ends, so that spans do not wait for a step's scores."""
 _STEPS_PER_SEARCH: Final = 10
 """Maximum steps whose trajectories are in memory at once."""
 _logger = logging.getLogger("otel_rollout.forwarder")
@@ -142,7 +134,7 @@ class IdentityScores:
     def resolve(self, ledger: Ledger, is_over: bool) -> dict[StepKey, Tally]:
         """Search for trajectories, and deliver or reject the scores whose search has ended.
 
-        If that takes longer than ``TURN``, the other scores are due at once.
+        If that takes longer than ``Waits.score_turn``, the other scores are due at once.
 
         Args:
             ledger: counts the scores.
@@ -158,7 +150,7 @@ class IdentityScores:
         self._own.clear()
         running = [_identity_of(root) for root in self._look_at_running()]
         self._running = {*running, *(one._replace(rollout_n="") for one in running)}
-        self._turn_end = time.monotonic() + TURN
+        self._turn_end = time.monotonic() + waits().score_turn
         added: dict[StepKey, Tally] = {}
         failure = None
         by_step: dict[TrajectoryIdentity, list[_Wanted]] = {}
@@ -183,7 +175,7 @@ class IdentityScores:
 
     def _pause(self, is_over: bool) -> float:
         pause = self._policy.pause(self._searches)
-        return min(pause, LAST_INTERVAL) if is_over else pause
+        return min(pause, waits().last_search) if is_over else pause
 
     def _resolve(
         self, ledger: Ledger, steps: Sequence[Sequence[_Wanted]], added: dict[StepKey, Tally]
@@ -252,9 +244,9 @@ class IdentityScores:
         if one.identity in self._running and self._held is not None:
             self._held[held.segment, held.end] = replace(one, held=held._replace(since=time.time()))
             return False
-        if self._over_since is not None and time.monotonic() - self._over_since >= LAST_WAIT:
+        if self._over_since is not None and time.monotonic() - self._over_since >= waits().last_score:
             return True
-        return time.time() - held.since >= DEADLINE
+        return time.time() - held.since >= waits().score
 
     def _deliver(
         self,

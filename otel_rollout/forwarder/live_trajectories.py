@@ -7,14 +7,10 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.base.waits import waits
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.root_table import read_open
-
-LOOK_INTERVAL = 2.0
-"""Seconds between checks for running trajectories."""
-MINIMUM_AGE = 3.0
-"""Seconds that a trajectory must have run to be shown: most end sooner, and cost no request."""
 
 
 class LiveTrajectories:
@@ -30,11 +26,11 @@ class LiveTrajectories:
         self._known: set[int] = set()
 
     def new_roots(self) -> list[ReadableSpan]:
-        """Return open roots older than ``MINIMUM_AGE`` that are new since the last call."""
+        """Return open roots older than ``Waits.live_age`` that are new since the last call."""
         if time.monotonic() < self._next_look:
             return []
-        self._next_look = time.monotonic() + LOOK_INTERVAL
-        roots = [root for root in running_roots(self._node_dir) if _age(root) >= MINIMUM_AGE]
+        self._next_look = time.monotonic() + waits().live_look
+        roots = [root for root in running_roots(self._node_dir) if _age(root) >= waits().live_age]
         known, self._known = self._known, {root.context.span_id for root in roots}
         return [root for root in roots if root.context.span_id not in known]
 

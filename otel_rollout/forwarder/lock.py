@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
 
+from otel_rollout.base.waits import wait_until
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.process_lock import ProcessLock
 
@@ -23,7 +23,6 @@ LOCK_FILE = "forwarder.lock"
 SUCCESSOR_FILE = "forwarder.successor"
 SUCCESSOR = "--succeed"
 """Command-line argument of a forwarder that takes over the lock from its holder."""
-_POLL_INTERVAL = 0.05
 _MAX_FILE_BYTES = 1 << 20
 """Maximum bytes read from a lock file."""
 
@@ -50,12 +49,7 @@ class ForwarderLock(ProcessLock):
     def take_over(self, timeout: float) -> bool:
         """Request the lock from its holder; return False after ``timeout`` seconds."""
         os.close(open_private(self._path.parent / SUCCESSOR_FILE, os.O_WRONLY | os.O_CREAT))
-        deadline = time.monotonic() + timeout
-        while not self.acquire():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_INTERVAL)
-        return True
+        return wait_until(self.acquire, timeout)
 
     def publish_access(self, access: Mapping[str, str]) -> None:
         """Write the holder's access variables into the lock file; drop the request."""

@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind, LinksRuns
 from otel_rollout.spool import layout
 
-_RETRY_INTERVAL = 5.0
-"""Seconds before an unavailable tracker is asked again."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -62,7 +61,7 @@ class TrackerRunLink:
         if failure is not None:
             _logger.warning("%s: traces are not linked to the run %s: %s", self._name, run, failure.message)
         if failure is not None and failure.kind is FailureKind.UNAVAILABLE:
-            self._next_attempt = time.monotonic() + _RETRY_INTERVAL
+            self._next_attempt = time.monotonic() + waits().absent
             return
         self._linked = run
         self._is_complete = True

@@ -13,11 +13,11 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint, WritesTable
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
@@ -42,31 +42,6 @@ _NO_RUN: Final = ExportFailure(
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
-@dataclass(frozen=True)
-class Pauses:
-    """When steps are looked at and written, in seconds.
-
-    Attributes:
-        look: between two looks into the table.
-        tick: between two looks after the last process has ended.
-        settled: without a new row of a step, after which it is complete. Forwarders of other nodes commit
-            every 12 s.
-        settled_at_end: the same, after the last process on this machine has ended.
-        abandoned: without a new row of a step, after which its running trajectories do not count.
-        after_failure: before the next attempt.
-    """
-
-    look: float = 20.0
-    tick: float = 1.0
-    settled: float = 45.0
-    settled_at_end: float = 15.0
-    abandoned: float = 600.0
-    after_failure: float = 15.0
-
-
-PAUSES: Final = Pauses()
-
-
 class StepCurves:
     """Writes the curves of a run, in a thread of its own.
 
@@ -76,18 +51,14 @@ class StepCurves:
         tracker: the exporter of the tracker.
         name: the exporter's name.
         table: the rollout table.
-        pauses: when steps are written.
     """
 
-    def __init__(
-        self, node_dir: Path, run_id: str, tracker: LogsMetrics, name: str, table: Store, pauses: Pauses
-    ) -> None:
+    def __init__(self, node_dir: Path, run_id: str, tracker: LogsMetrics, name: str, table: Store) -> None:
         self._node_dir = node_dir
         self._run_id = run_id
         self._tracker = tracker
         self._name = name
         self._table = table
-        self._pauses = pauses
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="step-curves", daemon=True)
         self._run: str | None = None
@@ -114,7 +85,7 @@ class StepCurves:
 
     def _work(self) -> None:
         next_look = 0.0
-        while not self._stop.wait(self._pauses.tick):
+        while not self._stop.wait(waits().curves_last_look):
             if not self._is_over and time.monotonic() < next_look:
                 continue
             try:
@@ -124,8 +95,8 @@ class StepCurves:
                 failure = None
             if failure is not None:
                 warn_once(f"metrics of steps are not written: {failure.message.rstrip('.')}", logger=_logger)
-                self._stop.wait(self._pauses.after_failure)
-            next_look = time.monotonic() + self._pauses.look
+                self._stop.wait(waits().curves_retry)
+            next_look = time.monotonic() + waits().curves_look
 
     def _write_due(self, is_over: bool) -> ExportFailure | None:
         """Write every complete step; return why some could not be written."""
@@ -181,7 +152,8 @@ class StepCurves:
             return False
         if not is_over and not any(other.step > key.step for other in self._spans):
             return False
-        return self._quiet_seconds(key) >= (self._pauses.settled_at_end if is_over else self._pauses.settled)
+        settled = waits().last_step_settled if is_over else waits().step_settled
+        return self._quiet_seconds(key) >= settled
 
     def _quiet_seconds(self, key: StepKey) -> float:
         return time.monotonic() - self._spans[key][1]
@@ -192,7 +164,7 @@ class StepCurves:
             for step in step_metrics.numbers_of(table, self._run_id, {key.step for key in keys}):
                 if self._stop.is_set():
                     return None
-                is_running = step.running and self._quiet_seconds(step.key) < self._pauses.abandoned
+                is_running = step.running and self._quiet_seconds(step.key) < waits().step_abandoned
                 if step.key not in keys or (is_running and not is_over):
                     continue
                 if (failure := self._tracker.log_metrics(run, points_of(step))) is not None:
@@ -240,4 +212,4 @@ def curves_of(
         return None
     manifest = layout.read_manifest(node_dir)
     run_id = manifest.run_id if manifest else configured.run_id
-    return StepCurves(node_dir, run_id, tracker, name, Store(location_of(table.table_uri)), PAUSES)
+    return StepCurves(node_dir, run_id, tracker, name, Store(location_of(table.table_uri)))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.waits import waits
 from otel_rollout.forwarder.engine_joins import EngineJoins
 from otel_rollout.forwarder.tail_rules import TailRules, TrajectoryOutcome, trajectories_in
 from otel_rollout.otlp.scan import trace_id_of
@@ -28,20 +29,10 @@ from otel_rollout.spool import layout
 from otel_rollout.spool.recorded_lines import recorded_lines
 from otel_rollout.spool.root_table import read_open
 
-POLL_INTERVAL = 0.2
-"""Seconds between checks for new lines while none arrive."""
-RUNNING_INTERVAL = 1.0
-"""Seconds between checks for running trajectories."""
-QUIET = 5.0
-"""Seconds without a new sibling after which a group of unknown size is complete."""
-DRAINING = 2.0
-"""Seconds in which ended groups are decided at once, after a process has begun to wait for delivery."""
 READ_BYTES = 8 << 20
 """Maximum bytes read from a segment at once."""
 _MAX_REMEMBERED = 1 << 16
 """Traces, and groups, whose decision is kept in memory; the ledger has all decisions."""
-_ERROR_PAUSE = 2.0
-"""Seconds before another attempt after an error."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -108,11 +99,11 @@ class TailSampling:
                     while not self._stop.is_set():
                         self._ledger.keep()
                         if not self._is_ours() or not self._look():
-                            self._stop.wait(POLL_INTERVAL)
+                            self._stop.wait(waits().idle)
             except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
                 _logger.error("no group can be decided at present: %s", error, exc_info=unforeseen)
-                self._stop.wait(_ERROR_PAUSE)
+                self._stop.wait(waits().error)
 
     def _resume(self, ledger: Ledger) -> None:
         """Continue from a ledger; write remembered decisions into a replaced one."""
@@ -131,7 +122,7 @@ class TailSampling:
         self._look_at_running()
         is_new = self._read()
         if is_new and is_drained:
-            self._draining_until = time.monotonic() + DRAINING
+            self._draining_until = time.monotonic() + waits().draining
         if self._undecided:
             self._decide(is_over and not is_new, is_drained and not is_new)
         return is_new
@@ -139,7 +130,7 @@ class TailSampling:
     def _look_at_running(self) -> None:
         if time.monotonic() < self._next_running_look:
             return
-        self._next_running_look = time.monotonic() + RUNNING_INTERVAL
+        self._next_running_look = time.monotonic() + waits().running_look
         self._running = set()
         for writer in layout.journals(
             self._node_dir
@@ -162,7 +153,7 @@ class TailSampling:
             return False
         if touched != self._drain_time_ns:
             self._drain_time_ns = touched
-            self._draining_until = time.monotonic() + DRAINING
+            self._draining_until = time.monotonic() + waits().draining
             self._next_running_look = 0.0
         return time.monotonic() < self._draining_until
 
@@ -275,7 +266,7 @@ class TailSampling:
         size = max(t.group_size for t in siblings)
         if size:
             return len(siblings) >= size
-        return time.monotonic() - max(t.last_seen for t in siblings) >= QUIET
+        return time.monotonic() - max(t.last_seen for t in siblings) >= waits().group_quiet
 
     def _is_late(self, trajectory: TrajectoryOutcome) -> bool:
         return time.monotonic() - trajectory.first_seen >= self._settings.outcome_deadline

@@ -9,14 +9,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.spool import layout
 
-PATIENCE: Final = 10.0
-"""Seconds after a span's end for which the forwarder waits for the span's tokenizer."""
-_RETRY_INTERVAL: Final = 5.0
-"""Seconds before another look for a missing tokenizer."""
-_POLL_INTERVAL: Final = 0.1
 _MAX_DETOKENIZERS: Final = 8
 _logger = logging.getLogger("otel_rollout.forwarder")
 
@@ -56,11 +52,11 @@ class DetokenizerCache:
             return self._loaded[name]
         if time.monotonic() < self._next_look.get(name, -math.inf):
             return None
-        # A wrong clock may put a span's end into the future: wait no longer than PATIENCE from now.
-        deadline = min(end, time.time()) + PATIENCE
+        # A wrong clock may put a span's end into the future: wait no longer than for one from now.
+        deadline = min(end, time.time()) + waits().tokenizer
         detokenizer = self._load(name, 0.0 if name in self._next_look else deadline)
         if detokenizer is None:
-            self._next_look[name] = time.monotonic() + _RETRY_INTERVAL
+            self._next_look[name] = time.monotonic() + waits().absent
             while len(self._next_look) > _MAX_DETOKENIZERS:
                 del self._next_look[next(iter(self._next_look))]
             return None
@@ -71,8 +67,7 @@ class DetokenizerCache:
 
     def _load(self, name: str, deadline: float) -> Detokenizer | None:
         path = layout.tokenizer_file(self._node_dir, name)
-        while not path.exists() and time.time() < deadline:
-            time.sleep(_POLL_INTERVAL)
+        wait_until(path.exists, deadline - time.time())
         problem: object = f"{path} does not exist"
         try:
             detokenizer = Detokenizer.stored(self._node_dir, name)

@@ -14,10 +14,10 @@ from typing import Any
 
 from otel_rollout._state import EndedRun, process
 from otel_rollout.account import node_report
+from otel_rollout.base.waits import waits
 from otel_rollout.launch import drain, exit_message
 from otel_rollout.launch.shutdown import shutdown
 from otel_rollout.runs.directory import node_directory
-from otel_rollout.runs.membership import CLOSE_TIMEOUT
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -86,7 +86,7 @@ def close() -> None:
     """Flush the recorded spans of a process that exits without ``atexit``."""
     active = process.present_runtime()
     if active is not None and not process.is_root:
-        active.close(CLOSE_TIMEOUT)
+        active.close(waits().close)
 
 
 def _drain_earlier_runs() -> None:

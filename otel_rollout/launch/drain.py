@@ -14,6 +14,7 @@ from otel_rollout.account import node_report
 from otel_rollout.account.progress import Show, progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.waits import waits
 from otel_rollout.launch import launcher
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import open_private
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from otel_rollout.account.ledger_reader import LedgerState
     from otel_rollout.settings import Settings
 
-_POLL_INTERVAL = 0.05
-"""Seconds between checks for delivery."""
-_START_INTERVAL = 2.0
-"""Seconds between attempts to start a forwarder, one of which may fail at once."""
 _logger = logging.getLogger("otel_rollout")
 
 
@@ -87,11 +84,11 @@ def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callab
     while not is_over():
         if time.monotonic() >= next_start:
             launcher.ensure_forwarder(node_dir, configured)
-            next_start = time.monotonic() + _START_INTERVAL
+            next_start = time.monotonic() + waits().forwarder_start
         if time.monotonic() >= deadline:
             return
         waiting.announce()
-        time.sleep(_POLL_INTERVAL)
+        time.sleep(waits().poll)
 
 
 def _is_incomplete(node_dir: Path) -> bool:

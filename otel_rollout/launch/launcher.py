@@ -18,6 +18,7 @@ from otel_rollout._state import process
 from otel_rollout.base.access_variables import access_in, without_credentials
 from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
 from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 from otel_rollout.launch import receiving
 from otel_rollout.launch.detached import path_with_package, start_detached
@@ -26,10 +27,6 @@ from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.settings_reader import from_founder, to_variable
 from otel_rollout.spool import layout
 
-_CHECK_INTERVAL = 5.0
-"""Seconds between checks of the forwarder."""
-_FIRST_CHECK_INTERVAL = 0.5
-"""Seconds between the first checks, so that a wrong setting is reported soon."""
 _FIRST_CHECKS = 20
 """Number of first checks."""
 _MAX_REPORTED = 100
@@ -39,7 +36,7 @@ _PASSED_VARIABLES = frozenset(
     {
         "ALL_PROXY", "CURL_CA_BUNDLE", "HOME", "HTTPS_PROXY", "HTTP_PROXY", "LANG", "LC_ALL",
         "LD_LIBRARY_PATH", "LOGNAME", "NETRC", "NO_PROXY", "PATH", "PYTHONPATH", "REQUESTS_CA_BUNDLE",
-        "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+        "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", WAITS_VARIABLE,
     }
 )  # fmt: skip
 """Variables that the forwarder gets in addition to those of exporters."""
@@ -84,8 +81,6 @@ _MAX_SUCCESSORS = 3
 """Maximum successors per process and directory that have other values of the forwarder's variables: two
 processes could replace theirs in turns forever. A process that lacks one of the variables starts one
 successor, so that a process with all variables has the last word."""
-_SUCCESSION_INTERVAL = 5.0
-"""Seconds after the start of a successor in which the process starts no other."""
 
 
 def would_successor_help(node_dir: Path, configured: Settings) -> bool:
@@ -111,7 +106,7 @@ def _would_successor_help(lock: ForwarderLock, node_dir: Path, access: Mapping[s
 def _is_successor_coming(lock: ForwarderLock, node_dir: Path) -> bool:
     """Return whether a successor is starting, or waits for the lock."""
     started = process.successor_starts.get(node_dir, [])
-    is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
+    is_starting = bool(started) and time.monotonic() - started[-1] < waits().succession
     return is_starting or lock.is_requested()
 
 
@@ -187,8 +182,8 @@ class ForwarderSupervisor:
             except Exception as error:  # noqa: BLE001 - the thread goes on, and training is not disturbed
                 self._log_once(f"the forwarder cannot be started or checked: {error}")
             checks += 1
-            interval = receiving.CHECK_INTERVAL if self._settings.receive else _CHECK_INTERVAL
-            if self._stop.wait(_FIRST_CHECK_INTERVAL if checks < _FIRST_CHECKS else interval):
+            interval = waits().receiver_check if self._settings.receive else waits().forwarder_check
+            if self._stop.wait(waits().first_check if checks < _FIRST_CHECKS else interval):
                 return
 
     def _restore_manifest(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from otel_rollout.account import progress
 from otel_rollout.account.report import Report, StepCount
+from otel_rollout.base.waits import waits
 from otel_rollout.exporting import entry_points
 from otel_rollout.launch import drain, launcher, transfer
 from otel_rollout.otlp.scan import StepKey
@@ -22,8 +23,6 @@ from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 
 _logger = logging.getLogger("otel_rollout")
-_GRACE = 5.0
-"""Seconds that a node has to answer after the timeout of its own wait."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +74,9 @@ def drain_others(
     others = _others(ray)
     if not others:
         return dict(known)
-    deadline = time.monotonic() + timeout + _GRACE
+    deadline = time.monotonic() + timeout + waits().node_answer
     asked = {_on_node(ray, node, _drain_here).remote(timeout): node for node in others}
-    answered, silent = _answers(ray, list(asked), timeout + _GRACE)
+    answered, silent = _answers(ray, list(asked), timeout + waits().node_answer)
     for reference in silent:
         _logger.warning(
             "otel-rollout: node %s did not answer in time; its spans stay on it, in its spool directory",
@@ -106,7 +105,7 @@ def drain_others(
 
 def _answers(ray: Any, asked: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
     """Wait for nodes; return the tasks of nodes that answered, and the others."""
-    first_wait = min(progress.DELAY, timeout)
+    first_wait = min(waits().progress, timeout)
     answered, silent = ray.wait(asked, num_returns=len(asked), timeout=first_wait)
     if silent:
         progress.write(f"otel-rollout: waiting for {len(silent)} other nodes to deliver their spans\n")

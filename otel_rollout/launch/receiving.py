@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.base.redaction_names import SHIPPED
+from otel_rollout.base.waits import waits
 from otel_rollout.launch.detached import path_with_package, start_detached
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 from otel_rollout.settings_reader import to_variable
@@ -28,21 +29,15 @@ from otel_rollout.spool.receiver_files import (
     read_address,
 )
 
-CHECK_INTERVAL: Final = 1.0
-"""Seconds between checks of the receiver: senders repeat a refused request for some seconds."""
-_PAUSE: Final = 10.0
-"""Seconds without a new start after a receiver could not listen."""
-_START_PAUSE: Final = 3.0
-"""Seconds between two starts, in which the first receiver may take its lock."""
-_POLL_INTERVAL: Final = 0.02
-
 
 def ensure_receiver(node_dir: Path, configured: Settings) -> None:
     """Start a receiver for this directory unless one runs, or has just failed. Starting takes 2 ms.
 
     Several processes may start receivers at once: one takes the lock, and the others exit.
     """
-    if is_receiving(node_dir) or has_failed_since(node_dir, _PAUSE) or not may_start(node_dir, _START_PAUSE):
+    if is_receiving(node_dir) or has_failed_since(node_dir, waits().receiver_failed):
+        return
+    if not may_start(node_dir, waits().receiver_start):
         return
     arguments = ["-m", "otel_rollout.receiver", str(node_dir)]
     start_detached(arguments, _environment(os.environ, configured), node_dir / LOG_FILE)
@@ -50,7 +45,7 @@ def ensure_receiver(node_dir: Path, configured: Settings) -> None:
 
 def problem(node_dir: Path) -> str:
     """Return why nothing can be received; empty while a receiver runs or is starting."""
-    return "" if is_receiving(node_dir) else has_failed_since(node_dir, 2 * _PAUSE)
+    return "" if is_receiving(node_dir) else has_failed_since(node_dir, 2 * waits().receiver_failed)
 
 
 def wait_for_receiver(node_dir: Path, configured: Settings, timeout: float) -> ReceiverAddress | None:
@@ -59,7 +54,7 @@ def wait_for_receiver(node_dir: Path, configured: Settings, timeout: float) -> R
     while not (is_receiving(node_dir) and (address := read_address(node_dir))):
         if time.monotonic() > deadline or problem(node_dir):
             return None
-        time.sleep(_POLL_INTERVAL)
+        time.sleep(waits().poll)
     return dataclasses.replace(address, token=configured.receive_token or address.token)
 
 

@@ -14,13 +14,11 @@ from typing import Final
 from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.receiver_variables import marked, without_receiver
+from otel_rollout.base.waits import waits
 from otel_rollout.launch import receiving
 from otel_rollout.propagation import carrier
 from otel_rollout.spool.receiver_files import ReceiverAddress
 
-_START_TIMEOUT: Final = 30.0
-"""Seconds to wait for a receiver that is starting, which takes half a second of processor time. Only then the
-port is certainly the run's own, and not another user's."""
 _PROTOCOL: Final = "http/protobuf"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _NOT_RECEIVED: Final = {
@@ -53,7 +51,7 @@ def _receiver() -> ReceiverAddress | None:
     if given is not None:
         warn_once(f"{given} is set, so child processes send their spans there, and not to the run's receiver")
         return None
-    address = receiving.wait_for_receiver(active.node_dir, active.settings, _START_TIMEOUT)
+    address = receiving.wait_for_receiver(active.node_dir, active.settings, waits().receiver_listens)
     if address is None:
         why = receiving.problem(active.node_dir) or "it does not listen yet"
         warn_once(f"child processes get no address of the run's receiver: {why}")

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.waits import waits
 from otel_rollout.otlp.received import RedactResource
 from otel_rollout.otlp.received_json import json_response, json_status
 from otel_rollout.receiver.body import ENCODINGS, JSON, MAX_BYTES, PROTOBUF, Body, BodyError, TooLargeError
@@ -28,8 +29,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PATH: Final = "/v1/traces"
 MAX_QUEUED_BYTES: Final = 64 << 20
 """Bytes of bodies that are held at once; further requests are refused until there is room."""
-READ_TIMEOUT: Final = 30.0
-"""Seconds in which a client has to send its body."""
 RETRY_AFTER: Final = 1
 """Seconds after which a refused client may try again."""
 FULL_ANSWER: Final = (
@@ -172,14 +171,15 @@ def _full(sentence: str) -> RefusedRequestError:
 
 async def _parts(receive: Receive) -> Any:
     """Yield the parts of a body."""
-    deadline = asyncio.get_running_loop().time() + READ_TIMEOUT
+    patience = waits().request_body
+    deadline = asyncio.get_running_loop().time() + patience
     while True:
         try:
             left = deadline - asyncio.get_running_loop().time()
             message = await asyncio.wait_for(receive(), left)
         except TimeoutError:
             raise RefusedRequestError(
-                408, f"The body did not arrive within {READ_TIMEOUT:.0f} seconds."
+                408, f"The body did not arrive within {patience:.0f} seconds."
             ) from None
         if message["type"] == "http.disconnect":
             raise RefusedRequestError(400, "The body is incomplete: the client has closed the connection.")

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.waits import waits
 from otel_rollout.otlp import received
 from otel_rollout.otlp.received import ReceivedScope, RefusedSpanError
 from otel_rollout.receiver.span_ids import SpanIds
@@ -25,8 +26,6 @@ from otel_rollout.spool.receiver_files import ReceiverCounts
 
 JOURNAL_BYTES: Final = 16 << 20
 """Bytes of the receiver's journal: what it takes while the disk is slow."""
-MAX_WAIT: Final = 2.0
-"""Seconds that a request waits for room in the journal."""
 _CHECK_INTERVAL: Final = 0.005
 _TURN: Final = 200
 """Spans after which other requests get their turn."""
@@ -37,7 +36,7 @@ _DOUBLE: Final = "was recorded by otel_rollout already"
 
 
 class FullError(Exception):
-    """Raised when the journal has no room for a request's spans within ``MAX_WAIT``."""
+    """Raised when the journal has no room for a request's spans within ``Waits.request_room``."""
 
 
 @dataclass
@@ -132,7 +131,7 @@ class Intake:
 
     async def _take(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> None:
         self._trajectories.begin_request()
-        deadline = time.monotonic() + MAX_WAIT
+        deadline = time.monotonic() + waits().request_room
         for number, taken in enumerate(self._taken(scopes, outcome), 1):
             if number % _TURN == 0:
                 await asyncio.sleep(0)

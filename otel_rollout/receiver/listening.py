@@ -9,14 +9,12 @@ import time
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.settings import Settings
 from otel_rollout.spool.receiver_files import ReceiverAddress, read_address
 
 _TOKEN_BYTES: Final = 24
 _BACKLOG: Final = 512
-_BIND_TIMEOUT: Final = 3.0
-"""Seconds in which the port of a receiver that has just ended may still be taken."""
-_RETRY_INTERVAL: Final = 0.1
 _FIRST_PORT: Final = 20_000
 _PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ATTEMPTS: Final = 50
@@ -57,7 +55,7 @@ def check_free(configured: Settings) -> None:
     Raises:
         ListenError: the address is taken.
     """
-    _bound(*split_address(configured.receive), timeout=0).close()
+    _bound(*split_address(configured.receive)).close()
 
 
 def listen(node_dir: Path, configured: Settings) -> tuple[socket.socket, ReceiverAddress]:
@@ -75,9 +73,9 @@ def listen(node_dir: Path, configured: Settings) -> tuple[socket.socket, Receive
     earlier = read_address(node_dir)
     token = configured.receive_token or (earlier.token if earlier else "")
     if earlier is not None and earlier.host == host and port in (0, earlier.port):
-        listening = _bound(host, earlier.port)  # senders know this port
+        listening = _bound(host, earlier.port, waits().port)  # senders know this port
     elif port:
-        listening = _bound(host, port)
+        listening = _bound(host, port, waits().port)
     else:
         listening = _bound_somewhere(host)
     token = token or secrets.token_urlsafe(_TOKEN_BYTES)
@@ -98,7 +96,7 @@ def _bound_somewhere(host: str) -> socket.socket:
     return _bound(host, 0)
 
 
-def _bound(host: str, port: int, timeout: float = _BIND_TIMEOUT) -> socket.socket:
+def _bound(host: str, port: int, timeout: float = 0.0) -> socket.socket:
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -109,7 +107,7 @@ def _bound(host: str, port: int, timeout: float = _BIND_TIMEOUT) -> socket.socke
                     f"OTEL_ROLLOUT_RECEIVE: port {port} of {host} cannot be used: "
                     f"{error.strerror or error}. Name a free port, or `true` for any."
                 ) from error
-        time.sleep(_RETRY_INTERVAL)
+        time.sleep(waits().poll)
 
 
 def _opened(host: str, port: int) -> socket.socket:

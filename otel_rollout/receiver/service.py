@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from otel_rollout.base import semconv
+from otel_rollout.base.waits import waits
 from otel_rollout.receiver.app import FULL_ANSWER, Application
 from otel_rollout.receiver.intake import JOURNAL_BYTES, Intake, Policy
 from otel_rollout.receiver.listening import accepted_hosts
@@ -37,17 +38,10 @@ from otel_rollout.spool.receiver_files import (
     read_counts,
 )
 
-GRACE: Final = 10.0
-"""Seconds that the receiver stays after the last other process of the run has ended. OpenTelemetry's SDKs
-send every 5 s."""
-_WATCH_INTERVAL: Final = 0.5
-_HEAD_TIMEOUT: Final = 10.0
-"""Seconds in which a client has to send the head of a request that it has begun, or its first one."""
 _MAX_CONNECTIONS: Final = 512
 """Connections at once. A further one takes the place of an idle one, or is refused."""
 _KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection stays open."""
-_CLOSE_TIMEOUT: Final = 5.0
 _logger = logging.getLogger("otel_rollout.receiver")
 
 
@@ -109,7 +103,7 @@ class Service:
         try:
             asyncio.run(self._serve())
         finally:
-            self._writer.close(_CLOSE_TIMEOUT)
+            self._writer.close(waits().threads)
             publish_counts(self._node_dir, self._counts)
 
     async def _serve(self) -> None:
@@ -123,7 +117,7 @@ class Service:
         published = copy.deepcopy(self._counts)
         last_alive = time.monotonic()
         while not self._server.should_exit:
-            await asyncio.sleep(_WATCH_INTERVAL)
+            await asyncio.sleep(waits().receiver_watch)
             try:
                 if segments.living_writers(self._node_dir) - {self._writer.id}:
                     last_alive = time.monotonic()
@@ -135,7 +129,7 @@ class Service:
             except OSError as error:  # the directory is being removed, or the disk is full
                 _logger.warning("%s", error)
                 is_ours = self._node_dir.is_dir()
-            if not is_ours or time.monotonic() - last_alive > GRACE:
+            if not is_ours or time.monotonic() - last_alive > waits().receiver_linger:
                 self._server.should_exit = True
 
 
@@ -180,7 +174,7 @@ class _ImpatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        self._timer = self.loop.call_later(_HEAD_TIMEOUT, self.transport.close)
+        self._timer = self.loop.call_later(waits().request_head, self.transport.close)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:

@@ -12,15 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.recording.identity import Identity
 from otel_rollout.recording.segment_file import SegmentFile
 from otel_rollout.recording.spool_usage import SpoolUsage
 from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import RootTable
 
-FLUSH_INTERVAL: Final = 0.02
-"""Seconds before a line in the journal is flushed. In the journal a line survives the process, but the
-forwarder does not see it yet."""
 FLUSH_CHUNK: Final = 256 << 10
 """Bytes per write(2), few enough that a caller who waits for room gets it soon."""
 CATCH_UP_CHUNK: Final = 1 << 20
@@ -31,10 +29,6 @@ record spans, while their thread is in the middle of a line."""
 LOCK_WAIT: Final = 0.005
 """Seconds to wait for the lock: the interpreter's switch interval. Its holder may have waited for room,
 and now waits for the GIL."""
-RETRY_INTERVAL: Final = 0.5
-"""Seconds between two attempts to write to a disk that is full or fails."""
-LIFE_INTERVAL: Final = 1.0
-"""Maximum seconds between two notes that the process lives. A killed trajectory lasted until the last one."""
 _WAKE, _HURRY = False, True
 _logger = logging.getLogger("otel_rollout")
 
@@ -43,7 +37,7 @@ Line = bytes | tuple[bytes, ...]
 
 
 class Flusher:
-    """Moves lines to segment files, about every FLUSH_INTERVAL, in its own thread.
+    """Moves lines to segment files, about every ``Waits.flush``, in its own thread.
 
     Args:
         node_dir: the directory of the files.
@@ -107,7 +101,7 @@ class Flusher:
         self._thread.start()
 
     def wake(self) -> None:
-        """End the thread's sleep; it then waits FLUSH_INTERVAL for more lines."""
+        """End the thread's sleep; it then waits ``Waits.flush`` for more lines."""
         self._signals.put(_WAKE)
 
     def hurry(self) -> None:
@@ -158,7 +152,7 @@ class Flusher:
                 is_written = not (self._is_removed() and not self._begin_anew()) and self._flush()
                 self._append_postponed()
                 if not is_written:
-                    time.sleep(RETRY_INTERVAL)
+                    time.sleep(waits().write_retry)
                 elif self._segment.is_full:
                     self._rotate()
         finally:
@@ -168,13 +162,13 @@ class Flusher:
             self._journal.release()
 
     def _wait_for_lines(self) -> None:
-        """Sleep while there are no lines, then FLUSH_INTERVAL longer unless hurried."""
+        """Sleep while there are no lines, then ``Waits.flush`` longer unless hurried."""
         self.is_idle = True  # from here on, callers wake this thread; the next line sees earlier lines
         if self._journal.written == self._journal.flushed and not self.postponed and not self.is_closing:
             self._sleep_until_woken()
         self.is_idle = False
         if not self.is_hurried and not self.is_closing:
-            deadline = time.monotonic() + FLUSH_INTERVAL
+            deadline = time.monotonic() + waits().flush
             try:
                 while self._signals.get(timeout=max(0.0, deadline - time.monotonic())) is not _HURRY:
                     pass
@@ -187,7 +181,7 @@ class Flusher:
     def _sleep_until_woken(self) -> None:
         while True:
             try:
-                self._signals.get(timeout=LIFE_INTERVAL)
+                self._signals.get(timeout=waits().life)
                 return
             except queue.Empty:
                 self._journal.note_life()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.recording.flusher import Flusher
 
-MAX_WAIT: Final = 0.2
-"""Seconds without progress after which a caller that waits for room in the journal drops and counts its span.
-On a disk that works, even if busy, one write(2) takes less."""
 MIN_CHECKS: Final = 64
 """Fewest checks of the journal before a caller drops a span, however long they take. A clock cannot tell
 whether the flusher waits for the disk or for the GIL. But the caller needs the GIL for each check, and
@@ -21,7 +19,7 @@ CHECK_INTERVAL: Final = 0.0005
 
 
 class Patience:
-    """Bounds a wait: MAX_WAIT and MIN_CHECKS without progress, or MAX_CHECKS in all."""
+    """Bounds a wait: ``Waits.journal_room`` and MIN_CHECKS without progress, or MAX_CHECKS in all."""
 
     def __init__(self, flusher: Flusher) -> None:
         self._flusher = flusher
@@ -34,7 +32,8 @@ class Patience:
         """Sleep for CHECK_INTERVAL; return False if the caller has waited long enough."""
         progress = self._flusher.progress
         if progress != self._progress:
-            self._progress, self._checks, self._deadline = progress, 0, time.monotonic() + MAX_WAIT
+            self._progress, self._checks = progress, 0
+            self._deadline = time.monotonic() + waits().journal_room
         time.sleep(CHECK_INTERVAL)
         self._checks += 1
         self._all_checks += 1

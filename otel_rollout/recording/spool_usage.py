@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.recording.sampling import Group, group_hash
 from otel_rollout.spool import layout
 
-CHECK_INTERVAL: Final = 1.0
-"""Seconds between two checks of the segments' total size."""
-RARE_CHECK_INTERVAL: Final = 10.0
-"""Seconds between two checks while lines wait. A check waits for the GIL once per file, so it takes long."""
 _SHEDDING_STARTS, _SHEDDING_IS_COMPLETE = 0.5, 0.75
 """Shares of the limit. With ``whole_trajectories``, some groups are not recorded above the first share, and
 no groups above the second. The rest of the limit is for trajectories that have started."""
@@ -34,15 +30,16 @@ class SpoolUsage:
         self._node_dir = node_dir
         self._whole_trajectories = whole_trajectories
         self._checked_at = -math.inf
+        self._interval, self._rare_interval = waits().spool_check, waits().rare_spool_check
 
     @property
     def is_check_due(self) -> bool:
-        """Whether CHECK_INTERVAL has passed since the last check."""
-        return time.monotonic() >= self._checked_at + CHECK_INTERVAL
+        """Whether ``Waits.spool_check`` has passed since the last check."""
+        return time.monotonic() >= self._checked_at + self._interval
 
     def check(self, rarely: bool = False) -> None:
         """Measure the segments' total size, at most once per interval."""
-        interval = RARE_CHECK_INTERVAL if rarely else CHECK_INTERVAL
+        interval = self._rare_interval if rarely else self._interval
         now = time.monotonic()
         if now >= self._checked_at + interval:
             self._checked_at = now

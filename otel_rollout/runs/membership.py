@@ -10,20 +10,19 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from otel_rollout import settings_reader
 from otel_rollout._state import EndedRun, process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.waits import waits
 from otel_rollout.runs import founding
 from otel_rollout.runs.directory import absolute, node_directory
 from otel_rollout.runs.resolution import resolve
 from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
 
 _logger = logging.getLogger("otel_rollout")
-CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that a process flushes its spans where nobody waits for delivery."""
 
 
 def decide() -> Settings:
@@ -159,7 +158,7 @@ def join(config: str, variables: Mapping[str, str]) -> None:
         decide()
     _call_waiting()
     if active is not None:  # in a thread: the caller of join() must not wait for the flush
-        threading.Thread(target=active.close, args=(CLOSE_TIMEOUT,), daemon=True).start()
+        threading.Thread(target=active.close, args=(waits().close,), daemon=True).start()
 
 
 def _call_waiting() -> None:
@@ -209,7 +208,7 @@ def _end_run() -> None:
     """End recording, and the run if this process founded it; do not wait."""
     active = process.take_runtime()
     if active is not None:
-        active.close(CLOSE_TIMEOUT)
+        active.close(waits().close)
     if process.is_root and process.settings is not None:
         process.earlier_runs.append(EndedRun(process.settings))
         _logger.info("otel-rollout: the run %s has ended; its delivery goes on", process.settings.run_id)

@@ -7,13 +7,9 @@ import os
 import time
 from pathlib import Path
 
+from otel_rollout.base.waits import waits
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
-
-ANNOUNCE_INTERVAL = 0.5
-"""Seconds between announcements of one waiting program, at most."""
-_VALID = 2.0
-"""Seconds after an announcement in which the program counts as waiting."""
 
 
 class WaitingProgram:
@@ -31,7 +27,7 @@ class WaitingProgram:
         """Announce the wait, unless that was done just now. Call this repeatedly during the wait."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + ANNOUNCE_INTERVAL
+            self._next = now + waits().announce
             # Without the file, delivery takes a few seconds longer.
             with contextlib.suppress(OSError), open(self._path, "ab", opener=open_private) as file:
                 os.utime(file.fileno())
@@ -57,5 +53,5 @@ class WaitingPrograms:
             return False
         if touched != self._touched:  # no comparison with a clock, which the file system may not share
             self._touched = touched
-            self._until = time.monotonic() + _VALID
+            self._until = time.monotonic() + waits().announced
         return time.monotonic() < self._until

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from otel_rollout.base.waits import waits
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.store import Store
 
@@ -52,14 +53,6 @@ REPLACE: Final = Purpose(
 IMPORT: Final = Purpose(
     "otel-rollout-import", "rollout.import.holder", "imported into", "this import waits for it"
 )
-SECONDS: float = 300.0
-"""Seconds that a lease is valid after each commit of its holder."""
-_PATIENCE: Final = 120.0
-"""Maximum seconds for one commit beside the commits of forwarders."""
-_MAX_PAUSE: Final = 0.05
-"""Maximum seconds between two attempts; the pause is random."""
-_WAIT_INTERVAL: Final = 0.5
-"""Seconds between two looks whether the lease is free."""
 _SEARCHED: Final = 200
 """Commits in which the holder's name is looked for."""
 _MICROSECONDS: Final = 1_000_000
@@ -143,10 +136,10 @@ class Lease:
                 if not is_waiting:
                     on_wait(str(error))
                 is_waiting = True
-            time.sleep(_WAIT_INTERVAL)
+            time.sleep(waits().lease_look)
 
     def _renew_until(self, is_over: threading.Event) -> None:
-        while not is_over.wait(SECONDS / 4):
+        while not is_over.wait(waits().lease / 4):
             try:
                 self.renew()
             except LeaseLostError:  # the process was stopped for minutes; views count a span once
@@ -161,7 +154,7 @@ class Lease:
             LeaseLostError: another process has it.
             TableError: the table cannot be written.
         """
-        if self._until is not None and self._until - _now() < SECONDS * _MICROSECONDS / 2:
+        if self._until is not None and self._until - _now() < waits().lease * _MICROSECONDS / 2:
             self.commit()
 
     def release(self) -> None:
@@ -178,12 +171,12 @@ class Lease:
             LeaseLostError: another process has the lease, or a file to remove is gone. Nothing is replaced.
             TableError: the table cannot be written.
         """
-        self._commit(_now() + int(SECONDS * _MICROSECONDS), removed, added)
+        self._commit(_now() + int(waits().lease * _MICROSECONDS), removed, added)
 
     def _commit(self, until: int, removed: Sequence[RemoveAction], added: Sequence[AddAction]) -> None:
         from deltalake.exceptions import CommitFailedError
 
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + waits().lease_commit
         table = self._store.open()
         while True:
             with self._store.describing():
@@ -195,7 +188,7 @@ class Lease:
                 except CommitFailedError:  # another commit took the place; or the answer to this one is lost
                     if time.monotonic() > deadline:
                         raise
-                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+                time.sleep(random.uniform(0, waits().poll))  # noqa: S311
                 table.update_incremental()
         self._until = until
 

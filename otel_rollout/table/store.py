@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_rollout.base.waits import waits
 from otel_rollout.table import errors, schema
 from otel_rollout.table.errors import IncompleteListingError, NoTableError, TableError
 from otel_rollout.table.location import Location
@@ -22,8 +23,6 @@ _COMMIT_RETRIES: Final = 100
 """Attempts of one commit beside other writers' commits; deltalake makes them."""
 _ATTEMPTS: Final = 5
 """Attempts to open a table that changes, to begin one, or to add columns, beside other writers."""
-_MAX_PAUSE: Final = 0.5
-"""Maximum seconds between these attempts; the pause is random."""
 _COMPRESSION_LEVEL: Final = 3
 _MAX_PAGE_BYTES: Final = 4 << 20
 """Maximum bytes of a column that are compressed together: conversations repeat what other rows have."""
@@ -61,7 +60,7 @@ class Store:
             try:
                 return self._opened()
             except IncompleteListingError:
-                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+                time.sleep(random.uniform(0, waits().table_retry))  # noqa: S311
         return self._opened()
 
     def opened_or_begun(self) -> DeltaTable:
@@ -82,7 +81,7 @@ class Store:
             except TableError:  # another writer may have begun it
                 if attempt == _ATTEMPTS - 1:
                     raise
-                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+                time.sleep(random.uniform(0, waits().table_retry))  # noqa: S311
         return self.open()
 
     def _opened(self) -> DeltaTable:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,8 +142,6 @@ def test_stopped_service_starts_no_delivery(test_exporters: None, target: Path, 
 
     service = ForwardingService(tmp_path / "spool", settings_of)
     service.run(stop)
-    start = time.monotonic()
-    reports = service.finish(60)
-    assert time.monotonic() - start < 30
+    reports = service.finish(3600)  # it would wait for an hour
     assert [report.exporters["test-file"].pending for report in reports] == [1, 1]
     assert list((tmp_path / "spool").rglob("forwarder.lock")) == []

@@ -27,6 +27,7 @@ from otel_rollout.spool import journal, layout
 from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import forwarder_pid, node_directory, record
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 LIMITS = delivery.Limits(max_age=600, max_bytes=1e9, min_free=0, spool_limit=0)
 
@@ -81,7 +82,7 @@ def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.Monk
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
     target.with_name(target.name + ".fault").unlink()
-    monkeypatch.setattr(delivery, "_FORWARDER_GRACE", 0.0)
+    set_waits(monkeypatch, missing_forwarder=0.0)
     return node_dir
 
 
@@ -175,7 +176,7 @@ def test_pending_spans_without_a_forwarder_are_unhealthy_until_delivered(orphane
 
 def test_forwarder_has_time_to_be_replaced(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spans that are pending for less than the successor needs are healthy."""
-    monkeypatch.setattr(delivery, "_FORWARDER_GRACE", 60.0)
+    set_waits(monkeypatch, missing_forwarder=60.0)
     assert checks_of(probe()) == ["healthy"]
 
 
@@ -353,11 +354,11 @@ def test_segment_that_is_delivered_and_removed_meanwhile_is_healthy(
     assert not (orphaned / segment.file).exists()
 
 
-def test_probe_of_a_large_backlog_reads_little(orphaned: Path) -> None:
-    """The answer does not wait for 100 GB of pending spans, nor for a locked ledger."""
+def test_probe_of_a_large_backlog_reads_little(orphaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer does not wait for terabytes of pending spans, nor for a locked ledger."""
+    set_waits(monkeypatch, ledger=3600)
     (segment,) = layout.segments(orphaned)
-    os.truncate(orphaned / segment.file, 100 << 30)  # a sparse file
-    began = time.monotonic()
+    os.truncate(orphaned / segment.file, 8 << 40)  # a sparse file, which takes an hour to read
     assert sorted(checks_of(probe(code=1))) == ["backlog", "forwarder"]
     with closing(sqlite3.connect(orphaned / ledger_reader.FILE)) as db:
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -365,7 +366,6 @@ def test_probe_of_a_large_backlog_reads_little(orphaned: Path) -> None:
         output = probe(code=1)
     assert checks_of(output) == ["spool"]
     assert "locked" in output
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("arguments", [("--only", "speed"), ("--only", ","), ("--json",), ("--watch",)])
@@ -425,13 +425,12 @@ def test_odd_content_is_no_traceback(tmp_path: Path, contents: dict[str, bytes],
     assert {each.check for each in found} <= set(delivery.CHECKS)
 
 
-def test_probe_is_answered_within_a_probes_time(orphaned: Path) -> None:
-    """The whole command takes less than three seconds of processor time."""
-    before = os.times()
-    ran = subprocess.run(
-        [*COMMAND, "status", "--check", "--max-age", "0"], capture_output=True, timeout=120, check=False
-    )
-    after = os.times()
+def test_probe_loads_no_large_library(orphaned: Path) -> None:
+    """A command that runs every few seconds takes the time of Python's start and little more."""
+    python, *command = COMMAND
+    timed = [python, "-X", "importtime", *command, "status", "--check", "--max-age", "0"]
+    ran = subprocess.run(timed, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 1
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
-    assert spent < 3
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines()}
+    assert "sqlite3" in loaded, "the ledger is read"
+    assert loaded & {"arro3", "deltalake", "duckdb", "mlflow", "numpy", "pyarrow", "ray", "weave"} == set()

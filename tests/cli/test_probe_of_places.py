@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout.doctor import delivery
 from otel_rollout.launch import launcher
 from tests.cli.command import run
 from tests.cli.test_probe import checks_of, probe
 from tests.faults.hostile import NOBODY
 from tests.forwarder.test_delivery import node_directory, record
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
@@ -83,7 +83,7 @@ def test_refused_spans_ask_for_a_person_and_not_for_a_forwarder(
     fresh_process: None, test_exporters: None, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A liveness probe restarts no sidecar whose forwarder has ended because the target answers 401."""
-    monkeypatch.setattr(delivery, "_FORWARDER_GRACE", 0.0)
+    set_waits(monkeypatch, missing_forwarder=0.0)
     fault = target.with_name(target.name + ".fault")
     fault.write_text("refused")
     otel_rollout.configure({"test-faulty": {}}, forwarder_linger=0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
 
+from otel_rollout.account.ledger_reader import read_ledger
+from otel_rollout.spool import layout
 from tests.collector.support import get, run_python
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
@@ -65,8 +66,8 @@ def test_all_arrives_though_collectors_go_down_and_are_killed(collector, environ
     gateway.stop()
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = agent.endpoint
     program = subprocess.Popen([sys.executable, "-m", TRAJECTORIES, "600"], env=environment)
-    wait_for(lambda: len(list((tmp_path / "spool").rglob("*.jsonl"))) > 0, what="recording")
-    time.sleep(1)
+    (node_dir,) = wait_for(lambda: layout.node_directories(tmp_path / "spool"), what="recording")
+    wait_for(lambda: read_ledger(node_dir).failures, what="a failed delivery")
     agent.start()  # takes everything, and can hand on nothing
     assert program.wait(90) == 0  # the forwarder has delivered all of it
     assert gateway.span_ids() == Counter()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -125,7 +124,10 @@ def test_rotated_segments_and_a_span_of_5_mib_are_read_exactly(agent, gateway, e
     program = subprocess.Popen([sys.executable, "-m", LONG], env=environment)
     wait_for(lambda: len(gateway.span_ids()) > 100, what="first spans")
     agent.stop()
-    time.sleep(0.5)  # segments rotate meanwhile
+    before = len(segments_below(tmp_path / "spool"))
+    wait_for(
+        lambda: len(segments_below(tmp_path / "spool")) > before or program.poll() == 0, what="a segment"
+    )
     agent.start()
     assert program.wait(60) == 0
     assert len(segments_below(tmp_path / "spool")) >= 3
@@ -161,15 +163,18 @@ def test_half_a_line_waits_for_its_other_half(agent, gateway, environment, tmp_p
     elsewhere = {"OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "elsewhere")}
     run_python(TRAJECTORIES, environment | elsewhere)
     (source,) = segments_below(tmp_path / "elsewhere")
-    first, second, *_ = segment_lines(source)
+    first, second, *others = segment_lines(source)
     segment = tmp_path / "spool" / source.relative_to(tmp_path / "elsewhere")
     segment.parent.mkdir(parents=True)
-    with segment.open("wb", buffering=0) as out:
+    other = segment.with_name(segment.name.replace(".000001.", ".000002."))
+    with segment.open("wb", buffering=0) as out, other.open("wb", buffering=0) as beside:
         out.write(first + b"\n" + second[:300])
         wait_for(lambda: len(gateway.span_ids()) == 1, what="the whole line")
-        time.sleep(1.5)  # what a reader would wait for the rest, unless told otherwise, is 0.5 s
+        for number in range(2, 7):  # five looks, each after 0.2 s; unless told otherwise, it waits for 0.5 s
+            beside.write(others[number] + b"\n")
+            wait_for(lambda number=number: len(gateway.span_ids()) == number, what="a line beside")
         out.write(second[300:] + b"\n")
-    wait_for(lambda: len(gateway.span_ids()) == 2, 20, "the line of two halves")
+    wait_for(lambda: len(gateway.span_ids()) == 7, 20, "the line of two halves")
 
 
 def test_a_collector_short_of_memory_loses_no_line(new_agent, gateway, environment, tmp_path):

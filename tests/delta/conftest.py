@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.base.waits import Waits
+from tests.waits import variable
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
@@ -26,7 +29,7 @@ def variables(tmp_path: Path, table: Path) -> dict[str, str]:
         "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_TRACES_EXPORTER": "delta",
         "OTEL_ROLLOUT_DELTA_URI": str(table),
-        "OTEL_TEST_HASTE": "100",
+        **variable(Waits().scaled(0.01)),
         "OTEL_TEST_BATCH": "7",
     }
 

@@ -91,12 +91,11 @@ def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypa
 
 
 def test_address_without_cluster_fails_at_once(monkeypatch):
-    """The check does not wait for Ray's own long attempts."""
-    started = time.monotonic()
+    """The check does not begin Ray's own long attempts."""
+    monkeypatch.setattr("ray.init", pytest.fail)
     (row,) = cluster.examine("127.0.0.1:1", dict(os.environ), "this machine")
     assert row.verdict is Verdict.FAIL
     assert "Connection refused" in row.found
-    assert time.monotonic() - started < 10
 
 
 def answer(**changed):

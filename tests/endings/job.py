@@ -69,7 +69,7 @@ def endless_task(path: str) -> None:
 def say(ended: int, unfinished: int = 0) -> None:
     """Print the numbers of ended spans and unfinished trajectories, and the time."""
     # A line of its own, in one piece: Ray prints to the same place from another thread.
-    print(f"\nENDED {ended} {unfinished} {time.time():.0f}\n", end="", flush=True)
+    print(f"\nENDED {ended} {unfinished}\n", end="", flush=True)
 
 
 def ended_according_to(path: str) -> int:

@@ -1,10 +1,9 @@
-"""Change processes that tests start: shorter pauses, another clock, deaths.
+"""Change processes that tests start: another clock, deaths.
 
 ``site/sitecustomize.py`` calls :func:`arrange`. So recording processes and forwarders run the product's own
 code, started by the product's own command.
 
 Variables:
-    OTEL_TEST_HASTE   factor by which forwarders' pauses are shorter
     OTEL_TEST_CLOCK   file with the seconds by which the clock is ahead; its content may change at any time
     OTEL_TEST_BATCH   spans of a batch that the exporter of tables commits
     OTEL_TEST_TABLE   directory in which an object store keeps the table
@@ -31,8 +30,6 @@ def arrange() -> None:
     if clock := os.environ.get("OTEL_TEST_CLOCK"):
         _step_clock(Path(clock))
     if "otel_rollout.forwarder" in sys.orig_argv:
-        if haste := os.environ.get("OTEL_TEST_HASTE"):
-            _hurry(float(haste))
         if spans := os.environ.get("OTEL_TEST_BATCH"):
             _commit_small_batches(int(spans))
         if deaths := os.environ.get("OTEL_TEST_DEATHS"):
@@ -48,20 +45,6 @@ def _step_clock(clock: Path) -> None:
 
     time.time = lambda: real_time() + ahead()
     time.time_ns = lambda: real_time_ns() + int(ahead() * 1e9)
-
-
-def _hurry(factor: float) -> None:
-    from otel_rollout.forwarder import retry_policy, step_curves
-
-    pauses = {name: seconds / factor for name, seconds in dataclasses.asdict(step_curves.PAUSES).items()}
-    step_curves.PAUSES = step_curves.Pauses(**pauses)  # type: ignore[misc]
-    usual = retry_policy.DEFAULT_POLICY
-    retry_policy.DEFAULT_POLICY = dataclasses.replace(  # type: ignore[misc]
-        usual,
-        first_pause=usual.first_pause / factor,
-        longest_pause=usual.longest_pause / factor,
-        refused_pause=usual.refused_pause / factor,
-    )
 
 
 DEATHS = (
@@ -152,7 +135,13 @@ class _Deaths:
 def _commit_small_batches(spans: int) -> None:
     from otel_rollout_delta.exporter import DeltaSpanExporter
 
-    DeltaSpanExporter.batch = dataclasses.replace(DeltaSpanExporter.batch, spans=spans)
+    begin = DeltaSpanExporter.__init__
+
+    def begin_with_small_batches(self: DeltaSpanExporter, **options: Any) -> None:
+        begin(self, **options)
+        self.batch = dataclasses.replace(self.batch, spans=spans)
+
+    DeltaSpanExporter.__init__ = begin_with_small_batches  # type: ignore[method-assign]
 
 
 def _watch(deaths: _Deaths, directory: Path, is_over: threading.Event) -> None:

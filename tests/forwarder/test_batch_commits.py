@@ -17,14 +17,14 @@ from otel_rollout import rollout_trace_op
 from otel_rollout.account.ledger import Batch, Ledger
 from otel_rollout.account.ledger_reader import FILE, FILE_SUFFIXES, read_ledger
 from otel_rollout.exporting.api import BatchLimits, ExportFailure, FailureKind, UndeliveredError
-from otel_rollout.forwarder import batch_commits, retry_policy
+from otel_rollout.forwarder import batch_commits
 from otel_rollout.forwarder.batch_commits import CommitClock
 from otel_rollout.forwarder.delivery import Delivery
 from otel_rollout.forwarder.lock import ForwarderLock
-from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.waiting import WaitingProgram
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 NAME = "store"
 
@@ -72,7 +72,7 @@ class Store(SpanExporter):
 @pytest.fixture
 def node_dir(fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The node directory of ten recorded operations, whose writer has ended."""
-    monkeypatch.setattr(retry_policy, "DEFAULT_POLICY", RetryPolicy(0.01, 0.01, refused_pause=0.01))
+    set_waits(monkeypatch, longest_retry=0.01, refused_retry=0.01)
     found = layout.node_directory(tmp_path / "spool", "run", "node")
     layout.create_private(found, tmp_path / "spool")
     lock = ForwarderLock(found)

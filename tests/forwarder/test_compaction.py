@@ -16,7 +16,6 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.forwarder import compaction
 from otel_rollout.launch import launcher
-from otel_rollout.recording import spool_usage
 from otel_rollout.recording.flusher import FLUSH_CHUNK
 from otel_rollout.recording.identity import Identity
 from otel_rollout.recording.writer import JOURNAL_BYTES, SegmentWriter
@@ -25,6 +24,7 @@ from otel_rollout.spool import layout, segments
 from tests.forwarder.test_delivery import node_directory, record
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def fill(node_dir: Path, size: int) -> None:
 
 def test_spool_that_fills_up_skips_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below half of the limit no group is skipped; from three quarters on, all are."""
-    monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", 0.0)
+    set_waits(monkeypatch, spool_check=0.0)
     fill(tmp_path, 0)
     limit = 100 << 20
     writers = [
@@ -185,7 +185,7 @@ def test_trajectories_recorded_in_a_full_spool_are_whole(
     fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With SPOOL_FULL=trajectories a group is recorded whole or not at all."""
-    monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", 1e9)  # once
+    set_waits(monkeypatch, spool_check=1e9)  # once
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_FULL", "trajectories")
     node_dir = layout.node_directory(tmp_path / "spool", "run", "")
     layout.create_private(node_dir, tmp_path / "spool")

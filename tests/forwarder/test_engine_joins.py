@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from tests.engine_lines import (
 )
 from tests.exporters import FileExporter
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 NAMES = ["llm_request", "queue", "prefill", "decode"]
 
@@ -45,9 +45,7 @@ NAMES = ["llm_request", "queue", "prefill", "decode"]
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decide at once, and give up after two seconds."""
-    monkeypatch.setattr(engine_joins, "SETTLE", 0.0)
-    monkeypatch.setattr(engine_joins, "DEADLINE", 2.0)
-    monkeypatch.setattr(engine_joins, "POLL_INTERVAL", 0.02)
+    set_waits(monkeypatch, engine_settle=0.0, engine_call=2.0)
 
 
 class Joined:
@@ -142,7 +140,7 @@ def test_nested_calls_wait_for_the_innermost(monkeypatch: pytest.MonkeyPatch) ->
         found.look()
         assert found.of_engines() == []
         write_segment(found.node_dir, 3, [call_line(2, "chatcmpl-1", times=(5, 95), parent=1)])
-        monkeypatch.setattr(engine_joins, "SETTLE", 0.0)
+        set_waits(monkeypatch, engine_settle=0.0)
         found.look()
         assert found.of_engines()[0]["parent"] == f"{2:016x}"
 
@@ -204,7 +202,7 @@ def test_request_without_call_waits_until_its_deadline(hasty: None, monkeypatch:
         found.look()
         assert found.of_engines() == []
         assert found.outcomes == {"waiting": 2}
-        monkeypatch.setattr(engine_joins, "DEADLINE", 0.0)
+        set_waits(monkeypatch, engine_call=0.0)
         found.look()
         assert [line["parent"] for line in found.of_engines()].count("") == 2
         assert found.outcomes == {engine_calls.NO_CALL: 1, engine_calls.OTHER_TIME: 1}
@@ -284,7 +282,7 @@ def test_decisions_about_removed_segments_are_forgotten(hasty: None) -> None:
 def test_flood_of_unjoinable_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few requests wait at once; the others do not wait for the deadline."""
     monkeypatch.setattr(engine_joins, "MAX_WAITING", 50)
-    monkeypatch.setattr(engine_joins, "SETTLE", 0.0)
+    set_waits(monkeypatch, engine_settle=0.0)
     with joined() as found:
         for number in range(1, 501):
             write_segment(found.node_dir, 1, engine_lines(number, f"chatcmpl-{number}"))
@@ -370,17 +368,18 @@ def test_every_exporter_gets_the_same_tree(deliveries: tuple[Path, list[Path]]) 
         assert attributes[semconv.SAMPLE_INDEX] == int(trace, 16)
 
 
-def test_flood_of_unjoinable_requests_stops_nobody_else(deliveries: tuple[Path, list[Path]]) -> None:
+def test_flood_of_unjoinable_requests_stops_nobody_else(
+    deliveries: tuple[Path, list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spans of other processes arrive at once; those behind such a request arrive after its deadline."""
+    set_waits(monkeypatch, engine_call=3600)
     node_dir, targets = deliveries
     lines = [line for number in range(1, 2_001) for line in engine_lines(number, f"chatcmpl-{number}")]
-    start = time.monotonic()
     write_segment(node_dir, 1, [*lines, call_line(1, "behind", trace=1)])
     write_segment(node_dir, 2, [call_line(number, "others", trace=number) for number in range(2, 102)])
-    wait_for(lambda: all(len(exported(path)) >= 100 for path in targets), what="the others")
-    of_others = time.monotonic() - start
+    wait_for(lambda: all(len(exported(path)) == 100 for path in targets), what="the others")
+    set_waits(monkeypatch, engine_call=0)
     wait_for(lambda: all(len(exported(path)) == 8101 for path in targets), 120, what="everything")
-    assert of_others < engine_joins.DEADLINE
     assert read_ledger(node_dir).engine_requests == {engine_calls.NO_CALL: 2000}
 
 
@@ -465,8 +464,7 @@ def test_request_in_another_tracers_trace_joins_by_its_id(hasty: None, leaves_ou
 
 def test_request_in_another_tracers_trace_waits_briefly(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be in its right place, so it holds up its sender less than a request that is nowhere."""
-    monkeypatch.setattr(engine_joins, "DEADLINE", 1000.0)
-    monkeypatch.setattr(engine_joins, "KNOWN_PARENT_DEADLINE", 0.0)
+    set_waits(monkeypatch, engine_call=1000.0, engine_parent=0.0)
     with joined() as found:
         lines = engine_lines(9, "chatcmpl-1", trace=77, parent=5, is_known=False)
         write_segment(found.node_dir, 1, [*lines, *engine_lines(8, "chatcmpl-2")])

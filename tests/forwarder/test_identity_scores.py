@@ -13,6 +13,7 @@ import otel_rollout
 from otel_rollout import StepKey, rollout_trace_attr, score
 from otel_rollout.account.ledger import HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally, read_ledger
+from otel_rollout.base.waits import Waits
 from otel_rollout.forwarder import identity_scores
 from otel_rollout.forwarder.dead_letters import DeadLetters
 from otel_rollout.forwarder.identity_scores import IdentityScores
@@ -23,6 +24,7 @@ from tests.exporters import ResolvingExporter
 from tests.forwarder.test_delivery import otel_rollout_command
 from tests.spool_reader import segment_lines, segments_below
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 
 @pytest.fixture
@@ -174,7 +176,7 @@ def lines(recorded, tmp_path: Path) -> list[bytes]:
     return segment_lines(segment)
 
 
-@pytest.mark.parametrize(("age", "is_rejected"), [(0.0, False), (identity_scores.DEADLINE + 1, True)])
+@pytest.mark.parametrize(("age", "is_rejected"), [(0.0, False), (Waits().score + 1, True)])
 def test_score_is_unknown_after_its_deadline(lines, target, tmp_path, age, is_rejected):
     """The time counts from the first reading, also in the next forwarder; then nothing is held."""
     with Ledger(tmp_path) as ledger:
@@ -209,7 +211,7 @@ def test_score_without_rollout_waits_for_siblings(lines, target, tmp_path):
     waiting = IdentityScores("x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"))
     siblings = [{**row, "rollout.rollout_n": number} for row in ROWS for number in (0, 1)]
     run = spans_of(lines[0])[0].resource.attributes["rollout.run.id"]
-    times = time.time(), time.time() - identity_scores.DEADLINE - 1
+    times = time.time(), time.time() - Waits().score - 1
     with Ledger(tmp_path) as ledger:
         held = [HeldScore("segment", n, lines[n], at) for n, at in enumerate(times)]
         ledger.advance("x", {}, {}, held)
@@ -229,7 +231,7 @@ def test_deadline_counts_from_when_the_trajectory_was_last_running(lines, target
         "x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"), lambda: running
     )
     stored_at(target, *ROWS)
-    late = time.time() - identity_scores.DEADLINE - 1
+    late = time.time() - Waits().score - 1
     with Ledger(tmp_path) as ledger:
         ledger.advance("x", {}, {}, [HeldScore("segment", n, line, late) for n, line in enumerate(lines)])
         waiting.load(ledger)
@@ -259,7 +261,7 @@ def test_target_that_rejects_a_score_gets_the_others(lines, target, tmp_path):
 def test_spans_have_their_turn_between_the_scores_of_a_large_step(lines, target, tmp_path, monkeypatch):
     """A resolution ends after its time once it has delivered scores; the others are due at once."""
     monkeypatch.setattr(identity_scores, "SCORES_PER_EXPORT", 1)
-    monkeypatch.setattr(identity_scores, "TURN", 0.0)
+    set_waits(monkeypatch, score_turn=0.0)
     stored_at(target, *ROWS)
     waiting = IdentityScores("x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"))
     with Ledger(tmp_path) as ledger:

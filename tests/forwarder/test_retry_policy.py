@@ -9,10 +9,17 @@ import pytest
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.forwarder import retry_policy
 from otel_rollout.forwarder.retry_policy import RetryPolicy
+from tests.waits import set_waits
 
-POLICY = RetryPolicy(first_pause=1, longest_pause=10, refused_pause=70, whole_attempts=3)
+POLICY = RetryPolicy(whole_attempts=3)
 UNAVAILABLE = ExportFailure(FailureKind.UNAVAILABLE, "503")
 REFUSED = ExportFailure(FailureKind.REFUSED, "401", retry_after=5)
+
+
+@pytest.fixture(autouse=True)
+def round_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the waiting times that the policy is made of."""
+    set_waits(monkeypatch, retry=1, longest_retry=10, refused_retry=70)
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 10), (10_000, 10)])
@@ -60,10 +67,3 @@ def test_a_batch_is_halved_after_its_whole_attempts():
 def test_attempts_are_logged_ever_more_rarely():
     """Of sixteen failures, the 1st, 2nd, 4th, 8th and 16th are logged."""
     assert [number for number in range(1, 17) if retry_policy.is_worth_logging(number)] == [1, 2, 4, 8, 16]
-
-
-def test_an_exporter_may_have_a_policy_of_its_own(monkeypatch):
-    """Exporters without an entry have the default policy."""
-    monkeypatch.setattr(retry_policy, "POLICIES", {"slow": POLICY})
-    assert retry_policy.policy_of("slow") is POLICY
-    assert retry_policy.policy_of("mlflow") is retry_policy.DEFAULT_POLICY

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.exporting.spool_exporter import KeptInSpool
 from otel_rollout.forwarder import identity_scores
 from otel_rollout.forwarder.delivery import Delivery
-from otel_rollout.launch import launcher
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.spool import layout, segments
@@ -32,6 +30,7 @@ from tests.forwarder.test_delivery import forwarder_pid, otel_rollout_command
 from tests.forwarder.test_identity_scores import scores, trajectory
 from tests.spool_reader import segments_below
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 
 @pytest.fixture
@@ -110,18 +109,19 @@ def test_a_cursor_inside_a_batch_counts_the_rest_as_pending(recorded, tmp_path):
     assert set(begins[:19]) == {0}
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize("arrived", [0, 1, 700])
 def test_forwarder_killed_at_any_time_loses_and_repeats_nothing(
-    begin, target, tmp_path, monkeypatch, seconds
+    begin, target, tmp_path, monkeypatch, arrived
 ):
     """The target has each score; a batch of lines in flight may arrive twice, with equal ids."""
-    monkeypatch.setattr(launcher, "_CHECK_INTERVAL", 0.1)
+    set_waits(monkeypatch, first_check=0.1)
     begin()
     for step in range(4):
+        before = delivered(target).total()
         score_batch({"a": np.ones(900)}, step=step, sample_index=np.arange(900))
         (node_dir,) = wait_for(lambda: layout.node_directories(tmp_path / "spool"))
         pid = wait_for(functools.partial(forwarder_pid, node_dir), what="a forwarder")
-        time.sleep(seconds)
+        wait_for(lambda least=before + arrived: delivered(target).total() >= least, what="scores")
         os.kill(pid, signal.SIGKILL)
     report = otel_rollout.shutdown(90)
     ids = Counter(json.loads(line)[0] for line in target.read_text().splitlines())

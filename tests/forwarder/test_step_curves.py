@@ -12,15 +12,28 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr
 from otel_rollout.exporting.api import ExportFailure, FailureKind, MetricPoint
 from otel_rollout.exporting.entry_points import load
-from otel_rollout.forwarder.step_curves import Pauses, StepCurves, curves_of
+from otel_rollout.forwarder.step_curves import StepCurves, curves_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
 from tests.table.tables import root, written
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
-QUICK = Pauses(look=0.05, tick=0.05, settled=0.2, settled_at_end=0.2, abandoned=0.4, after_failure=0.05)
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write steps soon after they have ended."""
+    set_waits(
+        monkeypatch,
+        curves_look=0.05,
+        curves_last_look=0.05,
+        step_settled=0.2,
+        last_step_settled=0.2,
+        step_abandoned=0.4,
+        curves_retry=0.05,
+    )
 
 
 class Tracker:
@@ -48,7 +61,7 @@ class Tracker:
 
 def ended(tracker: Tracker, table: Store, node_dir: Path) -> None:
     """Write curves as a forwarder does whose run is over, until it may end."""
-    curves = StepCurves(node_dir, "run-1", tracker, "mlflow", table, QUICK)
+    curves = StepCurves(node_dir, "run-1", tracker, "mlflow", table)
     curves.start()
     wait_for(lambda: curves.note_over(True), what="the end")
     curves.stop(30)

@@ -27,7 +27,6 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base import semconv
 from otel_rollout.base.tail_rule_syntax import tail_rules
 from otel_rollout.cli import forwarding
-from otel_rollout.forwarder import tail_sampling
 from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.tail_rules import Decision, TailRules, TrajectoryOutcome
@@ -45,6 +44,7 @@ from tests.faults.forwarding import nobody_forwards
 from tests.forwarder.test_delivery import node_directory, otel_rollout_command
 from tests.forwarder.tokens_support import line as recorded_line
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 Begin = Callable[..., None]
 
@@ -153,12 +153,11 @@ def test_group_is_decided_when_complete_and_scored(begin: Begin, tmp_path: Path)
     group("done", [0.0, 1.0])
     wait_for(lambda: otel_rollout.status().groups_kept == {"spread": 1}, what="the complete group's verdict")
     second = sibling("slow", 1, group_size=2)
-    time.sleep(0.5)
-    waiting = otel_rollout.status()
-    assert waiting.groups_kept == {"spread": 1}
-    assert all(count.pending for count in waiting.exporters.values())
+    group("done later", [0.0, 1.0])
+    wait_for(lambda: otel_rollout.status().groups_kept == {"spread": 2}, what="a later group's verdict")
+    assert all(count.pending for count in otel_rollout.status().exporters.values())
     score("reward", 0.0, trajectory=second)
-    wait_for(lambda: otel_rollout.status().groups_kept == {"spread": 2}, what="the verdict by a late score")
+    wait_for(lambda: otel_rollout.status().groups_kept == {"spread": 3}, what="the verdict by a late score")
     score("advantage", 0.5, trajectory=first)
     report = otel_rollout.shutdown(30)
     assert report.exporters["test-file"].delivered == report.recorded
@@ -238,14 +237,14 @@ def test_group_without_size_waits_for_running_siblings_and_quiet(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group waits, because a running or later sibling may still fail."""
-    monkeypatch.setattr(tail_sampling, "RUNNING_INTERVAL", 0)
+    set_waits(monkeypatch, running_look=0)
     begin("errors")
     membership.decide()
     node_dir = directory.node_directory(membership.decide())
     layout.create_private(node_dir, membership.decide().spool_dir)
 
     def verdicts(quiet: float) -> dict[tuple[bool, str], int]:
-        monkeypatch.setattr(tail_sampling, "QUIET", quiet)
+        set_waits(monkeypatch, group_quiet=quiet)
         active = runtime.current()
         assert active is not None
         assert active.writer.flush(10)

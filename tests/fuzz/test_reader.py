@@ -29,6 +29,7 @@ from tests.fuzz import spans
 from tests.fuzz.bounds import examples
 from tests.fuzz.damage import damaged, damages, garbage
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 LONGEST = 50_000
 """What a line may have here: less than what damage puts into some."""
@@ -233,8 +234,7 @@ class Collected(SpanExporter):
 @pytest.fixture
 def hurried(monkeypatch):
     """Take the forwarder's pauses away."""
-    monkeypatch.setattr(forwarder, "_SCAN_INTERVAL", 0.002)
-    monkeypatch.setattr(delivery, "POLL_INTERVAL", 0.002)
+    set_waits(monkeypatch, idle=0.002)
     monkeypatch.setattr(delivery, "BATCH_SPANS", 7)
     monkeypatch.setattr(segments, "MAX_LINE_BYTES", LONGEST)
 

@@ -21,6 +21,7 @@ from otel_rollout.launch import exit_message, launcher
 from otel_rollout.spool import layout
 from tests.ports import free_port
 from tests.waiting import wait_for
+from tests.waits import changed, set_waits
 
 
 class Terminal:
@@ -95,8 +96,9 @@ def target(test_exporters, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def away(target: Path) -> dict[str, dict[str, str]]:
-    """Return exporters whose target is unavailable."""
+def away(target: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+    """Return exporters whose target is unavailable; progress is shown soon."""
+    set_waits(monkeypatch, progress=0.1)
     Path(f"{target}.fault").write_text("unavailable")
     return {"test-faulty": {"path": str(target)}}
 
@@ -170,12 +172,10 @@ def test_child_process_ends_without_a_line(target):
 
 def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
     """Ctrl-C ends the wait without traceback; exit status and line stay."""
-    terminal = Terminal(program(away, then="wait_until_retried"))
+    terminal = Terminal(program(away, timeout=3600, then="wait_until_retried"))
     terminal.read_until("delivering spans")
-    start = time.monotonic()
     terminal.press_ctrl_c()
     assert terminal.finish() == 0
-    assert time.monotonic() - start < 10
     assert "Traceback" not in terminal.screen
     last = terminal.screen.strip().splitlines()[-1]
     assert "0 of 2 spans delivered to the file" in last
@@ -204,19 +204,17 @@ def test_program_ended_by_ctrl_c_keeps_its_exit_status(target, tmp_path):
 
 def test_progress_inside_a_display_of_rich_prints_few_lines(away, tmp_path):
     """rich removes control characters, so lines are printed ever less often."""
-    terminal = Terminal(program(away, timeout=4.5, then="shut_down_in_display"))
+    terminal = Terminal(program(away, timeout=1, then="shut_down_in_display"))
     assert terminal.finish() == 0
-    assert 1 <= terminal.screen.count("delivering spans") <= 3  # after 1, 2 and 4 s
+    assert 1 <= terminal.screen.count("delivering spans") <= 4  # after 0.1, 0.2, 0.4 and 0.8 s
 
 
 def test_ctrl_c_in_an_explicit_shutdown_raises_in_the_program(away, tmp_path):
     """shutdown() raises KeyboardInterrupt; the exit prints the line without waiting."""
-    terminal = Terminal(program(away, then="shut_down_until_interrupted"))
+    terminal = Terminal(program(away, timeout=3600, then="shut_down_until_interrupted"))
     terminal.read_until("delivering spans")
     terminal.press_ctrl_c()
-    start = time.monotonic()
     assert terminal.finish() == 0
-    assert time.monotonic() - start < 10
     assert "interrupted" in terminal.screen
     assert "0 of 2 spans delivered" in terminal.screen
 
@@ -231,20 +229,19 @@ def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
     assert not re.search(r'File ".*otel_rollout', terminal.screen), terminal.screen
 
 
-def test_forwarder_stays_while_a_program_waits(tmp_path):
+def test_forwarder_stays_while_a_program_waits(away, tmp_path):
     """One forwarder serves the whole wait, however short it would linger otherwise."""
-    uri = f"http://127.0.0.1:{free_port()}"
-    environment = {"MLFLOW_TRACKING_URI": uri, "OTEL_ROLLOUT_FORWARDER_LINGER": "0.5"}
-    ended = run(program("mlflow", timeout=8), **environment)
+    ended = run(program(away, timeout=2, linger=0.1, then="wait_until_retried"), **changed(announced=0.5))
     assert "delivery is tried again in the background" in ended.stderr
     log = (node_directory(tmp_path) / layout.FORWARDER_LOG).read_text()
     assert log.count("INFO otel_rollout.forwarder: forwarding ") == 1
 
 
-def test_unreachable_mlflow_is_named_without_credentials():
+def test_unreachable_mlflow_is_named_without_credentials(monkeypatch):
     """The line names target, state and the command to watch, but no credentials."""
+    set_waits(monkeypatch, progress=0.1)
     uri = f"http://user:hunter2@127.0.0.1:{free_port()}"
-    ended = run(program("mlflow", timeout=20), MLFLOW_TRACKING_URI=uri)
+    ended = run(program("mlflow", timeout=1, then="wait_until_retried"), MLFLOW_TRACKING_URI=uri)
     assert ended.returncode == 0
     line = ended.stderr.splitlines()[-1]
     address = uri.replace("user:hunter2@", "")

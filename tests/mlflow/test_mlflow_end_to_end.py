@@ -94,9 +94,7 @@ def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
         assert running.info.tags["agent_name"] == "slow"
         assert running.info.tags["mlflow.traceName"] == "9/5/1"
         process.kill()
-    killed_at = time.monotonic()
     ended = wait_for_state(uri, project, "ERROR", 30)
-    assert time.monotonic() - killed_at < 30
     assert tree_of(ended) == {"rollout_trace": {"turn": 1}}
     assert ended.info.tags["rollout_n"] == "1"
     (root,) = [span for span in ended.data.spans if span.parent_id is None]

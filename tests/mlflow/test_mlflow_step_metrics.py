@@ -12,16 +12,22 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from otel_rollout.base.waits import Waits
 from otel_rollout.exporting.api import FailureKind, MetricPoint
-from otel_rollout.forwarder.step_curves import Pauses, StepCurves
+from otel_rollout.forwarder.step_curves import StepCurves
 from otel_rollout.spool import layout
 from otel_rollout.table.store import Store
 from otel_rollout_mlflow import MlflowSpanExporter
 from tests.faults.inside import SITE
 from tests.table.tables import root, row, score, written
 from tests.waiting import wait_for
+from tests.waits import set_waits, variable
 
-QUICK = Pauses(look=0.05, tick=0.05, settled=0.2, settled_at_end=0.2, abandoned=600, after_failure=0.2)
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write steps soon after they have ended."""
+    set_waits(monkeypatch, curves_look=0.05, step_settled=0.2, last_step_settled=0.2, curves_retry=0.2)
 
 
 @pytest.fixture
@@ -44,7 +50,7 @@ def history(client: MlflowClient, run_id: str, name: str) -> list[tuple[int, flo
 @contextmanager
 def curves(node_dir: Path, exporter: MlflowSpanExporter, table: Store) -> Iterator[StepCurves]:
     """Write curves while the block runs."""
-    writing = StepCurves(node_dir, "run-1", exporter, "mlflow", table, QUICK)
+    writing = StepCurves(node_dir, "run-1", exporter, "mlflow", table)
     writing.start()
     yield writing
     writing.stop(30)
@@ -104,7 +110,7 @@ def test_curves_of_a_job_stand_in_the_run_that_it_publishes(server_uri, project,
         "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "table"),
         "MLFLOW_TRACKING_URI": server_uri,
         "PYTHONPATH": os.pathsep.join([str(SITE), str(SITE.parents[2]), os.environ.get("PYTHONPATH", "")]),
-        "OTEL_TEST_HASTE": "20",
+        **variable(Waits().scaled(0.05)),
     }
     command = [sys.executable, "-m", "tests.mlflow.programs.stepwise_job", run_id]
     subprocess.run(command, env={**os.environ, **variables}, check=True, timeout=180)

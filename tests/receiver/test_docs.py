@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from otel_rollout.base.waits import Waits
 from otel_rollout.receiver import app, body, service
 from tests.receiver.conftest import Run
 
@@ -34,13 +35,13 @@ def test_page_names_the_limits_of_the_code() -> None:
     for figure in (
         f"more than {body.MAX_BYTES >> 20} MiB, as sent or after decompression",
         f"more than {app.MAX_QUEUED_BYTES >> 20} MiB of requests wait",
-        f"did not arrive within {app.READ_TIMEOUT:.0f} s",
-        f"closed after {service._HEAD_TIMEOUT:.0f} s",
+        f"did not arrive within {Waits().request_body:.0f} s",
+        f"closed after {Waits().request_head:.0f} s",
         f"more than {body.MAX_MESSAGES:,} spans, attributes, values, … in a request",
         f"{service._MAX_CONNECTIONS} other connections are in use",
     ):
         assert figure in PAGE
-    assert service.GRACE == 10, "the page says ten seconds"
+    assert Waits().receiver_linger == 10, "the page says ten seconds"
 
 
 def test_page_lists_the_variables_of_a_child(start_run: Callable[..., Run]) -> None:

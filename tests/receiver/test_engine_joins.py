@@ -17,9 +17,12 @@ from tests.cli.command import COMMAND
 from tests.receiver.conftest import Run
 from tests.receiver.support import request
 from tests.waiting import wait_for
+from tests.waits import changed
 
 StartRun = Callable[..., Run]
 Row = dict[str, Any]
+HASTY = changed(engine_settle=0.1, engine_call_waited=1)
+"""For a shutdown that waits briefly for the model calls of requests that have none."""
 COLUMNS = ("trace_id", "span_id", "parent_span_id", "name", "sample_index")
 
 
@@ -87,12 +90,12 @@ def test_engine_spans_are_below_their_calls_wherever_they_are_read(
     """The table, the spool, its import and its replay show one tree; `status` counts what has joined."""
     tables = {name: tmp_path / name for name in ("delivered", "imported", "replayed")}
     variables = {"OTEL_TRACES_EXPORTER": "delta", "OTEL_ROLLOUT_DELTA_URI": str(tables["delivered"])}
-    run = start_run(5, program="ask_models.py", **variables)
+    run = start_run(5, program="ask_models.py", **variables, **HASTY)
     wait_for(lambda: read_address(run.node_dir), what="the receiver's address")
     for number, call in enumerate(run.children):
         assert run.post(engine_request(number, call)).status_code == 200
     assert run.post(engine_request(9, run.children[0], "chatcmpl-of nobody")).status_code == 200
-    # Each shutdown waits for delivery: the request that has no call delays it by seconds.
+    # Each shutdown waits for delivery: the request that has no call delays it.
     assert "34 spans recorded; 34 delivered to delta, 0 pending; lost: 0" in run.finish()
     rows = rows_of(tables["delivered"])
     check_tree(rows, calls=5)
@@ -124,6 +127,7 @@ def test_with_sampling_only_joined_engine_spans_are_delivered(start_run: StartRu
         OTEL_TRACES_EXPORTER="delta",
         OTEL_ROLLOUT_DELTA_URI=str(table),
         OTEL_ROLLOUT_RECEIVE_TRACES="trajectories",
+        **HASTY,
     )
     wait_for(lambda: read_address(run.node_dir), what="the receiver's address")
     for number, call in enumerate(run.children):

@@ -10,11 +10,11 @@ import orjson
 import pytest
 
 from otel_rollout.base import semconv
-from otel_rollout.receiver import intake
 from otel_rollout.receiver.intake import Policy
 from otel_rollout.recording.secret_finder import redact_secrets
 from tests.receiver.support import JSON_HEADERS, START, in_process, json_request, json_span, request, span
 from tests.spool_reader import tree
+from tests.waits import set_waits
 
 TIMES = {
     semconv.LATENCY_QUEUE: 1.0,
@@ -134,10 +134,10 @@ async def test_request_that_was_recorded_in_part_is_completed_when_it_is_sent_ag
     """After 429 the sender repeats the request: each of its spans then has its three phases, by their ids."""
     content = request([engine_span(number) for number in range(1, 400)])
     with in_process(tmp_path, journal_bytes=1 << 16) as receiver:
-        monkeypatch.setattr(intake, "MAX_WAIT", 0.0)
+        set_waits(monkeypatch, request_room=0.0)
         assert (await receiver.post(content)).status_code == 429
         partly = {each.span.span_id for each in receiver.recorded()}
-        monkeypatch.setattr(intake, "MAX_WAIT", 60.0)
+        set_waits(monkeypatch, request_room=60.0)
         assert (await receiver.post(content)).status_code == 200
         ids = {each.span.span_id for each in receiver.recorded()}
     assert 0 < len(partly) < len(ids) == 4 * 399

@@ -21,8 +21,11 @@ from tests.receiver.conftest import Run
 from tests.receiver.support import json_request, json_span, request, span
 from tests.spool_reader import tree
 from tests.waiting import wait_for
+from tests.waits import changed
 
 StartRun = Callable[..., Run]
+SOON_SUCCEEDED = changed(receiver_start=1)
+"""For a run whose killed receiver has a successor before long."""
 
 
 def test_agent_with_opentelemetry_joins_its_trajectory_by_variables_alone(start_run: StartRun) -> None:
@@ -74,7 +77,7 @@ def test_json_is_received_from_any_client(start_run: StartRun) -> None:
 
 def test_receiver_ends_with_the_run(start_run: StartRun) -> None:
     """No process of a run is left after its end."""
-    run = start_run()
+    run = start_run(**changed(receiver_linger=0))
     assert is_receiving(run.node_dir)
     run.finish()
     wait_for(lambda: not is_receiving(run.node_dir), what="the receiver's end")
@@ -82,7 +85,7 @@ def test_receiver_ends_with_the_run(start_run: StartRun) -> None:
 
 def test_receiver_ends_after_the_run_was_killed(start_run: StartRun) -> None:
     """A run that dies takes its receiver along, after a grace for agents' last spans, which stay."""
-    run = start_run()
+    run = start_run(**changed(receiver_linger=3))
     run.process.kill()
     run.process.wait()
     assert run.post(request([span()])).status_code == 200
@@ -94,7 +97,7 @@ def test_receiver_ends_after_the_run_was_killed(start_run: StartRun) -> None:
 
 def test_spans_that_come_after_a_trajectorys_end_have_its_identity(start_run: StartRun) -> None:
     """Trajectories of milliseconds are known too, also by the receiver that follows a killed one."""
-    run = start_run(60, program="short_trajectories.py")
+    run = start_run(60, program="short_trajectories.py", **SOON_SUCCEEDED)
     traces = [bytes.fromhex(child["TRACEPARENT"].split("-")[1]) for child in run.children]
 
     def post(first: int) -> int:
@@ -127,7 +130,7 @@ def test_span_that_is_sent_at_once_has_the_identity(start_run: StartRun) -> None
 
 def test_killed_receiver_comes_back_at_its_address_and_loses_nothing(start_run: StartRun) -> None:
     """Of 100,000 spans, each acknowledged one is in the spool after kills; repeated ones keep their ids."""
-    run = start_run()
+    run = start_run(**SOON_SUCCEEDED)
     address = run.address
     per_request, requests, senders = 500, 50, 4
     sent: list[int] = []
@@ -187,7 +190,7 @@ def test_killed_receiver_comes_back_at_its_address_and_loses_nothing(start_run: 
 
 def test_counts_add_up_over_killed_receivers(start_run: StartRun) -> None:
     """What was acknowledged is counted, also if the receiver is killed right after its answer."""
-    run = start_run()
+    run = start_run(**SOON_SUCCEEDED)
 
     def is_taken(content: bytes) -> bool:
         with suppress(httpx.TransportError):
@@ -226,7 +229,7 @@ def test_second_receiver_on_a_port_says_which_variable_to_change(start_run: Star
     port = free_port()
     first = start_run(spool="first", OTEL_ROLLOUT_RECEIVE=f"127.0.0.1:{port}")
     assert first.address.port == port
-    second = start_run(spool="second", OTEL_ROLLOUT_RECEIVE=f"127.0.0.1:{port}")
+    second = start_run(spool="second", OTEL_ROLLOUT_RECEIVE=f"127.0.0.1:{port}", **changed(port=0.1))
     assert set(second.children[0]) == {"TRACEPARENT"}
     wait_for(lambda: "nothing is received" in second.log.read_text(), what="the message")
     assert f"OTEL_ROLLOUT_RECEIVE: port {port} of 127.0.0.1 cannot be used" in second.log.read_text()

@@ -30,6 +30,7 @@ from tests.receiver.support import (
     request,
     span,
 )
+from tests.waits import set_waits
 
 CASES = [
     ("another path", {"path": "/v1/logs"}, 404, "This server receives traces only, at /v1/traces."),
@@ -290,7 +291,7 @@ async def test_requests_beyond_the_queue_are_told_to_try_again(
 
 async def test_full_spool_refuses_with_429(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit into the journal is not acknowledged, and nothing is dropped."""
-    monkeypatch.setattr(intake, "MAX_WAIT", 0.3)
+    set_waits(monkeypatch, request_room=0.3)
     monkeypatch.setattr(intake, "JOURNAL_BYTES", 1 << 16)
     with in_process(tmp_path, journal_bytes=1 << 16, spool_limit=1) as receiver:
         answers = [await receiver.post(request([span(n) for n in range(1, 100)])) for _ in range(8)]
@@ -302,7 +303,7 @@ async def test_full_spool_refuses_with_429(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that sends its body by and by gets 408."""
-    monkeypatch.setattr(app, "READ_TIMEOUT", 0.2)
+    set_waits(monkeypatch, request_body=0.2)
 
     async def parts() -> AsyncIterator[bytes]:
         yield b"\n"

@@ -22,7 +22,7 @@ from tests.receiver.support import TOKEN, InProcess, in_process
 from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for
 
-RETRY_AFTER = 3
+RETRY_AFTER = 2
 QUESTION = "What do 3 apples and 4 pears cost?"
 
 

@@ -18,6 +18,7 @@ from otel_rollout.receiver.listening import ListenError, listen, split_address
 from otel_rollout.settings import Settings
 from otel_rollout.settings_reader import from_environment, unknown_variables
 from otel_rollout.spool.receiver_files import ReceiverAddress, may_start, publish_address
+from tests.waits import set_waits
 
 
 @pytest.mark.parametrize(
@@ -106,8 +107,11 @@ def test_one_of_many_processes_starts_a_receiver(tmp_path: Path) -> None:
     assert may_start(tmp_path, pause=0)
 
 
-def test_taken_port_and_open_address_name_the_variable(tmp_path: Path) -> None:
+def test_taken_port_and_open_address_name_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each error is a sentence that names OTEL_ROLLOUT_RECEIVE."""
+    set_waits(monkeypatch, port=0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=f"OTEL_ROLLOUT_RECEIVE: port {port} of 127.0.0.1"):

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.base.waits import Waits, waits
 from otel_rollout.recording import flusher, patience
-from otel_rollout.recording.patience import MAX_WAIT
 from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
+from tests.waits import set_waits
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,13 +69,14 @@ def test_spans_that_interrupt_a_wait_for_room_lose_none(healthy_disk, interrupti
 
 def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
     """A lock holder that waits for the GIL costs the others no span."""
+    set_waits(monkeypatch, journal_room=0.05)
     writer = writer_in(tmp_path)
     entered, publish = threading.Event(), journal.Journal.publish
 
     def slowly(self: journal.Journal, written: int, lines: int = 0) -> None:
         if threading.current_thread().name == "holder":
             entered.set()
-            end = time.monotonic() + 5 * MAX_WAIT
+            end = time.monotonic() + 5 * waits().journal_room
             while time.monotonic() < end:  # in Python, so that other threads' Python delays this one
                 pass
         publish(self, written, lines)
@@ -90,12 +92,9 @@ def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
     assert bodies(tmp_path) == [b"first", b"second"]
 
 
-def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, line: bytes) -> float:
-    """Write a line that a signal handler interrupts to write another.
-
-    Return the handler's seconds.
-    """
-    publish, took = journal.Journal.publish, []
+def record_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    """Write a line that a signal handler interrupts to write another."""
+    publish = journal.Journal.publish
 
     def struck(self: journal.Journal, written: int, lines: int = 0) -> None:
         monkeypatch.setattr(journal.Journal, "publish", publish)
@@ -103,9 +102,7 @@ def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
         publish(self, written, lines)
 
     def ring(*_: object) -> None:
-        begun = time.perf_counter()
         assert writer.write((b"by the ", b"handler\n"))
-        took.append(time.perf_counter() - begun)
 
     before = signal.signal(signal.SIGALRM, ring)
     monkeypatch.setattr(journal.Journal, "publish", struck)
@@ -113,7 +110,6 @@ def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
         assert writer.write(line)
     finally:
         signal.signal(signal.SIGALRM, before)
-    return took[0]
 
 
 def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypatch):
@@ -121,9 +117,10 @@ def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypat
 
     The handler's span comes right after.
     """
+    monkeypatch.setattr(patience.Patience, "sleep", pytest.fail)
     writer = writer_in(tmp_path)
     for number in range(20):
-        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < MAX_WAIT
+        record_by_a_handler(writer, monkeypatch, b"%d\n" % number)
         assert writer.flush(10)
     writer.close(10)
     lines = bodies(tmp_path)
@@ -147,7 +144,7 @@ def test_thread_that_cannot_wait_for_a_handler_loses_no_span(tmp_path, monkeypat
     def handle(*_: object) -> None:
         thread = threading.Thread(target=record)
         thread.start()
-        thread.join(100 * MAX_WAIT)
+        thread.join(100 * waits().journal_room)
         assert not thread.is_alive()
 
     before = signal.signal(signal.SIGALRM, handle)
@@ -166,7 +163,7 @@ def slow_disk(monkeypatch):
     real_write = flusher.os.write
 
     def write(descriptor: int, data: bytes) -> int:
-        time.sleep(MAX_WAIT / 4)
+        time.sleep(Waits().journal_room / 4)
         return real_write(descriptor, data)
 
     monkeypatch.setattr(flusher.os, "write", write)

@@ -20,6 +20,7 @@ from tests.faults.target import Receiver, receiving
 from tests.runs.program import ask
 from tests.runs.test_targets import started as started
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 TOKEN = "OTEL_EXPORTER_OTLP_HEADERS"
 
@@ -117,7 +118,7 @@ def test_process_with_all_variables_has_the_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of processes without the token, each replaces the forwarder once; its owner may do so again."""
-    monkeypatch.setattr(launcher, "_SUCCESSION_INTERVAL", 0.0)
+    set_waits(monkeypatch, succession=0.0)
     layout.write_manifest(tmp_path, layout.Manifest("run", "p", ("mlflow", "weave")))
     ledger = Ledger(tmp_path)
     ledger.note_failure("weave", ExportFailure(FailureKind.REFUSED, "401"))

@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.account import ledger
-from otel_rollout.forwarder import delivery, retry_policy
-from otel_rollout.forwarder.retry_policy import RetryPolicy
+from otel_rollout.forwarder import delivery
 from otel_rollout.recording.flusher import FLUSH_CHUNK
 from otel_rollout.recording.writer import JOURNAL_BYTES
 from otel_rollout.spool import layout, segments
 from tests.exporters import FileExporter
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 
 @rollout_trace_op(name="op")
@@ -181,10 +180,10 @@ def test_a_short_write_followed_by_a_good_line(recording_there: Path, tmp_path: 
 
 @pytest.mark.parametrize("disk", [16], indirect=True)
 def test_a_disk_that_is_full_when_a_cursor_is_to_be_written(
-    recording_there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recording_there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Delivered spans are noted once there is space, and not sent again before that."""
-    monkeypatch.setattr(retry_policy, "POLICIES", {"second": RetryPolicy(longest_pause=0.05)})
+    set_waits(monkeypatch, longest_retry=0.05)
     record(3)
     active = runtime.current()
     assert active is not None
@@ -201,8 +200,7 @@ def test_a_disk_that_is_full_when_a_cursor_is_to_be_written(
 
     delivering = delivery.Delivery("second", FillsTheDisk(str(target)), node_dir)
     delivering.start()
-    wait_for(target.exists, what="delivery")
-    time.sleep(0.5)  # for it to try, and fail
+    wait_for(lambda: caplog.text.count("cannot record the progress of second") > 1, what="two attempts")
     assert not delivering.is_caught_up()
     (recording_there / "checkpoint").unlink()
     wait_for(delivering.is_caught_up, what="the cursor")

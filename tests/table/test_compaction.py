@@ -27,6 +27,7 @@ from tests.table.exactness import (
 )
 from tests.table.tables import all_rows, asked, root, row, written
 from tests.waiting import wait_for
+from tests.waits import set_waits
 
 
 def files_on_disk(path: Path) -> set[str]:
@@ -187,7 +188,7 @@ def test_lease_of_an_import_is_kept_as_long_as_it_lasts(
 ) -> None:
     """It is renewed before its time is over, keeps other imports out, and no compaction."""
     store = filled(tmp_path / "table", "a")
-    monkeypatch.setattr(lease, "SECONDS", 8.0)
+    set_waits(monkeypatch, lease=8.0)
 
     def until() -> int:
         return store.open().transaction_version(IMPORT.application) or 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import shlex
 import subprocess
 import sys
@@ -58,18 +57,15 @@ ANSWERS = (
     ("calculator │      2", "python     │      2"),
     ("8 / 0", "Error: division by zero", "I am not sure how to go on"),
 )
-MAX_SECONDS = 2.0
-"""CPU time of one command; elapsed time says more about what else the machine does."""
 
 
 @pytest.mark.parametrize(("command", "answers"), list(zip(COMMANDS, ANSWERS, strict=True)))
 def test_command_of_the_readme_answers_its_question(
     command: str, answers: tuple[str, ...], demo_table: Path
 ) -> None:
-    """From the table beside the program, in less than two seconds."""
+    """From the table beside the program."""
     program, *arguments = shlex.split(command, comments=True)
     assert program == "otel-rollout"
-    before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     ran = subprocess.run(
         [sys.executable, "-c", "from otel_rollout.cli import app; app()", *arguments],
         cwd=demo_table.parent,
@@ -78,5 +74,4 @@ def test_command_of_the_readme_answers_its_question(
         check=True,
         timeout=120,
     )
-    assert sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before < MAX_SECONDS
     assert all(answer in ran.stdout for answer in answers), ran.stdout

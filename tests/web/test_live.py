@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -45,7 +44,6 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
         assert "run-first" in server.get("/").text
         command = [sys.executable, "-m", "tests.table.programs.append_rows", table, "second", "3", "5"]
         subprocess.run(list(map(str, command)), check=True, timeout=120)
-        ended = time.monotonic()
         wait_for(
             lambda: (
                 "first · run-second live project" in server.get("/").text
@@ -54,7 +52,6 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
             VISIBLE_SECONDS,
             "the trajectories of the second run",
         )
-        assert time.monotonic() - ended < VISIBLE_SECONDS
         page = server.get("/")
         assert '<meta http-equiv="refresh" content="5">' in page.body
         listed = server.get("/trajectories?run=run-second&refresh=on")

@@ -9,6 +9,7 @@ for ``SECONDS``. ``DIRECTORY`` is where the store keeps the table's files. ``POI
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -20,7 +21,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from otel_rollout.table import compaction, lease, pruning
+from otel_rollout.base.waits import WAITS_VARIABLE
+from otel_rollout.table import compaction, pruning
 from otel_rollout.table.data_files import FileReader
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease, LeaseHeldError
@@ -124,7 +126,7 @@ def replace(store: Store, runs: tuple[str, ...]) -> None:
 
 def main(uri: str, directory: str, seconds: str, point: str, *runs: str) -> None:
     """Do what the arguments say."""
-    lease.SECONDS = float(seconds)
+    os.environ[WAITS_VARIABLE] = json.dumps({"lease": float(seconds)})
     store = Store(location_of(uri))
     if point.startswith("until "):
         end = Path(point.removeprefix("until "))
