@@ -155,10 +155,10 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 promises: $(VENV)/.dev $(WEAVE)/.ready  # each room's main promises; ARGS are pytest's
-	@$(call pytest,$(VENV),tests,$(SIDE_BY_SIDE) -m "not extended" $(MAIN) $(ARGS))
+	@$(call pytest,$(VENV),tests,$(SIDE_BY_SIDE) --tier promises $(MAIN) $(ARGS))
 
 extended: $(BUILT_FOR_TESTS) tailing-collector go-tools browser $(NODE_AGENT) $(PHOENIX)/.ready  # the rest of these tests
-	@$(call pytest,$(VENV),extended tests,$(SIDE_BY_SIDE) -m extended $(MAIN) $(ARGS))
+	@$(call pytest,$(VENV),extended tests,$(SIDE_BY_SIDE) --tier extended $(MAIN) $(ARGS))
 
 oldest-ray: $(OLDEST_RAY)/.ready
 	@$(call pytest,$(OLDEST_RAY),propagation on the oldest Ray,tests/propagation)

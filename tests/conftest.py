@@ -23,7 +23,9 @@ from tests.fresh_process import fresh_process as new_process
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import new_store as new_store
 from tests.mlflow_server import server_uri as server_uri
+from tests.side_by_side import pytest_addoption as pytest_addoption
 from tests.side_by_side import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.side_by_side import pytest_ignore_collect as pytest_ignore_collect
 from tests.side_by_side import shared
 from tests.spool_reader import Recorded, read_directory
 from tests.waits import set_short_waits

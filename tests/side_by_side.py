@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import pytest
@@ -32,25 +32,44 @@ _ON_RAY: Final = (
 """Modules that start Ray: two clusters at once are too much for two cores."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that chooses one of the two tiers. Without it, all tests run."""
+    parser.addoption("--tier", choices=("promises", "extended"), help="what extended.toml leaves, or what it names")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a module whose tests are all of the other tier: imports take long."""
+    if not (collection_path.is_relative_to(_TESTS) and config.option.tier):
+        return None
+    place = collection_path.relative_to(_TESTS).as_posix()
+    if config.option.tier == "promises":
+        return place in EXTENDED or None
+    named = any(name.startswith((f"{place}/", f"{place}::")) for name in EXTENDED)
+    return None if named or _is_extended(place) or place == "." else True
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test its group, and let the long groups begin first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the chosen tier, give each its group, and let the long groups begin first."""
+    if tier := config.option.tier:
+        others = [item for item in items if _is_extended(_name(item)) != (tier == "extended")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     groups = {item: _group(item) for item in items}
     for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
-        if any(place in EXTENDED for place in places(item)):
-            item.add_marker(pytest.mark.extended)
     items.sort(key=lambda item: "/" in groups[item])  # a module's path has one, and the others are long
 
 
-def places(item: pytest.Item) -> Iterator[str]:
-    """Yield the names that extended.toml may have for a test: of its folders, its module, and its own."""
-    path = item.path.relative_to(_TESTS)
-    yield from (parent.as_posix() for parent in path.parents)
-    yield path.as_posix()
-    function = item.name.partition("[")[0]
-    yield f"{path.as_posix()}::{function}"
-    yield f"{path.as_posix()}::{item.name}"
+def _is_extended(place: str) -> bool:
+    """Return whether a folder, a module or a test is named, or is in one that is."""
+    path, separator, name = place.partition("::")
+    folders = [parent.as_posix() for parent in PurePosixPath(path).parents]
+    return any(each in EXTENDED for each in [*folders, path, place, f"{path}{separator}{name.partition('[')[0]}"])
+
+
+def _name(item: pytest.Item) -> str:
+    return f"{item.path.relative_to(_TESTS).as_posix()}::{item.name}"
 
 
 def _group(item: pytest.Item) -> str:

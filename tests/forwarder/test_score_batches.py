@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -116,13 +115,19 @@ def test_forwarder_killed_at_any_time_loses_and_repeats_nothing(
     """The target has each score; a batch of lines in flight may arrive twice, with equal ids."""
     set_waits(monkeypatch, first_check=0.1)
     begin()
+    killed = None
+
+    def successor():
+        (node_dir,) = layout.node_directories(tmp_path / "spool")
+        pid = forwarder_pid(node_dir)
+        return None if pid == killed else pid
+
     for step in range(4):
         before = delivered(target).total()
         score_batch({"a": np.ones(900)}, step=step, sample_index=np.arange(900))
-        (node_dir,) = wait_for(lambda: layout.node_directories(tmp_path / "spool"))
-        pid = wait_for(functools.partial(forwarder_pid, node_dir), what="a forwarder")
         wait_for(lambda least=before + arrived: delivered(target).total() >= least, what="scores")
-        os.kill(pid, signal.SIGKILL)
+        killed = wait_for(successor, what="a forwarder")
+        os.kill(killed, signal.SIGKILL)
     report = otel_rollout.shutdown(90)
     ids = Counter(json.loads(line)[0] for line in target.read_text().splitlines())
     assert len(ids) == 3600

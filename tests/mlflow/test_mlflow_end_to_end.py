@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 
 import otel_rollout
 from tests.ray_start import run_program
+from tests.waits import changed
 
 
 @pytest.fixture
@@ -87,7 +88,8 @@ def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     Once it is killed, the tracker shows its children too.
     """
     command = [sys.executable, "-m", "tests.programs.long_trajectory"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+    hasty = environment | changed(live_age=0.1)
+    with subprocess.Popen(command, env=hasty, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"running\n"
         running = wait_for_state(uri, project, "IN_PROGRESS", 60)
