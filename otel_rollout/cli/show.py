@@ -152,7 +152,9 @@ def source_of(from_: str | None) -> Source:
     from otel_rollout.viewer.errors import ViewerError
 
     if (address := sources.table_address(from_)) is not None:
-        return _table_source(address)
+        from otel_rollout.viewer.table_source import TableSource
+
+        return TableSource(sources.store_at(address))
     configured, _ = settings_reader.from_environment(os.environ)
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
@@ -164,22 +166,6 @@ def source_of(from_: str | None) -> Source:
     from otel_rollout.viewer.spool_source import SpoolSource
 
     return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
-
-
-def _table_source(address: str) -> Source:
-    """Open the table at an address."""
-    from otel_rollout.table.errors import TableError
-    from otel_rollout.viewer.errors import ViewerError
-    from otel_rollout.viewer.table_source import TableSource
-
-    try:
-        return TableSource(sources.store_at(address))
-    except TableError as error:
-        raise ViewerError(str(error)) from error
-    except ModuleNotFoundError as error:
-        if error.name not in ("deltalake", "arro3"):
-            raise
-        raise ViewerError("A table needs deltalake: pip install 'otel-rollout[delta]'") from error
 
 
 def _is_list(wanted: Reference, found: list[Summary]) -> bool:
