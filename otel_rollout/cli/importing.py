@@ -55,6 +55,7 @@ def import_(
     """Bring spans into the rollout table that OTEL_ROLLOUT_DELTA_URI names (./rollouts by default).
 
     Spans that the table has already are left out, so an import can be repeated.
+
     A path that cannot be read is named, and the others are imported.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")

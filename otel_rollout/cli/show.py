@@ -70,10 +70,8 @@ def show(
     from otel_rollout.viewer.errors import ViewerError
 
     refuse_options(context, trajectory)
-    wanted = None
     with errors_reported(), ExitStack() as until_end:
-        if trajectory is not None:  # a wrong name is reported before the source is read
-            wanted = reference.parse(trajectory)
+        wanted = reference.parse(trajectory) if trajectory is not None else None
         source = until_end.enter_context(_opened(from_, run))
         found = source.find(wanted)
         if wanted is None or _is_list(wanted, found):
