@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from opentelemetry.context import Context
 
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.given import items, reading, text_given
 from otel_rollout.propagation import carrier, http_hosts
 
 _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
@@ -35,7 +36,7 @@ def inject_headers(headers: MutableMapping[str, str], url: str) -> None:
     """
     carried = carrier.inject() if _identity_allowed(url) else carrier.inject_span()
     if carried is not None:
-        with internal_errors("adding the trajectory to HTTP headers"):
+        with internal_errors("adding the trajectory to HTTP headers"), reading("headers="):
             headers.update(carried)
 
 
@@ -47,15 +48,15 @@ def extract_headers(headers: Mapping[str, str]) -> Context:
         token = opentelemetry.context.attach(extract_headers(request.headers))
     """
     carried: dict[str, str] = {}
-    with internal_errors("reading the trajectory from HTTP headers"):
-        for name, value in headers.items():
+    with internal_errors("reading the trajectory from HTTP headers"), reading("headers="):
+        for name, value in items(headers):
             if name.lower() in _HEADERS:
-                carried[name.lower()] = value
+                with reading(f"the header {name.lower()!r}"):
+                    carried[name.lower()] = text_given(value)
     return carrier.extract(carried)
 
 
 def _identity_allowed(url: str) -> bool:
-    try:
+    with reading("url=", "inject_headers() adds no identity"):
         return http_hosts.identity_allowed(urlsplit(url).hostname or "")
-    except ValueError:  # not a URL; the request is about to fail
-        return False
+    return False

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import redaction_names, setting_parsers
+from otel_rollout.base.errors import Unusable
+from otel_rollout.base.given import MAX_NAMES, items, listed
+from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
@@ -255,10 +258,21 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
             continue
         try:
             checked[name] = _checked(fields[name], value)
-        except (TypeError, ValueError) as error:
-            shown = "…" if name in _MAY_BE_SECRET else repr(value)
-            raise SettingsError(f"configure({name}={shown}): the value {error}.") from None
+        except Exception as error:  # noqa: BLE001 - the value's own methods may raise anything
+            pass_on(error)
+            known = isinstance(error, (TypeError, ValueError, Unusable))
+            reason = error if known else f"raised a {type(error).__name__}"
+            raise SettingsError(f"configure({name}={_shown(name, value)}): the value {reason}.") from None
     return checked
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return a setting's value as a message shows it."""
+    try:
+        return "…" if name in _MAY_BE_SECRET else repr(value)
+    except Exception as error:  # noqa: BLE001 - of the value's own method
+        pass_on(error)
+        return f"<{type(value).__name__}>"
 
 
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
@@ -268,11 +282,12 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     if field.metadata["parse"] is setting_parsers.pairs:
         if not isinstance(value, Mapping):
             raise TypeError("must be a mapping of names to values")
-        if not all(isinstance(key, str) and isinstance(entry, _SIMPLE) for key, entry in value.items()):
+        entries = list(items(value))
+        if not all(isinstance(key, str) and isinstance(entry, _SIMPLE) for key, entry in entries):
             raise TypeError("must map text to text, numbers or booleans")
         # An environment may hold any bytes.
         text = str if field.name == "target_variables" else setting_parsers.text
-        return {text(key): text(str(entry)) for key, entry in value.items()}
+        return {text(key): text(str(entry)) for key, entry in entries}
     if field.metadata["parse"] is setting_parsers.flag:
         if isinstance(value, bool):
             return value
@@ -296,13 +311,14 @@ def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str,
     if isinstance(value, str):
         return setting_parsers.names(value)
     if isinstance(value, Mapping):
-        for name, options in value.items():
+        given = dict(items(value))
+        for name, options in given.items():
             if not isinstance(name, str):
                 raise TypeError(f"has {name!r} as the name of an exporter, which must be text")
             if not isinstance(options, Mapping):
                 raise TypeError(f"has for {name!r} no mapping of options, but a {type(options).__name__}")
-        return {name: dict(options) for name, options in value.items()}
-    names = list(value) if isinstance(value, Iterable) else [value]
+        return {name: dict(items(options)) for name, options in given.items()}
+    names = listed(value, MAX_NAMES) if isinstance(value, Iterable) else [value]
     if all(isinstance(name, str) for name in names):
         return setting_parsers.names(",".join(names))
     raise TypeError("must be a name, a list of names, or a mapping of names to options")

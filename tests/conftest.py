@@ -41,12 +41,29 @@ set_short_waits()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def importable() -> Iterator[None]:
+    """Let child processes in any directory find the programs of tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Give each test a spool of its own, without the shell's tracing variables."""
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch,
+    importable: None,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Give each test a working directory and a spool of its own, without the shell's tracing variables."""
     for name in list(os.environ):
         if name.startswith(PREFIXES) and name != "MLFLOW_DISABLE_TELEMETRY":
             monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path_factory.mktemp("work"))  # a demo or a person left something in the folder
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")  # tests look at what was delivered, too
 

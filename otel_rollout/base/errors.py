@@ -15,6 +15,23 @@ MAX_REPORTED: Final = 10_000
 """Maximum number of different messages that a process logs through this module; more are not logged."""
 
 
+class Unusable(Exception):
+    """Raised for an argument of the caller's; the function that gives up warns of it, and raises nothing.
+
+    Args:
+        predicate: what is wrong, as the end of a sentence: ``"has 2 entries for 3 trajectories"``.
+        subject: the sentence's subject, the argument.
+    """
+
+    def __init__(self, predicate: str, subject: str = "") -> None:
+        super().__init__(predicate)
+        self.subject = subject
+        self._predicate = predicate
+
+    def __str__(self) -> str:
+        return f"{self.subject} {self._predicate}".lstrip()
+
+
 class internal_errors(ContextDecorator):
     """Log exceptions of a block as internal errors, and continue after the block.
 
@@ -43,7 +60,7 @@ class internal_errors(ContextDecorator):
 
 
 def fault(doing: str, error: Exception) -> None:
-    """Log an internal error, once for ``doing``.
+    """Log an internal error, once for ``doing``; of an argument that cannot be used, warn.
 
     The caller continues as if tracing were off. Callers that need the exception use this function in place of
     :class:`internal_errors`. So does the hot path: a context manager would cost more than the work inside.
@@ -55,6 +72,9 @@ def fault(doing: str, error: Exception) -> None:
     interrupt = interrupt_in(error)
     if interrupt is not None:
         raise interrupt
+    if isinstance(error, Unusable):
+        warn_once(f"{doing} failed: {error}", f"{doing} {error.subject}")
+        return
     try:
         if _is_new(doing):
             _logger.error(

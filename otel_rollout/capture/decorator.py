@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Any, TypeVar, cast, get_args, overload
 
 from opentelemetry.context import get_current
@@ -14,6 +15,7 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.base.finalizers import attach
+from otel_rollout.base.given import MAX_NAMES
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
 from otel_rollout.capture.operation import Capture, Operation, Options, start_call
 
@@ -74,17 +76,18 @@ def rollout_trace_op(
             that the function does not take.
         TypeError: at decoration, for an object that cannot be called, or an ``exclude`` without names.
     """
-    _check_options(function, kind, capture, exclude)
-    options = Options(name, kind, cast("Capture", capture), frozenset(exclude), record_super, token2text)
+    _check_options(function, kind, capture)
+    shows_text = None if token2text is None else bool(token2text)
+    options = Options(name, kind, cast("Capture", capture), _names(exclude), record_super, shows_text)
     return _decorator(options) if function is None else _traced(function, options)
 
 
-def _check_options(function: object, kind: str, capture: str, exclude: Collection[str]) -> None:
-    """Check the arguments of :func:`rollout_trace_op`.
+def _check_options(function: object, kind: str, capture: str) -> None:
+    """Check arguments of :func:`rollout_trace_op`.
 
     Raises:
         ValueError: for a kind or capture that does not exist.
-        TypeError: for a name in the function's place, or an ``exclude`` without names.
+        TypeError: for a name in the function's place.
     """
     if isinstance(function, str):
         is_kind = function.upper() in semconv.SPAN_KINDS
@@ -97,10 +100,20 @@ def _check_options(function: object, kind: str, capture: str, exclude: Collectio
         raise ValueError(
             f"rollout_trace_op: kind={kind!r} is none of {', '.join(sorted(semconv.SPAN_KINDS))}"
         )
-    if capture not in get_args(Capture):
+    if not isinstance(capture, str) or capture not in get_args(Capture):
         raise ValueError(f"rollout_trace_op: capture={capture!r} is none of {', '.join(get_args(Capture))}")
-    if isinstance(exclude, str) or not all(isinstance(excluded, str) for excluded in exclude):
+
+
+def _names(exclude: Collection[str]) -> frozenset[str]:
+    """Return the names in ``exclude``, which may be no collection, or an endless one.
+
+    Raises:
+        TypeError: it is none of names.
+    """
+    names = list(islice(exclude, MAX_NAMES + 1))
+    if isinstance(exclude, str) or len(names) > MAX_NAMES or not all(isinstance(name, str) for name in names):
         raise TypeError(f"rollout_trace_op: exclude={exclude!r} is no collection of argument names")
+    return frozenset(names)
 
 
 def _decorator(options: Options) -> Callable[[Function], Function]:

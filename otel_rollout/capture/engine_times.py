@@ -15,6 +15,7 @@ from typing import Any, Final
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import engine_request
 from otel_rollout.capture.context import is_in_trajectory
@@ -71,8 +72,9 @@ def record_engine_times(metrics: object, request_id: str | None = None) -> None:
             warn_once(_NO_TIMES)
             return
         attributes: dict[str, float | int | str] = dict(times)
-        if isinstance(request_id, str):
-            attributes[semconv.GEN_AI_REQUEST_ID] = request_id
+        if request_id is not None:
+            with reading("it", "record_engine_times() ignores request_id="):
+                attributes[semconv.GEN_AI_REQUEST_ID] = text_given(request_id)
         end_ns = time.time_ns()
         start_ns = arrival_ns(metrics, end_ns) or end_ns - round(times[semconv.LATENCY_TOTAL] * _NS)
         engine_request.record(context, (start_ns, end_ns), attributes)
@@ -152,6 +154,7 @@ def _field(metrics: object, name: str) -> Any:
 
 def _number(value: Any) -> float | None:
     """Return a number of seconds or ms; None for what is none, and for numbers that no clock shows."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    type_ = type(value)  # `isinstance` asks the object, which may raise
+    if type_ is bool or not issubclass(type_, (int, float)):
         return None
     return float(value) if 0 <= value <= _MAX_NUMBER else None

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, warn_once
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import Unusable, fault, warn_once
+from otel_rollout.base.given import items, reading
 from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.capture import score_columns as captured
-from otel_rollout.capture.score_rows import Rows, rows_of
+from otel_rollout.capture.score_rows import Rows, number_of, rows_of
 from otel_rollout.capture.scores import as_score, is_score_name
 from otel_rollout.otlp import score_batch as batches
 from otel_rollout.otlp import score_columns, writer
@@ -46,7 +46,8 @@ def score_batch(
 
     Each argument has one entry per trajectory of the batch, or is one value for all of them: a list, or an
     array of numpy or torch of shape (batch,). Arrays are copied as they are, and the forwarder makes the
-    scores. What has another length than the batch is left out, with a warning.
+    scores. What has another length than the batch is left out, with a warning. A batch has at most 1,048,576
+    trajectories.
 
     Args:
         scores: the score's name → its values, as :func:`otel_rollout.score` takes them; None records nothing
@@ -66,28 +67,40 @@ def score_batch(
             return
         settings = active.settings
         named = {"step": step, "sample_index": sample_index, "rollout_n": rollout_n, "validate": validate}
-        scores, comments = _mapping("scores", scores), _mapping("comments", comments)
-        project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
-        rows = rows_of(trajectory, named, _size_of(scores), project, active.sampling)
-        if rows is None or not rows.number:
+        scores, comments = _named("scores", scores), _mapping("comments", comments)
+        tokens = _named("token_values", token_values) if settings.training_tokens else {}
+        number = number_of(trajectory, named, _size_of(scores))
+        values = _score_columns(active, scores, number)
+        values += _comment_columns(comments, {column.name for column in values}, number)
+        token_columns = _token_columns(tokens, number)
+        if not number or not (values or token_columns):  # then do not read the trajectories
             return
-        values = _score_columns(active, scores, rows.number)
-        names = {column.name for column in values}
-        _record(active, rows, [*values, *_comment_columns(comments, names, rows.number)])
-        if token_values is not None and settings.training_tokens:
-            _record(active, rows, _token_columns(_mapping("token_values", token_values), rows.number))
+        project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
+        rows = rows_of(trajectory, named, number, project, active.sampling)
+        for columns in filter(None, (values, token_columns)):
+            _record(active, rows, columns)
+    except Unusable as error:
+        warn_once(f"score_batch() recorded nothing: {error}", f"score batch {error.subject}")
     except Exception as error:  # noqa: BLE001
         fault("recording the scores of a batch", error)
 
 
-def _mapping(name: str, given: Any) -> Mapping[str, Any]:
-    """Return an argument that maps names to values; warn of any other, and return an empty one."""
-    if given is None or isinstance(given, Mapping):
-        return given or {}
-    warn_once(
-        f"score_batch() ignores {name}=, which is a {type(given).__name__}; give a dict of names and values"
-    )
+def _mapping(name: str, given: Any) -> dict[str, Any]:
+    """Return an argument that maps names to values as a dict; warn of any other, and return an empty one."""
+    if given is None:
+        return {}
+    with reading("it", f"score_batch() ignores {name}="):
+        if isinstance(given, Mapping):
+            return dict(items(given))
+        raise Unusable(f"is a {type(given).__name__}; give a dict of names and values")
     return {}
+
+
+def _named(name: str, given: Any) -> dict[str, Any]:
+    """Return an argument that maps names of scores to values, without those that are no names."""
+    known = _mapping(name, given)
+    loss = "left out a score" if name == "scores" else "left out values per token"
+    return {key: values for key, values in known.items() if is_score_name(key, "score_batch", loss)}
 
 
 def _size_of(scores: Mapping[str, Any]) -> int:
@@ -95,59 +108,28 @@ def _size_of(scores: Mapping[str, Any]) -> int:
     for name, values in scores.items():
         with _left_out(f"score {name!r}"):
             if captured.is_column(values):
-                return len(values)
+                return captured.length_of(values)
     return 1
 
 
-class _left_out:
-    """Leave out a column whose class raises, with a warning, and continue after the block."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        pass_on(error)
-        warn_once(
-            f"score_batch() recorded no {self._what}: reading it raised a {type(error).__name__}",
-            f"score batch {self._what}",
-        )
-        return True
-
-
-def _is_of_batch(what: str, values: Any, rows: int) -> bool:
-    """Return whether an argument has an entry for each trajectory; warn if not."""
-    number = len(values) if captured.is_column(values) else 1
-    if number == rows and captured.is_column(values):
-        return True
-    warn_once(
-        f"score_batch() recorded no {what}: it has {number} entries for {rows} trajectories",
-        f"score batch {what}",
-    )
-    return False
+def _left_out(what: str) -> reading:
+    """Return a block that leaves out a column whose class raises."""
+    return reading("it", f"score_batch() recorded no {what}")
 
 
 def _score_columns(active: runtime.Runtime, scores: Mapping[str, Any], rows: int) -> list[Column]:
     columns: list[Column] = []
     for name, values in scores.items():
-        if not is_score_name(name, "score_batch", "left out a score"):
-            continue
         with _left_out(f"score {name!r}"):
-            if not captured.is_column(values):
-                values = [values] * rows
-            if _is_of_batch(f"score {name!r}", values, rows):
-                column = captured.numbers(score_columns.SCORE, name, values)
-                columns += _listed_scores(active, name, values) if column is None else [column]
+            values = captured.spread(values, rows)
+            column = captured.numbers(score_columns.SCORE, name, values, rows)
+            columns += _listed_scores(active, name, values, rows) if column is None else [column]
     return columns
 
 
-def _listed_scores(active: runtime.Runtime, name: str, values: Any) -> list[Column]:
+def _listed_scores(active: runtime.Runtime, name: str, values: Any, rows: int) -> list[Column]:
     """Return the columns of a score whose values are no array of numbers."""
-    known = captured.listed(values)
+    known = captured.entries(values, rows)
     if not _PLAIN.issuperset(map(type, known)):
         known, bad = captured.converted(known, as_score)
         if bad is not None:
@@ -167,27 +149,24 @@ def _comment_columns(comments: Mapping[str, Any], names: set[str], rows: int) ->
         if name not in names:
             continue
         with _left_out(f"comments of {name!r}"):
-            texts = captured.listed(texts) if captured.is_column(texts) else [texts] * rows
-            if _is_of_batch(f"comments of {name!r}", texts, rows):
-                found, _ = captured.converted(texts, str)
-                columns += captured.by_type(score_columns.COMMENT, name, found)
+            found, _ = captured.converted(captured.entries(captured.spread(texts, rows), rows), str)
+            columns += captured.by_type(score_columns.COMMENT, name, found)
     return columns
 
 
 def _token_column(name: str, arrays: Any, rows: int) -> Column | None:
     what = f"values per token {name!r}"
-    if not is_score_name(name, "score_batch", "left out values per token"):
-        return None
     with _left_out(what):
-        if _is_of_batch(what, arrays, rows):
-            column, bad = captured.tokens(name, arrays)
-            if bad is not None:
-                warn_once(
-                    f"score_batch() recorded not all {what}: those of a trajectory are a "
-                    f"{type(bad).__name__} that holds no numbers",
-                    f"score batch {what}",
-                )
-            return column
+        if not captured.is_column(arrays):
+            raise Unusable("has no entry for each trajectory")
+        column, bad = captured.tokens(name, captured.entries(captured.spread(arrays, rows), rows))
+        if bad is not None:
+            warn_once(
+                f"score_batch() recorded not all {what}: those of a trajectory are a "
+                f"{type(bad).__name__} that holds no numbers, or too many",
+                f"score batch {what}",
+            )
+        return column
     return None
 
 

@@ -1,6 +1,7 @@
 """Make columns of a batch from the caller's lists, arrays and tensors, without a change to them.
 
 Arrays are taken as the bytes that they hold. So they cost the trainer's process no work for each trajectory.
+Of a list, no more entries are read than its column has rows.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from opentelemetry.context import Context
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from otel_rollout.base.errors import Unusable
+from otel_rollout.base.given import listed
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import score_columns
 from otel_rollout.otlp.score_columns import Column
+from otel_rollout.otlp.writer import text_of
 
+MAX_ROWS: Final = 1 << 20
+"""Maximum trajectories of a batch."""
+_MAX_TOKENS: Final = 1 << 22
+"""Maximum values per token of a trajectory."""
 _CODES: Final = {**{code: code for code in "?bBhHiIqQefd"}, "l": "q", "L": "Q"}
 """Format of a buffer → code of its column, on a machine whose ``long`` has 8 bytes."""
 _LONG_BYTES: Final = 8
@@ -56,7 +64,37 @@ def _dimensions(values: Any) -> int | None:
     return found if type(found) is int else None
 
 
-def buffer_of(values: Any) -> tuple[str, bytes] | None:
+def length_of(values: Any, most: int = MAX_ROWS) -> int:
+    """Return the number of entries of a list or an array.
+
+    Raises:
+        Unusable: it has too many, or several dimensions.
+        Exception: of the caller's class.
+    """
+    length, dimensions = len(values), _dimensions(values)
+    if length > most:
+        raise Unusable(f"has {length} entries, more than {most}")
+    if dimensions is not None and dimensions > 1:
+        raise Unusable(f"has {dimensions} dimensions")
+    return length
+
+
+def spread(values: Any, rows: int) -> Any:
+    """Return a column with an entry for each row, also of one value for all.
+
+    Raises:
+        Unusable: it has another number of entries.
+        Exception: of the caller's class.
+    """
+    if not is_column(values):
+        return [values] * rows
+    length = length_of(values)
+    if length != rows:
+        raise Unusable(f"has {length} entries for {rows} trajectories")
+    return values
+
+
+def _buffer_of(values: Any, length: int) -> tuple[str, bytes] | None:
     """Return code and bytes of a one-dimensional array or tensor of numbers; None for anything else."""
     try:
         if _has_missing(values):
@@ -74,7 +112,7 @@ def buffer_of(values: Any) -> tuple[str, bytes] | None:
         return None
     code = _CODES.get(view.format.removeprefix("<") if view.format else "")
     is_long = view.format in ("l", "L") and view.itemsize != _LONG_BYTES
-    if code is None or is_long or view.ndim != 1 or sys.byteorder != "little":
+    if code is None or is_long or view.shape != (length,) or sys.byteorder != "little":
         return None
     return code, view.tobytes()
 
@@ -90,24 +128,27 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in _MISSING
 
 
-def numbers(field: str, name: str, values: Any) -> Column | None:
+def numbers(field: str, name: str, values: Any, rows: int) -> Column | None:
     """Return the column of an array of numbers; None for anything else."""
-    found = buffer_of(values)
+    found = _buffer_of(values, rows)
     return None if found is None else Column(field, name, *found)
 
 
-def listed(values: Any) -> list[Any]:
-    """Return the values of a column as a list, with None where an array lacks the value.
+def entries(values: Any, length: int) -> list[Any]:
+    """Return the entries of a list or an array, with None where an array lacks the value.
 
     Raises:
+        Unusable: there are not as many as its length says.
         Exception: of the caller's class.
     """
-    if isinstance(values, list):
-        return values
     if hasattr(values, "isna") and _has_missing(values):
-        pairs = zip(values.tolist(), values.isna(), strict=True)
-        return [None if is_missing else value for value, is_missing in pairs]
-    return list(values.tolist() if hasattr(values, "tolist") else values)
+        pairs = listed(zip(values.tolist(), values.isna(), strict=True), length)
+        found = [None if is_missing else value for value, is_missing in pairs]
+    else:
+        found = listed(values.tolist() if hasattr(values, "tolist") else values, length)
+    if len(found) != length:
+        raise Unusable(f"has {len(found)} entries, and its length says {length}")
+    return found
 
 
 def by_type(field: str, name: str, values: Sequence[Any]) -> list[Column]:
@@ -159,7 +200,7 @@ def _ids_in(id_: Any) -> tuple[bytes, bool]:
     """Return the packed ids of a ``traceparent``, and whether its trace is recorded; b"" if it is none."""
     if id_ is None:
         return b"", False
-    text = id_ if type(id_) is str else str(id_)
+    text = id_ if type(id_) is str else text_of(id_)
     if found := _TRACEPARENT.fullmatch(text):
         trace_id, span_id, _, flags = found.groups()
         return bytes.fromhex(trace_id + span_id), bool(int(flags, 16) & _SAMPLED)
@@ -195,10 +236,11 @@ def tokens(name: str, arrays: Sequence[Any]) -> tuple[Column, Any]:
 
 
 def _token_buffer(array: Any) -> tuple[str, bytes]:
-    found = buffer_of(array)
+    length = length_of(array, _MAX_TOKENS)
+    found = _buffer_of(array, length)
     if found is None:
-        values = [math.nan if _is_missing(value) else value for value in listed(array)]
-        found = "d", struct.pack(f"<{len(values)}d", *values)
+        values = [math.nan if _is_missing(value) else value for value in entries(array, length)]
+        found = "d", struct.pack(f"<{length}d", *values)
     return found
 
 

@@ -13,7 +13,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, warn_once
+from otel_rollout.base.errors import Unusable, fault, warn_once
+from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import encoding, span_io
 from otel_rollout.capture.context import trajectory_in
@@ -80,6 +81,8 @@ def score(
         identity = _identity_of(active, trajectory, step, sample_index, rollout_n, validate)
         if identity is not None:
             _score_by_identity(active, identity, name, given, comment)
+    except Unusable as error:
+        warn_once(f"score() recorded nothing: {error}", f"score {error.subject}")
     except Exception as error:  # noqa: BLE001
         fault("recording a score", error)
 
@@ -117,7 +120,10 @@ def _score_inside(
 
 def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, comment: str | None) -> None:
     # Start from an empty context: the caller's own trajectory is not the scored one.
-    context = _traceparent.extract({"traceparent": str(id_)}, Context())
+    text = ""
+    with reading("trajectory=", "score() recorded nothing"):
+        text = text_given(id_)
+    context = _traceparent.extract({"traceparent": text}, Context())
     scored = trace.get_current_span(context)
     if not scored.get_span_context().is_valid:
         active.writer.counters.skip("score_of_unknown")
@@ -190,8 +196,11 @@ def _record(
 
 def _finish(span: Span, name: str, value: Score, comment: str | None, origin: str | None) -> None:
     """Set a score on its evaluation span, and end the span."""
+    text = None
     try:
-        text = None if comment is None else str(comment)
+        if comment is not None:
+            with reading("comment=", "score() recorded no comment"):
+                text = str(comment)
         span.set_attributes(evaluations.attributes_of(name, value, text, origin))
         span_io.put_json(span, semconv.OUTPUT_VALUE, encoding.to_json(value, PREVIEW_BYTES))
     finally:
@@ -216,18 +225,19 @@ def _score_value(name: object, value: Any) -> Score | None:
 
 def is_score_name(name: object, function: str, result: str = "recorded nothing") -> TypeGuard[str]:
     """Return whether a score may have a name; warn with what the function did if not."""
-    if isinstance(name, str) and 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
+    text: Any = name if issubclass(type(name), str) else None  # `isinstance` asks the object, which may raise
+    if text is not None and 0 < len(text) <= semconv.MAX_SCORE_NAME_CHARS:
         return True
     shown = (
-        f"a text of {len(name)} characters, {name[:_SHOWN_CHARS]!r}"
-        if isinstance(name, str)
-        else f"a {type(name).__name__}"
+        f"a {type(name).__name__}"
+        if text is None
+        else f"a text of {len(text)} characters, {text[:_SHOWN_CHARS]!r}"
     )
     subject = "name=" if function == "score" else "its name"
     warn_once(
         f"{function}() {result}: {subject} is {shown}; give a text of 1 to "
         f'{semconv.MAX_SCORE_NAME_CHARS} characters, as in score("reward", 1.0)',
-        once_for=f"{function} name {type(name)} {not name}",
+        once_for=f"{function} name {type(name)} {text == ''}",
     )
     return False
 

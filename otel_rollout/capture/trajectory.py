@@ -16,6 +16,7 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.base.finalizers import COLLECTING, is_collecting
+from otel_rollout.base.given import truth
 from otel_rollout.capture import encoding, span_io, trajectory_decorator
 from otel_rollout.capture.context import (
     OPERATION,
@@ -42,7 +43,7 @@ from otel_rollout.recording.entered import ENTERED, present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.runtime_context import span_above
-from otel_rollout.recording.sampling import CHOSEN, Group
+from otel_rollout.recording.sampling import CHOSEN, Group, GroupSampling
 from otel_rollout.recording.span import RecordingSpan
 from otel_rollout.recording.writer import SegmentWriter
 
@@ -92,7 +93,7 @@ def rollout_trace_attr(
     Raises:
         TypeError: when it decorates a function without parentheses.
     """
-    if isinstance(sample_index, types.FunctionType):  # as a decorator, without parentheses
+    if type(sample_index) is types.FunctionType:  # as a decorator, without parentheses
         raise TypeError("rollout_trace_attr: the decorator needs parentheses: @rollout_trace_attr(step=1)")
     return Trajectory(
         name,
@@ -263,7 +264,9 @@ class Trajectory:
         self._is_apart = other is not None
         context = outside if other is None else without_trajectory(outside)
         parent = span_above(context)
-        if not self._recorded or self._is_sampled_out(active, parent, context):
+        if (self._recorded is not True and not truth("trace=", self._recorded)) or (
+            active.sampling is not None and self._is_sampled_out(active, active.sampling, parent, context)
+        ):
             active.writer.counters.skip("sampled_out" if self._recorded else "switched_off")
             self._span = active.tracer.unrecorded(parent)
             self._attach(outside, context, self._span)
@@ -275,7 +278,7 @@ class Trajectory:
                 semconv.EXPERIMENT_NAME: settings.experiment,
                 **recorded_identity(self.identity),
             },
-            self._token2text,
+            None if self._token2text is None else truth("token2text=", self._token2text),
         )
         if self._gives_way(active, parent, identity):
             active.writer.counters.skip("spool_full")
@@ -305,11 +308,10 @@ class Trajectory:
         self._writer = active.writer
         self._slot = active.writer.start_trajectory(functools.partial(span_io.unfinished_line, span))
 
-    def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: Context) -> bool:
+    def _is_sampled_out(
+        self, active: runtime.Runtime, sampling: GroupSampling, parent: Span, context: Context
+    ) -> bool:
         """Return whether the group is sampled out; False inside another trajectory."""
-        sampling = active.sampling
-        if sampling is None:
-            return False
         above = parent.get_span_context()
         if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
             return False

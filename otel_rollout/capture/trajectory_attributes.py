@@ -10,6 +10,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.given import reading
 from otel_rollout.base.suggest import closest
 from otel_rollout.capture import encoding
 from otel_rollout.otlp import writer
@@ -54,14 +55,33 @@ not."""
 
 
 def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return identity values as they are recorded; ``validate`` always as a bool."""
-    known = {key: value if type(value) in PLAIN else _scalar(value) for key, value in identity.items()}
+    """Return identity values as they are recorded; ``validate`` always as a bool.
+
+    Raises:
+        Unusable: a value cannot be read.
+    """
+    known = {key: value if type(value) in PLAIN else _read(key, value) for key, value in identity.items()}
     if type(known[semconv.VALIDATE]) is not bool:
         known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
     index = known.get(semconv.SAMPLE_INDEX)
     if type(index) in _NO_DATASET_ROWS:
         _warn_of_dataset_row(index)
     return known
+
+
+def identity_value(key: str, value: Any) -> Scalar:
+    """Return one identity value as it is recorded.
+
+    Raises:
+        Unusable: the value cannot be read.
+    """
+    return recorded_identity({semconv.VALIDATE: False, key: value})[key]
+
+
+def _read(key: str, value: Any) -> Scalar:
+    with reading(f"{key.removeprefix(semconv.EXTRA_PREFIX)}="):
+        return _scalar(value)
+    return None
 
 
 def _warn_of_dataset_row(index: Scalar) -> None:
@@ -87,9 +107,14 @@ def extra_attribute(name: str, value: Any, identity: Mapping[str, Any]) -> tuple
     argument = _similar_argument(name)
     if argument is not None:
         _warn_if_misspelt(name, argument, identity)
-    # A group's size is recorded as an integer. Other floats stay floats.
-    recorded = _scalar(value) if name == "group_size" else _as_otlp(builtin(value), value)
-    return _name_of_extra(name), recorded
+    return _name_of_extra(name), value if type(value) in PLAIN else _read_extra(name, value)
+
+
+def _read_extra(name: str, value: Any) -> Scalar:
+    with reading(f"{name}=", f"rollout_trace_attr() ignores {name}="):
+        # A group's size is recorded as an integer. Other floats stay floats.
+        return _scalar(value) if name == "group_size" else _as_otlp(builtin(value), value)
+    return None
 
 
 @functools.lru_cache(maxsize=256)

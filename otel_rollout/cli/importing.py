@@ -54,8 +54,9 @@ def import_(
 ) -> None:
     """Bring spans into the rollout table that OTEL_ROLLOUT_DELTA_URI names (./rollouts by default).
 
-    Spans that the table has already are left out, so an import can be repeated. A path that cannot be read
-    is named, and the others are imported.
+    Spans that the table has already are left out, so an import can be repeated.
+
+    A path that cannot be read is named, and the others are imported.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copies are removed

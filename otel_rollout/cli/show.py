@@ -70,10 +70,8 @@ def show(
     from otel_rollout.viewer.errors import ViewerError
 
     refuse_options(context, trajectory)
-    wanted = None
     with errors_reported(), ExitStack() as until_end:
-        if trajectory is not None:  # a wrong name is reported before the source is read
-            wanted = reference.parse(trajectory)
+        wanted = reference.parse(trajectory) if trajectory is not None else None
         source = until_end.enter_context(_opened(from_, run))
         found = source.find(wanted)
         if wanted is None or _is_list(wanted, found):
@@ -152,7 +150,9 @@ def source_of(from_: str | None) -> Source:
     from otel_rollout.viewer.errors import ViewerError
 
     if (address := sources.table_address(from_)) is not None:
-        return _table_source(address)
+        from otel_rollout.viewer.table_source import TableSource
+
+        return TableSource(sources.store_at(address))
     configured, _ = settings_reader.from_environment(os.environ)
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
@@ -164,22 +164,6 @@ def source_of(from_: str | None) -> Source:
     from otel_rollout.viewer.spool_source import SpoolSource
 
     return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
-
-
-def _table_source(address: str) -> Source:
-    """Open the table at an address."""
-    from otel_rollout.table.errors import TableError
-    from otel_rollout.viewer.errors import ViewerError
-    from otel_rollout.viewer.table_source import TableSource
-
-    try:
-        return TableSource(sources.store_at(address))
-    except TableError as error:
-        raise ViewerError(str(error)) from error
-    except ModuleNotFoundError as error:
-        if error.name not in ("deltalake", "arro3"):
-            raise
-        raise ViewerError("A table needs deltalake: pip install 'otel-rollout[delta]'") from error
 
 
 def _is_list(wanted: Reference, found: list[Summary]) -> bool:

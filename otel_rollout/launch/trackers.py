@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 
+from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.suggest import closest
 from otel_rollout.launch import launcher
@@ -20,8 +21,12 @@ def publish_run(runs: Mapping[str, str]) -> None:
     """Publish runs of trackers on this machine and on other Ray nodes. Never raises."""
     try:
         configured = decide()
-        known = {name: run for name, run in runs.items() if name in configured.exporters}
-        for name in runs.keys() - known.keys():  # no error: one call serves programs with various exporters
+        known = {}
+        for name in runs.keys() & configured.exporters.keys():
+            with reading(f"{name}=", "publish_run() did not link a run"):
+                known[name] = text_given(runs[name])
+        for name in runs.keys() - configured.exporters.keys():
+            # No error: one call serves programs with various exporters.
             if meant := closest(name, configured.exporters):
                 _logger.warning(
                     "otel-rollout: publish_run(%s=…) names no exporter; is %s meant?", name, meant

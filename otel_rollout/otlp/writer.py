@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Union, cast
 
 import orjson
 
-from otel_rollout.base.errors import warn_once
+from otel_rollout.base.errors import Unusable, warn_once
+from otel_rollout.base.given import items, listed
 from otel_rollout.base.interrupts import pass_on
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ MAX_DEPTH = 16
 
 Receivers that parse protobuf refuse a request with more than 100 nested messages; a mapping takes three.
 """
+MAX_ENTRIES = 1 << 18
+"""Maximum entries of lists and mappings in an attribute, all together: token ids of a long context."""
 _MAX_DECIMAL_BITS = 10_000
 """Maximum bits of an integer that is written in decimal. Python refuses 4300 digits, and is slow before."""
 _MAX_TIME_NS = (1 << 63) - 1
@@ -96,7 +99,7 @@ def any_value(value: AttributeInput) -> bytes:
     return _uncommon_value(value)
 
 
-def _uncommon_value(value: Any, depth: int = 0) -> bytes:
+def _uncommon_value(value: Any, depth: int = 0, left: list[int] | None = None) -> bytes:
     if value is None:
         return b"{}"
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -104,11 +107,14 @@ def _uncommon_value(value: Any, depth: int = 0) -> bytes:
     if isinstance(value, (Mapping, Sequence)) and not isinstance(value, str):
         if depth == MAX_DEPTH:
             return _as_text(value)
+        left = left or [MAX_ENTRIES]
+        found = listed(items(value) if isinstance(value, Mapping) else value, left[0])
+        left[0] -= len(found)
         if isinstance(value, Mapping):
-            entries = {str(key): entry for key, entry in value.items()}
-            pairs = [b"%b%b}" % (head_of(key), _below(entry, depth)) for key, entry in entries.items()]
+            entries = {str(key): entry for key, entry in found}
+            pairs = [b"%b%b}" % (head_of(key), _below(entry, depth, left)) for key, entry in entries.items()]
             return b'{"kvlistValue":{"values":[%b]}}' % b",".join(pairs)
-        return b'{"arrayValue":{"values":[%b]}}' % b",".join([_below(entry, depth) for entry in value])
+        return b'{"arrayValue":{"values":[%b]}}' % b",".join([_below(entry, depth, left) for entry in found])
     # Enums with a value type, subclasses of str, and numpy's numbers, which are registered.
     for base, type_ in ((bool, bool), (int, int), (float, float), *_REGISTERED):
         if isinstance(value, base):
@@ -120,9 +126,9 @@ _REGISTERED: tuple[tuple[type, type], ...] = ((numbers.Integral, int), (numbers.
 """Abstract type → type as which its instances are written."""
 
 
-def _below(value: Any, depth: int) -> bytes:
-    """Encode an entry of a list or mapping at ``depth``."""
-    return any_value(value) if type(value) in _PLAIN_TYPES else _uncommon_value(value, depth + 1)
+def _below(value: Any, depth: int, left: list[int]) -> bytes:
+    """Encode an entry of a list or mapping at ``depth``; ``left`` holds how many entries may follow."""
+    return any_value(value) if type(value) in _PLAIN_TYPES else _uncommon_value(value, depth + 1, left)
 
 
 def _as_text(value: object) -> bytes:
@@ -149,7 +155,7 @@ def head_of(key: str) -> bytes:
 
 def attribute_list(attributes: Mapping[str, AttributeInput]) -> bytes:
     """Encode a list of attributes."""
-    return b"[%b]" % b",".join([attribute(key, value) for key, value in attributes.items()])
+    return b"[%b]" % b",".join([attribute(key, value) for key, value in items(attributes)])
 
 
 def attribute_list_at_once(attributes: Mapping[str, Any]) -> bytes:
@@ -181,7 +187,7 @@ def kept_attributes(attributes: Mapping[str, AttributeInput]) -> tuple[bytes, in
     kept: list[bytes] = []
     dropped = 0
     try:
-        for key, value in attributes.items():
+        for key, value in items(attributes):
             try:
                 kept.append(attribute(key, value))
             except Exception as error:  # noqa: BLE001 - of a value's own methods
@@ -199,9 +205,9 @@ def warn_of_failure(part: str, name: object, error: Exception) -> None:
     """Log, once for each part and type of error, that a part of a span is not recorded."""
     type_ = type(error).__name__
     named = f"{part} {name!r}" if type(name) is str else part
+    reason = f" {error}" if isinstance(error, Unusable) else f" raised {type_} while it was encoded"
     warn_once(
-        f"a span is recorded without its {named}, which raised {type_} while it was encoded; the span counts "
-        "what it lacks",
+        f"a span is recorded without its {named}, which{reason}; the span counts what it lacks",
         f"{part} {type_}",
     )
 
@@ -212,7 +218,8 @@ def valid_time(value: object, default: int) -> int:
         return default
     if type(value) is not int:
         try:
-            value = int(value) if isinstance(value, (int, float, numbers.Integral)) else -1
+            number: Any = value  # `isinstance` asks the object, which may raise
+            value = int(number) if issubclass(type(number), (int, float, numbers.Integral)) else -1
         except (ValueError, OverflowError):  # NaN, infinity
             value = -1
     if 0 < value <= _MAX_TIME_NS:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_rollout.base.access_variables import may_be_credential
+from otel_rollout.base.given import items, reading
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.propagation import ray_later_runs, ray_private_api
 from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
@@ -96,7 +97,9 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     """
     if not membership.settle_for_workers().enabled:  # first: may start a run and set its variable
         return given
-    variables_of_driver = dict((given or {}).get("env_vars") or {})
+    with reading("runtime_env="):
+        items(given or {})  # may be endless
+        variables_of_driver = dict(items((given or {}).get("env_vars") or {}))
     variables_of_job = {**dict(submitted.get("env_vars") or {}), **variables_of_driver}
     if RECEIVER_MARK in variables_of_job:
         return given

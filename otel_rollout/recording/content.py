@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_rollout.base.given import items
 from otel_rollout.otlp.writer import AttributeInput
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ class Limits(NamedTuple):
         if self.mode != "full":
             return {
                 key: self._described(value) if is_content(key) else value
-                for key, value in attributes.items()
+                for key, value in items(attributes)
                 if not is_content(key) or (self.mode == "metadata" and not str(key).startswith(_EXCEPTION))
             }
-        return {key: _cut(value, self.longest) for key, value in attributes.items()}
+        return {key: _cut(value, self.longest) for key, value in items(attributes)}
 
     def has_longer(self, attributes: Mapping[str, Any]) -> bool:
         """Return whether a text is longer than ``longest``."""

@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.given import items, listed
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.recording import content, previews
@@ -148,12 +149,12 @@ class JoinedSpan(RecordingSpan):
             self.has_replies_below = True
         if type_ in _PLAIN or value is None:
             return value
-        return dict(value) if isinstance(value, Mapping) else _as_tuple(value)
+        return dict(items(value)) if isinstance(value, Mapping) else _as_tuple(value)
 
     def set_attributes(self, attributes: Mapping[str, writer.AttributeInput]) -> None:
         """Set several attributes."""
         try:
-            for key, value in attributes.items():
+            for key, value in items(attributes):
                 self.set_attribute(key, value)
         except Exception as error:  # noqa: BLE001 - no mapping, or one that raises
             pass_on(error)
@@ -274,7 +275,9 @@ def is_model_call(attributes: Mapping[str, Any]) -> bool:
 
 
 def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, tuple)) else value
+    if type(value) is list or type(value) is tuple:
+        return tuple(value)
+    return tuple(listed(value, writer.MAX_ENTRIES)) if isinstance(value, (list, tuple)) else value
 
 
 def _encoded_at_once(attributes: Mapping[str, Any], limits: content.Limits) -> Encoded:

@@ -137,7 +137,8 @@ class JoinedTracer(Tracer):
         if active is None:
             return None
         end_never_ended()
-        if above is not None and isinstance(attributes, Mapping) and is_model_call(attributes):
+        given: Any = attributes  # `isinstance` would ask it, which may raise
+        if above is not None and issubclass(type(given), Mapping) and is_model_call(given):
             if isinstance(above, JoinedSpan) and above.is_model_call:
                 doubles.report_nested(above.scope_name, self._scope.name)
                 return NonRecordingSpan(above.get_span_context())

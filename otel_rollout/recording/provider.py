@@ -68,7 +68,7 @@ class RecordingTracerProvider(TracerProvider):
         scope = otlp_json.scope_head(
             name,
             None if version is None else otlp_json.text_of(version),
-            attributes if isinstance(attributes, Mapping) else None,
+            attributes if issubclass(type(attributes), Mapping) else None,
             None if schema is None else otlp_json.text_of(schema),
         )
         if name == semconv.SCOPE:

@@ -15,6 +15,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.given import items
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.writer import Details, valid_time
@@ -159,7 +160,7 @@ class RecordingSpan(Span):
     @harmless(ATTRIBUTE)
     def set_attributes(self, attributes: Mapping[str, writer.AttributeInput]) -> None:
         """Set several attributes."""
-        for key, value in attributes.items():
+        for key, value in items(attributes):
             self.set_attribute(key, value)
 
     @harmless(EVENT)
@@ -272,7 +273,9 @@ class RecordingSpan(Span):
             semconv.EXCEPTION_STACKTRACE: stack_of(exception),
             semconv.EXCEPTION_ESCAPED: str(escaped),
         }
-        self.add_event("exception", {**described, **(attributes or {})}, timestamp)
+        if attributes is not None:
+            described.update(items(attributes))
+        self.add_event("exception", described, timestamp)
 
     def fail(self, exception: BaseException, record: bool = True, set_status: bool = True) -> None:
         """Record an exception that left the operation, and set the status accordingly."""

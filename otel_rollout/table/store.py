@@ -188,13 +188,22 @@ class Store:
         """Check that a local path can be a table's.
 
         Raises:
-            TableError: it is a file, or a directory with other files.
+            TableError: it is a file or cannot be read, or is a directory with other files.
         """
         path = self.location.path
-        if path is None or not path.exists() or (path / _LOG).exists():
+        if path is None or not os.path.lexists(path):
             return
         if path.is_file():
             raise TableError(f"{path} is a file, and no table: name a directory.")
+        log = path / _LOG
+        try:
+            os.scandir(log if os.path.lexists(log) else path).close()
+        except OSError as error:
+            is_gone = isinstance(error, FileNotFoundError)  # perhaps removed just now
+            message = f"{error.filename} cannot be read: {error.strerror}."
+            raise TableError(message, is_temporary=is_gone) from error
+        if os.path.lexists(log):
+            return
         others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
         if others:
             raise TableError(

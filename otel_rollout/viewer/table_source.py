@@ -103,13 +103,12 @@ class TableSource:
         return None
 
     def _newest_run(self) -> list[Summary]:
-        newest = self._rows(
-            views.RECORDED,
-            "run_id",
-            [self._run, "is_root", "validate IS NOT NULL"],
-            " ORDER BY start_ns DESC LIMIT 1",
-        )
-        return self._listed([equals("run_id", newest[0]["run_id"])]) if newest else []
+        for ended in ("is_root", "score_name IS NULL"):  # a run may have running trajectories alone
+            conditions = [self._run, ended, "validate IS NOT NULL"]
+            newest = self._rows(views.RECORDED, "run_id", conditions, " ORDER BY start_ns DESC LIMIT 1")
+            if newest:
+                return self._listed([self._run, equals("run_id", newest[0]["run_id"])])
+        return []
 
     def _runs_of(self, reference: Reference) -> list[dict[str, str | None]]:
         """Return the runs that have a match; see :func:`runs_with`."""

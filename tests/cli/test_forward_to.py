@@ -9,11 +9,11 @@ import pytest
 
 import otel_rollout
 from otel_rollout.cli import runs
-from otel_rollout.launch import launcher
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from tests.cli.command import run
 from tests.forwarder.test_delivery import delivered, node_directory, record
+from tests.forwarders import forwarders
 from tests.waiting import wait_for
 
 
@@ -37,7 +37,7 @@ def ended_run(exporters: list[str], fault: Path, tmp_path: Path) -> Path:
     record(3)
     otel_rollout.shutdown(0)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for(lambda: not forwarders(node_dir), what="the end of forwarders, also of those that begin late")
     return node_dir
 
 

@@ -20,6 +20,7 @@ from otel_rollout.launch import launcher
 from otel_rollout.spool import layout
 from tests.cli.command import COMMAND
 from tests.forwarder.test_delivery import delivered, node_directory, record
+from tests.forwarders import forwarders
 from tests.waiting import wait_for
 
 
@@ -69,11 +70,9 @@ def test_forward_waits_for_the_forwarder_at_work(pending: Path, target: Path) ->
 def test_forward_takes_over_from_a_forwarder_that_is_killed(pending: Path, target: Path) -> None:
     """The command delivers the spans that a killed forwarder has left."""
     with forwarding() as process:
-        for directory in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                command = (directory / "cmdline").read_bytes().split(b"\0")
-                if command[-3:-1] == [b"otel_rollout.forwarder", bytes(pending)]:
-                    os.kill(int(directory.name), signal.SIGKILL)
+        for pid in forwarders(pending):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         target.with_name(target.name + ".fault").unlink()
         output = end_of(process)
     assert process.returncode == 0, output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from otel_rollout.launch import launcher
 from otel_rollout.spool import journal, layout
 from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import forwarder_pid, node_directory, record
+from tests.forwarders import forwarders
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
@@ -78,9 +80,15 @@ def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.Monk
     """Return a node directory with 4 pending spans, whose forwarder was killed after the program's end."""
     node_dir = down("unavailable")
     otel_rollout.shutdown(0)
-    pid = wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
+
+    def killed() -> bool:  # with those that came too late for the lock, and would take it now
+        for pid in forwarders(node_dir):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not forwarders(node_dir) and not launcher.forwarder_runs(node_dir)
+
+    wait_for(killed, what="the forwarders' end")
     target.with_name(target.name + ".fault").unlink()
     set_waits(monkeypatch, missing_forwarder=0.0)
     return node_dir

@@ -280,7 +280,7 @@ def test_child_that_records_itself_joins_the_run(start_run: StartRun) -> None:
     """The receiver's variables neither make it record a run of its own nor deliver to the receiver."""
     run = start_run()
     config = {"OTEL_ROLLOUT_CONFIG": _published_config(run)}
-    command = [sys.executable, "tests/receiver/programs/own_child.py"]
+    command = [sys.executable, "-m", "tests.receiver.programs.own_child"]
     environ = {**run.agent_environment(), **config}
     child = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert child.stdout.strip() == str(run.node_dir)

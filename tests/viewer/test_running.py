@@ -64,6 +64,7 @@ def test_running_trajectory_is_shown_and_counted(tmp_path: Path, process: subpro
         words = " ".join(run("show", "1/3/2", "--from", spool, *options).split())
         assert words.startswith("1/3/2 running")
         assert "took not ended" in words
+    assert "1/3/2" in run("show", "--from", spool, "--run", "e")
     assert "siblings 3, 2 running" in " ".join(run("group", "1/3", "--from", spool).split())
     assert "2 of 3 trajectories still run" in run("timeline", "--from", spool)
     (steps,) = csv.DictReader(io.StringIO(run("steps", "--from", spool, "--format", "csv")))

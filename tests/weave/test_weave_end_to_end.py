@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.forwarders import forwarders
 from tests.local_weave import ENTITY, LocalWeave, where
 from tests.ray_start import run_program
 from tests.waiting import wait_for
@@ -48,19 +49,6 @@ def job(variables: dict[str, str], *arguments: str) -> Iterator[Callable[..., di
             return account
 
         yield end
-
-
-def forwarders(spool: str) -> list[int]:
-    """Return the process ids of the forwarders of a spool."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            command = (process / "cmdline").read_bytes().decode().split("\0")
-        except (OSError, ValueError):
-            continue
-        if "otel_rollout.forwarder" in command and any(part.startswith(spool) for part in command):
-            found.append(int(process.name))
-    return found
 
 
 def test_no_call_is_lost_or_doubled_in_an_outage_with_a_killed_forwarder(

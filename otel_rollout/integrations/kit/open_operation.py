@@ -12,8 +12,9 @@ from opentelemetry.trace import Span
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import Unusable, internal_errors
 from otel_rollout.base.finalizers import current_context
+from otel_rollout.base.given import reading
 from otel_rollout.capture import span_io
 from otel_rollout.integrations.kit.spans import fail, put_value, records_content, set_attributes
 
@@ -43,7 +44,12 @@ class OpenOperation:
         self._span: Span | None = None
         self._context = context
         with internal_errors("starting an operation of a trajectory"):
-            active, parent = runtime.current(), trace.get_current_span(context)
+            active = runtime.current()
+            with reading("context="):
+                parent = trace.get_current_span(context)
+            with reading("kind="):
+                if kind not in semconv.SPAN_KINDS:
+                    raise Unusable("is no kind of a span")
             if active is None or not parent.get_span_context().is_valid:
                 return
             span = span_io.start(active, name, kind, parent, context, start_ns)
@@ -51,7 +57,8 @@ class OpenOperation:
                 return
             self._span, self._context = span, trace.set_span_in_context(span, context)
             put_value(span, semconv.INPUT_VALUE, input)
-            self.describe(attributes or {})
+            if attributes is not None:
+                self.describe(attributes)
 
     @property
     def is_open(self) -> bool:

@@ -20,6 +20,7 @@ from opentelemetry.context import Context, get_current
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import attach, set_variable
+from otel_rollout.base.given import reading
 from otel_rollout.capture.context import trajectory_in
 from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.recording.entered import ENTERED, Block
@@ -129,10 +130,12 @@ class OpenTrajectory:
         """
         context = self.trajectory.inside
         if context is not None and self.is_recording:
+            with reading("times="):
+                start_ns, end_ns = times
             operation = OpenOperation(
-                name, kind, context, input=input, attributes=attributes, start_ns=times[0]
+                name, kind, context, input=input, attributes=attributes, start_ns=start_ns
             )
-            operation.end(output=output, error=error, end_ns=times[1])
+            operation.end(output=output, error=error, end_ns=end_ns)
 
     def score(self, name: str, value: Any, comment: str | None = None) -> None:
         """Record a score of this trajectory, as :func:`otel_rollout.score` does. Never raises."""

@@ -12,6 +12,8 @@ from opentelemetry.trace import Span, StatusCode
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.given import items, reading
+from otel_rollout.otlp.writer import text_of
 
 _TOOL_NAME: Final = re.compile(r"[\w.:/@-]{1,64}")
 """The names that tools have: OpenAI's rule, with the separators of namespaces."""
@@ -19,9 +21,10 @@ _TOOL_NAME: Final = re.compile(r"[\w.:/@-]{1,64}")
 
 def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
     """Set the attributes whose value is not None."""
-    for name, value in attributes.items():
-        if value is not None:
-            span.set_attribute(name, value)
+    with reading("attributes=", "an operation is recorded without some of its attributes"):
+        for name, value in items(attributes):
+            if value is not None:
+                span.set_attribute(name, value)
 
 
 def put_value(span: Span, key: str, value: Any) -> None:
@@ -47,13 +50,14 @@ def set_output(value: Any) -> None:
 
 def fail(span: Span, error: BaseException | str) -> None:
     """Mark an operation as failed; an error's text is recorded only if content is."""
-    if isinstance(error, BaseException):
+    given: Any = error  # `isinstance` asks the object, which may raise
+    if issubclass(type(given), BaseException):
         from otel_rollout.capture import span_io
 
-        span_io.fail(span, error)
+        span_io.fail(span, given)
         return
     if records_content():
-        span.set_status(StatusCode.ERROR, error)
+        span.set_status(StatusCode.ERROR, given)
     else:
         span.set_status(StatusCode.ERROR)
 
@@ -74,11 +78,11 @@ def tool_call(name: Any, id_: Any) -> tuple[str, dict[str, Any]]:
         name: the tool's name.
         id_: id of the call; None if it has none.
     """
-    text = str(name)
+    text = text_of(name)
     shown = text if _TOOL_NAME.fullmatch(text) else "invalid"
     attributes = {
         semconv.GEN_AI_OPERATION_NAME: "execute_tool",
         semconv.GEN_AI_TOOL_NAME: shown,
-        semconv.GEN_AI_TOOL_CALL_ID: None if id_ is None else str(id_),
+        semconv.GEN_AI_TOOL_CALL_ID: None if id_ is None else text_of(id_),
     }
     return f"execute_tool {shown}", attributes

@@ -8,6 +8,8 @@ from typing import Any
 
 import otel_rollout
 from otel_rollout.base import training_scores
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.given import reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class TrainingOutcomes:
     reason: Sequence[str | None] | None = None
 
 
+@internal_errors("recording what training made of trajectories")
 def record_training_outcomes(
     outcomes: TrainingOutcomes,
     *,
@@ -61,12 +64,12 @@ def record_training_outcomes(
         validate: whether their steps are validations.
         token_values: name → for each trajectory one array of shape (tokens,), or None.
     """
+    with reading("outcomes="):
+        given, reason = vars(outcomes), outcomes.reason
     scores = {
-        name.rstrip("_"): values
-        for name, values in vars(outcomes).items()
-        if name != "reason" and values is not None
+        name.rstrip("_"): values for name, values in given.items() if name != "reason" and values is not None
     }
-    comments = {training_scores.TRAINED: outcomes.reason} if outcomes.reason is not None else None
+    comments = {training_scores.TRAINED: reason} if reason is not None else None
     otel_rollout.score_batch(
         scores,
         trajectory=trajectory,

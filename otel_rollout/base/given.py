@@ -1,0 +1,90 @@
+"""Read what a caller gives: its methods may raise, its length may be wrong, and its entries may never end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from otel_rollout.base.errors import Unusable, warn_once
+from otel_rollout.base.interrupts import pass_on
+
+MAX_NAMES: Final = 1 << 16
+"""Maximum entries of a mapping that is no dict, and may be endless."""
+Entry = TypeVar("Entry")
+Name = TypeVar("Name")
+
+
+def listed(entries: Iterable[Entry], most: int) -> list[Entry]:
+    """Return the entries of an iterable.
+
+    Raises:
+        Unusable: there are more than ``most``.
+    """
+    found = list(islice(entries, most + 1))
+    if len(found) > most:
+        raise Unusable(f"has more than {most} entries")
+    return found
+
+
+def items(mapping: Mapping[Name, Entry]) -> Iterable[tuple[Name, Entry]]:
+    """Return the entries of a mapping.
+
+    Raises:
+        Unusable: there are too many.
+    """
+    return mapping.items() if type(mapping) is dict else listed(mapping.items(), MAX_NAMES)
+
+
+def text_given(value: Any) -> str:
+    """Return an argument that has to be a text.
+
+    Raises:
+        Unusable: it is none.
+    """
+    if not issubclass(type(value), str):  # `isinstance` asks the object, which may raise
+        raise Unusable(f"is a {type(value).__name__}, and no text")
+    return str(value)
+
+
+def truth(name: str, value: Any) -> bool:
+    """Return whether an argument is true.
+
+    Raises:
+        Unusable: it cannot say so.
+    """
+    with reading(name):
+        return bool(value)
+    return False
+
+
+class reading:
+    """A block that calls methods of an argument: their exceptions are the caller's, and no internal errors.
+
+    Args:
+        subject: the argument, as a warning names it.
+        loss: what is lost, for the warning; after it, the program continues after the block. Without it, the
+            block raises :class:`Unusable`, for which the function warns that gives up.
+
+    Raises:
+        Unusable: in place of an exception of the argument.
+    """
+
+    def __init__(self, subject: str, loss: str = "") -> None:
+        self._subject = subject
+        self._loss = loss
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        pass_on(error)
+        reason = error if isinstance(error, Unusable) else Unusable(f"raised a {type(error).__name__}")
+        if not reason.subject:
+            reason.subject = self._subject
+        if not self._loss:
+            raise reason from error
+        warn_once(f"{self._loss}: {reason}", self._loss)
+        return True

@@ -1,0 +1,17 @@
+"""Find the forwarders that run for a spool."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+
+def forwarders(place: Path | str) -> list[int]:
+    """Return the process ids of the forwarders of a spool, a run or a node, also of those that begin."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            command = (process / "cmdline").read_bytes().decode().split("\0")
+            if "otel_rollout.forwarder" in command and any(part.startswith(str(place)) for part in command):
+                found.append(int(process.name))
+    return found
