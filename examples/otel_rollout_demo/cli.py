@@ -17,7 +17,12 @@ from otel_rollout.base import semconv
 from otel_rollout_demo import rollout_table
 from otel_rollout_demo.console import print_plain
 from otel_rollout_demo.driver import Batch, Cluster, Plan, RolloutError, schedule
-from otel_rollout_demo.requirements import require_mlflow_uri, require_packages, require_weave_login
+from otel_rollout_demo.requirements import (
+    require_mlflow_uri,
+    require_packages,
+    require_places,
+    require_weave_login,
+)
 from otel_rollout_demo.results import BatchResult, print_totals, results_table
 from otel_rollout_demo.where_to_look import absolute_uri, is_server, print_mlflow_pages, print_weave_pages
 
@@ -68,6 +73,7 @@ def demo(
     started = time.monotonic()
 
     exporters = _exporters(backend, uri)
+    require_places(console, exporters)
     # Before Ray starts: its workers inherit the settings through the environment.
     configure(exporters=exporters, project_name=PROJECT_NAME, experiment_name=experiment_name)
     instrument()  # the server's and the sandbox's spans join the trajectories that call them

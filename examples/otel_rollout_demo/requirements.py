@@ -1,13 +1,20 @@
-"""Check the demo's packages, credentials and addresses before it starts anything."""
+"""Check the demo's packages, credentials, addresses and places on disk before it starts anything."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
 
 import typer
 from rich.console import Console
 
+from otel_rollout import settings_reader
+from otel_rollout.doctor import spool_place
+from otel_rollout_demo import rollout_table
 from otel_rollout_demo.console import print_plain
+from otel_rollout_demo.where_to_look import sqlite_path
 
 
 def require_packages(console: Console, model: str | None, needs_mlflow: bool) -> None:
@@ -37,6 +44,42 @@ def require_mlflow_uri(console: Console, uri: str) -> None:
     except ValueError as error:
         print_plain(console, str(error))
         raise typer.Exit(2) from None
+
+
+def require_places(console: Console, exporters: Mapping[str, Mapping[str, str]]) -> None:
+    """Exit if the spool, the database or the rollout table is a place on disk that cannot be used.
+
+    Args:
+        console: where messages are printed.
+        exporters: name → options.
+    """
+    configured, _ = settings_reader.from_environment(os.environ)
+    database = sqlite_path(exporters.get("mlflow", {}).get("tracking_uri", ""))
+    table = exporters.get(rollout_table.EXPORTER, {}).get("uri", "")
+    problem = (
+        spool_place.problem_of(configured.spool_dir)
+        or (database and _problem_of_database(database))
+        or (table and "://" not in table and _problem_of_table(table))
+    )
+    if problem:
+        print_plain(console, problem)
+        raise typer.Exit(2)
+
+
+def _problem_of_database(path: Path) -> str | None:
+    try:
+        if os.path.lexists(path):
+            path.open("r+b").close()
+    except OSError as error:
+        return f"{path} cannot be used: {error.strerror}"
+    return None
+
+
+def _problem_of_table(uri: str) -> str | None:
+    from otel_rollout_delta import DeltaSpanExporter
+
+    failure = DeltaSpanExporter(uri=uri).check()
+    return failure.message if failure else None
 
 
 def require_weave_login(console: Console) -> None:

@@ -34,7 +34,7 @@ def print_mlflow_pages(console: Console, uri: str, project_name: str, experiment
         address = shown = _without_credentials(uri).rstrip("/")
         experiment_id = _experiment_at(address, project_name)
     else:
-        database = _sqlite_path(uri)
+        database = sqlite_path(uri)
         address = "http://127.0.0.1:5000"
         experiment_id = _experiment_in(database, project_name) if database else None
         shown = uri if database else "<your database>"  # the address may contain a password
@@ -77,11 +77,12 @@ def absolute_uri(uri: str) -> str:
 
     Another process opens the database, in another directory.
     """
-    path = _sqlite_path(uri)
+    path = sqlite_path(uri)
     return uri if path is None else f"sqlite:///{path.absolute()}"
 
 
-def _sqlite_path(uri: str) -> Path | None:
+def sqlite_path(uri: str) -> Path | None:
+    """Return the path in the URI of a SQLite database; None for any other URI."""
     prefix = "sqlite:///"
     return Path(uri.removeprefix(prefix)) if uri.startswith(prefix) else None
 

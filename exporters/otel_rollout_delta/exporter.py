@@ -106,19 +106,20 @@ class DeltaSpanExporter(GuardedExporter):
     def _check(self) -> None:
         try:
             self._store.open()
-        except NoTableError:
-            self._check_place()
+        except NoTableError:  # it is begun by the first spans
+            pass
         except TableError as error:
             raise _undelivered(error) from error
+        self._check_place()
 
     def _check_place(self) -> None:
-        """Check that a missing table could be begun."""
+        """Check that a table could be begun or extended."""
         path = self._location.path
         if path is None:
             return
         above = next(parent for parent in (path, *path.parents) if parent.exists())
         if not os.access(above, os.W_OK | os.X_OK):
-            message = f"No table can be begun at {path}: no permission to write to {above}."
+            message = f"The table at {path} cannot be written: no permission to write to {above}."
             raise UndeliveredError(FailureKind.REFUSED, message)
 
 

@@ -86,7 +86,7 @@ class StoreTarget:
         except OSError as error:
             raise UndeliveredError(
                 FailureKind.REFUSED,
-                f"The database {self._settings.shown_uri} cannot be made there ({error}): check "
+                f"The database {self._settings.shown_uri} cannot be used ({error}): check "
                 "MLFLOW_TRACKING_URI.",
             ) from None
         except (MlflowException, sqlalchemy.exc.SQLAlchemyError) as error:

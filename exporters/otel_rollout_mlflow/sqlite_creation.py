@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+import stat
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,9 +37,10 @@ def ensure_created(engine: Engine) -> None:
         engine: engine of the database, used for reading only.
 
     Raises:
-        OSError: the file's directory cannot be created or written to.
+        OSError: the file cannot be read, or its directory cannot be created or written to.
     """
     path = Path(engine.url.database or "").absolute()
+    check_readable(path)  # fails at once, where MLflow would try for two minutes
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.parent):
         if not path.exists() and _create(path):
@@ -46,6 +48,21 @@ def ensure_created(engine: Engine) -> None:
         deadline = time.monotonic() + _MAX_WAIT
         while not _is_complete(engine) and _is_being_created(path) and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
+
+
+def check_readable(path: Path) -> None:
+    """Check that a database can be read, or is missing; without opening it, which would end SQLite's locks.
+
+    Raises:
+        OSError: it is no file, a link to nothing, or not readable for this user.
+    """
+    if not os.path.lexists(path):
+        return
+    number = 0 if os.access(path, os.R_OK, effective_ids=True) else errno.EACCES
+    if not stat.S_ISREG(path.stat().st_mode):
+        number = errno.EISDIR
+    if number:
+        raise OSError(number, os.strerror(number), str(path))
 
 
 @contextmanager

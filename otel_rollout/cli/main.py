@@ -22,6 +22,7 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
+from otel_rollout.base.printable import printable
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import group as group_commands
 from otel_rollout.cli import health as health_commands
@@ -40,14 +41,17 @@ _WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(typer.Typer):
-    """The subcommands. If output cannot be written, print one line and no traceback."""
+    """The subcommands. If a file cannot be read, or output written, print one line and no traceback."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the subcommand that the arguments name."""
         try:
             return super().__call__(*args, **kwargs)
         except OSError as error:
-            if error.errno not in _WRITE_ERRORS or error.filename is not None:
+            if error.filename is not None:
+                print(printable(f"{error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
+                sys.exit(2)
+            if error.errno not in _WRITE_ERRORS:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes its buffer again at exit
             print(f"The output cannot be written: {error.strerror}", file=sys.stderr)
@@ -247,6 +251,7 @@ def _delivered(report: Report) -> tuple[int, int]:
 def _run_service(directory: Path, configured: settings.Settings, to: str | None) -> None:
     from otel_rollout.cli.forwarding import ForwardingService
 
+    runs.require_readable(directory)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -1,7 +1,9 @@
-"""Write an HTML page where the option ``--html`` says."""
+"""Write an HTML page where the option ``--html`` says, and report what cannot be written."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -19,13 +21,29 @@ def write_page(path: Path, page: str) -> None:
     Raises:
         ViewerError: the file cannot be written.
     """
-    from otel_rollout.viewer.errors import ViewerError
-
     if str(path) == "-":
         typer.echo(page.encode(), nl=False)
         return
-    try:
+    with writing("page"):
         path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ViewerError(f"The page cannot be written: {error}") from error
     typer.echo(f"Written to {path}")
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Report a file of the block that cannot be written.
+
+    Args:
+        what: the file, for the message.
+
+    Raises:
+        ViewerError: a file cannot be written.
+    """
+    from otel_rollout.viewer.errors import ViewerError
+
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:  # standard output, or a disk that is full
+            raise
+        raise ViewerError(f"The {what} cannot be written: {error}") from error

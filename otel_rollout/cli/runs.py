@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,13 +21,8 @@ def node_directories(directory: Path) -> list[Path]:
     Raises:
         typer.Exit: there is no node directory, or the directory cannot be read.
     """
-    try:
-        if os.path.lexists(directory):
-            os.listdir(directory)
-        found = layout.node_directories(directory)
-    except OSError as error:
-        typer.echo(f"{directory} cannot be read: {error.strerror}", err=True)
-        raise typer.Exit(2) from error
+    require_readable(directory)
+    found = layout.node_directories(directory)
     if not found:
         typer.echo(
             f"Nothing was recorded in {directory}. If the run has another spool directory, name it with "
@@ -37,6 +31,17 @@ def node_directories(directory: Path) -> list[Path]:
         )
         raise typer.Exit(1)
     return found
+
+
+def require_readable(directory: Path) -> None:
+    """End the command if a spool, run or node directory that is there cannot be read.
+
+    Raises:
+        typer.Exit: it cannot.
+    """
+    if problem := layout.problem_of(directory):
+        typer.echo(problem, err=True)
+        raise typer.Exit(2)
 
 
 def exporter_names(to: str) -> list[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +15,7 @@ from otel_rollout import settings_reader
 from otel_rollout.base.suggest import closest
 from otel_rollout.cli import sources
 from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
     from otel_rollout.viewer.conversation import Conversation
@@ -60,7 +59,7 @@ def show(
     from otel_rollout.viewer.errors import ViewerError
 
     refuse_options(context, trajectory)
-    with _viewer_errors_reported():
+    with errors_reported():
         wanted = reference.parse(trajectory) if trajectory is not None else None
         source = source_of(from_)
         found = source.find(wanted)
@@ -91,7 +90,7 @@ def compare(
     from otel_rollout.viewer import comparison, page, reference, terminal
 
     refuse_options(context, left, right)
-    with _viewer_errors_reported():
+    with errors_reported():
         wanted = [reference.parse(text) for text in (left, right)]
         source = source_of(from_)
         pair = [_conversation(source, each, source.find(each)) for each in wanted]
@@ -123,7 +122,9 @@ def source_of(from_: str | None) -> Source:
     from otel_rollout.viewer.errors import ViewerError
 
     if (address := sources.table_address(from_)) is not None:
-        return _table_source(address)
+        from otel_rollout.viewer.table_source import TableSource
+
+        return TableSource(sources.store_at(address))
     configured, _ = settings_reader.from_environment(os.environ)
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
@@ -135,22 +136,6 @@ def source_of(from_: str | None) -> Source:
     from otel_rollout.viewer.spool_source import SpoolSource
 
     return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
-
-
-def _table_source(address: str) -> Source:
-    """Open the table at an address."""
-    from otel_rollout.table.errors import TableError
-    from otel_rollout.viewer.errors import ViewerError
-    from otel_rollout.viewer.table_source import TableSource
-
-    try:
-        return TableSource(sources.store_at(address))
-    except TableError as error:
-        raise ViewerError(str(error)) from error
-    except ModuleNotFoundError as error:
-        if error.name not in ("deltalake", "arro3"):
-            raise
-        raise ViewerError("A table needs deltalake: pip install 'otel-rollout[delta]'") from error
 
 
 def _is_list(wanted: Reference, found: list[Summary]) -> bool:
@@ -170,16 +155,3 @@ def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Co
     shown = conversation.conversation_of(spans, wanted.span, source.decoder)
     is_passed_over = isinstance(source, TrainingSource) and source.is_passed_over(chosen.trace_id)
     return replace(shown, is_passed_over=is_passed_over)
-
-
-@contextmanager
-def _viewer_errors_reported() -> Iterator[None]:
-    """End the command with one line and status 2 if a trajectory cannot be shown."""
-    from otel_rollout.base.printable import printable
-    from otel_rollout.viewer.errors import ViewerError
-
-    try:
-        yield
-    except ViewerError as error:
-        typer.echo(printable(str(error)), err=True)
-        raise typer.Exit(2) from error

@@ -28,10 +28,10 @@ def table_address(from_: str | None) -> str | None:
 
     if from_ is None:
         configured = os.environ.get(_URI_VARIABLE)
-        return configured or (DEFAULT_URI if _is_table(DEFAULT_URI) else None)
+        return configured or (DEFAULT_URI if _is_table(DEFAULT_URI, unknown=True) else None)
     scheme, separator, _ = from_.partition("://")
     is_uri = bool(separator) and ":" not in scheme  # unlike mlflow:http://…
-    return from_ if is_uri or _is_table(from_) else None
+    return from_ if is_uri or _is_table(from_, unknown=False) else None
 
 
 def default_address() -> str:
@@ -96,5 +96,10 @@ def spool_source(from_: str | None) -> SpoolSource:
     return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
 
 
-def _is_table(path: str) -> bool:
-    return (Path(path).expanduser() / _LOG).is_dir()
+def _is_table(path: str, unknown: bool) -> bool:
+    """Return whether there is a table at a path; ``unknown`` if what is there cannot be listed."""
+    place = Path(path).expanduser()
+    try:
+        return _LOG in os.listdir(place)
+    except OSError:
+        return unknown and os.path.lexists(place)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
 from otel_rollout.table import broken_prefix, engine_time, training
 
@@ -276,10 +277,12 @@ def _show(
     from otel_rollout.table.row_set import dicts_of
 
     if format_ == "parquet":
-        write_parquet(lambda path: engine.write_parquet(sql, path, limit), output)
+        with writing("output"):
+            write_parquet(lambda path: engine.write_parquet(sql, path, limit), output)
         return
     if format_ != "table":
-        write(engine.run(sql, limit), format_, output)
+        with writing("output"):
+            write(engine.run(sql, limit), format_, output)
         return
     page = _PAGE if limit is None else limit
     table = engine.run(sql, page + 1 if page else None)
@@ -336,7 +339,7 @@ def _format(text: str, output: Path | None) -> Format:
 
 @contextmanager
 def errors_reported() -> Iterator[None]:
-    """End the command with one line and status 2 if something cannot be read, asked or written."""
+    """End the command with one line and status 2 if something cannot be shown, asked or written."""
     from otel_rollout.base.printable import printable
     from otel_rollout.table.errors import TableError
     from otel_rollout.viewer.errors import ViewerError
@@ -350,9 +353,4 @@ def errors_reported() -> Iterator[None]:
         if error.name not in ("deltalake", "arro3"):
             raise
         typer.echo("Tables need deltalake: pip install 'otel-rollout[delta]'", err=True)
-        raise typer.Exit(2) from error
-    except OSError as error:
-        if error.filename is None:
-            raise
-        typer.echo(printable(f"The output cannot be written: {error}"), err=True)
         raise typer.Exit(2) from error

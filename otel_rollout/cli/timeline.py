@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.cli.page_output import HtmlOption, write_page, writing
 from otel_rollout.cli.table import FromOption, errors_reported
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def timeline(
         if perfetto:
             from otel_rollout.analysis.timeline import perfetto as trace
 
-            trace.write(found, perfetto)
+            with writing("output"):
+                trace.write(found, perfetto)
             _say_written(perfetto)
         if html:
             from otel_rollout.analysis.timeline.page import page_of_timeline

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.spool import layout
+
 _DEPTH: Final = 2
 """Levels of directories below a spool: runs, and their node directories."""
 
@@ -17,20 +19,11 @@ def problem_of(spool: Path) -> str | None:
 
     A spool that does not exist is well if it can be made.
     """
-    try:
-        states = [os.lstat(spool), os.stat(spool)]
-    except FileNotFoundError:
+    if problem := layout.problem_of(spool):
+        return problem
+    if not os.path.lexists(spool):
         return _problem_of_missing(spool)
-    except OSError as error:
-        return f"{spool} cannot be read: {error.strerror}"
     me = os.geteuid()
-    for state in states:
-        if state.st_uid not in (me, 0):
-            return f"{spool} belongs to user id {state.st_uid}, not to {me}, who records nothing there"
-    try:
-        os.listdir(spool)
-    except OSError as error:
-        return f"{spool} cannot be read: {error.strerror}"
     return (
         None if _may_write(spool) else f"{spool} is not writable for user id {me}, who records nothing there"
     )
@@ -56,8 +49,6 @@ def unreadable_directories(directory: Path, depth: int = _DEPTH) -> Iterator[str
 
 def _problem_of_missing(spool: Path) -> str | None:
     """Return why a spool that does not exist cannot be made."""
-    if os.path.lexists(spool):
-        return f"{spool} is a link to nothing"
     parent = next(path for path in spool.absolute().parents if path.exists())
     if parent.is_dir() and _may_write(parent):
         return None

@@ -152,7 +152,8 @@ def create_private(directory: Path, spool_dir: Path) -> None:
             recordings. This can happen in a shared temporary directory.
     """
     try:
-        spool_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # it is no directory: what follows says what it is
+            spool_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_spool_directory(spool_dir)
         for part in (*reversed([p for p in directory.parents if spool_dir in p.parents]), directory):
             part.mkdir(mode=0o700, exist_ok=True)
@@ -305,6 +306,21 @@ def node_directories(directory: Path) -> list[Path]:
             if _is_ours(path.parent):
                 found[path.parent] = path.lstat().st_mtime
     return sorted(found, key=found.__getitem__)
+
+
+def problem_of(directory: Path) -> str | None:
+    """Return why a spool, run or node directory cannot be read; None if it can, or is missing."""
+    try:
+        owners = os.lstat(directory).st_uid, os.stat(directory).st_uid  # of a link, and of its target
+        os.listdir(directory)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            return f"{directory} cannot be read: {error.strerror}"
+        return f"{directory} is a link to nothing" if os.path.islink(directory) else None
+    others = [owner for owner in owners if owner not in (os.geteuid(), 0)]
+    if others:
+        return f"{directory} belongs to user id {others[0]}, not to {os.geteuid()}{_as_its_owner(others[0])}"
+    return None
 
 
 def owners(directory: Path) -> set[int]:

@@ -184,14 +184,21 @@ class Store:
         """Check that a local path can be a table's.
 
         Raises:
-            TableError: it is a file, or a directory with other files.
+            TableError: it is a file or cannot be read, or is a directory with other files.
         """
         path = self.location.path
-        if path is None or not path.exists() or (path / _LOG).exists():
+        if path is None or not os.path.lexists(path):
             return
         if path.is_file():
             raise TableError(f"{path} is a file, and no table: name a directory.")
-        others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
+        try:
+            entries = os.listdir(path)
+            if _LOG in entries:
+                os.listdir(path / _LOG)
+                return
+        except OSError as error:
+            raise TableError(f"{error.filename} cannot be read: {error.strerror}.") from error
+        others = [entry for entry in entries if _PARQUET_SUFFIX not in entry]
         if others:
             raise TableError(
                 f"{path} holds {sorted(others)[0]!r} and no table: name a table's directory; a new table "

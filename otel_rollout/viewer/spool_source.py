@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -201,7 +202,7 @@ def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> 
 
 def _runs(path: Path, is_named: bool) -> list[_Run]:
     """Find the runs in a directory, the newest last."""
-    _check_readable(path)
+    _check_readable(path, is_named)
     if path.is_file():
         return [_Run("", [path])]
     node_dirs = layout.node_directories(path)
@@ -224,19 +225,24 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
     return runs
 
 
-def _check_readable(path: Path) -> None:
-    if path.exists() and not path.is_dir() and not path.is_file():
-        raise ViewerError(f"{path} is neither a file nor a directory.")
-    if not path.exists():
+def _check_readable(path: Path, is_named: bool) -> None:
+    if not is_named and (problem := layout.problem_of(path)):
+        raise ViewerError(problem)
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            os.listdir(path)
+        elif stat.S_ISREG(mode):
+            path.open("rb").close()
+        else:
+            raise ViewerError(f"{path} is neither a file nor a directory.")
+    except FileNotFoundError:
         raise ViewerError(
             f"There is no {path}. Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR),"
             " or `mlflow` for trajectories in MLflow."
-        )
-    if path.is_dir():
-        try:
-            os.listdir(path)
-        except OSError as error:
-            raise ViewerError(f"{path} cannot be read: {error.strerror}.") from error
+        ) from None
+    except OSError as error:
+        raise ViewerError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _run_name(node_dir: Path) -> str:

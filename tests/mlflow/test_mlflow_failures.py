@@ -159,7 +159,7 @@ def test_database_in_a_read_only_directory_is_refused_at_once(rollouts, exporter
     failure = refused(exporter_for("sqlite:////proc/mlflow.db"), rollouts)
 
     assert failure.kind is FailureKind.REFUSED
-    assert "sqlite:////proc/mlflow.db cannot be made there" in failure.message
+    assert "sqlite:////proc/mlflow.db cannot be used" in failure.message
     assert "MLFLOW_TRACKING_URI" in failure.message
 
 
