@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,9 @@ def probe_as_nobody(spool: Path, *, by_option: bool) -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place() -> Path:
     """Return a directory that every user can reach and write to."""
-    for parent in (*tmp_path.parents, tmp_path):
-        if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
-            parent.chmod(parent.stat().st_mode | 0o055)
-    shared = tmp_path / "shared"
-    shared.mkdir()
+    shared = Path(tempfile.mkdtemp())
     shared.chmod(0o1777)
     return shared
 
