@@ -197,7 +197,9 @@ class Store:
                 os.listdir(path / _LOG)
                 return
         except OSError as error:
-            raise TableError(f"{error.filename} cannot be read: {error.strerror}.") from error
+            is_gone = isinstance(error, FileNotFoundError)  # perhaps removed just now
+            message = f"{error.filename} cannot be read: {error.strerror}."
+            raise TableError(message, is_temporary=is_gone) from error
         others = [entry for entry in entries if _PARQUET_SUFFIX not in entry]
         if others:
             raise TableError(
