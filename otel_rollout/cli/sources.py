@@ -100,6 +100,7 @@ def _is_table(path: str, unknown: bool) -> bool:
     """Return whether there is a table at a path; ``unknown`` if what is there cannot be listed."""
     place = Path(path).expanduser()
     try:
-        return _LOG in os.listdir(place)
+        os.scandir(place).close()
     except OSError:
         return unknown and os.path.lexists(place)
+    return os.path.lexists(place / _LOG)

@@ -191,16 +191,16 @@ class Store:
             return
         if path.is_file():
             raise TableError(f"{path} is a file, and no table: name a directory.")
+        log = path / _LOG
         try:
-            entries = os.listdir(path)
-            if _LOG in entries:
-                os.listdir(path / _LOG)
-                return
+            os.scandir(log if os.path.lexists(log) else path).close()
         except OSError as error:
             is_gone = isinstance(error, FileNotFoundError)  # perhaps removed just now
             message = f"{error.filename} cannot be read: {error.strerror}."
             raise TableError(message, is_temporary=is_gone) from error
-        others = [entry for entry in entries if _PARQUET_SUFFIX not in entry]
+        if os.path.lexists(log):
+            return
+        others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
         if others:
             raise TableError(
                 f"{path} holds {sorted(others)[0]!r} and no table: name a table's directory; a new table "
