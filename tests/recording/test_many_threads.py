@@ -7,7 +7,6 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,6 @@ from otel_rollout.recording.patience import MAX_WAIT
 from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -45,7 +42,6 @@ def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, call
         ],
         capture_output=True,
         check=True,
-        cwd=ROOT,
         text=True,
     )
     spans = threads * (calls + 1)
