@@ -1,11 +1,13 @@
-"""Fixtures for every test: a private spool, tracing, and reading the recording."""
+"""Fixtures for every test: a place of its own, a private spool, tracing, and reading the recording."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,28 +44,48 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 ROOT = Path(__file__).parent.parent
+OF_THE_USER = (*PREFIXES, "RAY_ADDRESS", "RAY_RUNTIME_ENV_HOOK", "NETRC", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+"""Prefixes of the shell's variables that tests do not see."""
+
+
+def move_to(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move tests to empty working, home and temporary directories, without the shell's tracing variables."""
+    for name in list(os.environ):
+        if name.startswith(OF_THE_USER) and name != "MLFLOW_DISABLE_TELEMETRY":
+            monkeypatch.delenv(name)
+    work, home, temporary = (place / name for name in ("work", "home", "tmp"))
+    for directory in (work, home, temporary):
+        directory.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.chdir(work)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def importable() -> Iterator[None]:
-    """Let child processes in any directory find the programs of tests."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        yield
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
+    """Yield new places for tests, and move what a whole module uses into the first of them.
+
+    Their paths are short: those of Ray's sockets below have at most 107 characters. Other users reach them.
+    """
+    tmp_path_factory.getbasetemp()  # chosen before the temporary directory changes
+    caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")  # of downloaded packages
+    with (
+        tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as directory,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        Path(directory).chmod(0o755)
+        found = (Path(directory) / str(number) for number in itertools.count())
+        move_to(next(found), patched)
+        patched.setenv("XDG_CACHE_HOME", caches)
+        patched.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # for `python -m tests.…`
+        yield found
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(
-    monkeypatch: pytest.MonkeyPatch,
-    importable: None,
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """Give each test a working directory and a spool of its own, without the shell's tracing variables."""
-    for name in list(os.environ):
-        if name.startswith(PREFIXES) and name != "MLFLOW_DISABLE_TELEMETRY":
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path_factory.mktemp("work"))  # a demo or a person left something in the folder
+def clean_environment(monkeypatch: pytest.MonkeyPatch, places: Iterator[Path], tmp_path: Path) -> None:
+    """Give each test a place and a spool of its own."""
+    move_to(next(places), monkeypatch)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")  # tests look at what was delivered, too
 

@@ -30,7 +30,6 @@ def test_traced_call_stays_within_the_baseline():
         [sys.executable, "-m", "benchmarks.counts"],
         capture_output=True,
         check=True,
-        cwd=BASELINE.parents[2],
         text=True,
     )
     changed = [

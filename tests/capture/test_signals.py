@@ -16,7 +16,6 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
 
 PACKAGE = str(Path(otel_rollout.__file__).parent)
-ROOT = Path(__file__).parents[2]
 
 
 class TimeLimit(Exception):
@@ -152,7 +151,7 @@ def test_interrupted_span_larger_than_the_journal_is_whole_or_absent(recorded, m
 def test_writer_stays_usable_after_exceptions_at_any_instruction(tmp_path):
     """An exception may strike between taking a lock and using it."""
     command = [sys.executable, "-m", "tests.capture.programs.time_limits_anywhere", "2"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
     seen, recorded_after, none_dropped = json.loads(ran.stdout)
     assert seen > 5
     assert (recorded_after, none_dropped) == (150, True), ran.stderr
@@ -161,7 +160,7 @@ def test_writer_stays_usable_after_exceptions_at_any_instruction(tmp_path):
 def test_start_interrupted_repeatedly_leaves_one_writer(tmp_path):
     """Time limits may strike at any function of ours during the first span."""
     command = [sys.executable, "-m", "tests.capture.programs.interrupted_start", str(tmp_path / "starts")]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     interrupted, journals, threads, files = json.loads(ran.stdout)
     assert interrupted > 20

@@ -28,7 +28,6 @@ from tests.conformance.otlp_adapter import operations_of, receiver
 from tests.conformance.weave_adapter import WeaveAdapter
 from tests.spool_reader import read_lines, segment_lines, segments_below
 
-ROOT = Path(__file__).parent.parent.parent
 NAMES = ("mlflow", "weave", "otlp", "otlp_proto_http")
 EXAMPLES = 15
 """Plans for each backend, of up to eight trajectories each. They take about a minute."""
@@ -65,7 +64,6 @@ class Recorder:
             stdout=subprocess.PIPE,
             text=True,
             env=variables,
-            cwd=ROOT,
         )
 
     def record(self, plan: list[dict[str, Any]], project: str) -> list[bytes]:

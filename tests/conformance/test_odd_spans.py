@@ -14,7 +14,6 @@ from tests.conformance.backend import Adapter
 from tests.conformance.odd import CONTENTS, NAMES, VALUES
 from tests.spool_reader import read_directory
 
-ROOT = Path(__file__).parents[2]
 WAYS = ("joined", "application")
 SPANS = len(VALUES) + len(NAMES) + len(CONTENTS) + 4
 """Odd spans of each way."""
@@ -37,10 +36,10 @@ def said(tmp_path_factory: pytest.TempPathFactory, adapters: dict[str, Adapter])
     for adapter in adapters.values():
         variables |= adapter.variables
     record = [sys.executable, "-m", "tests.conformance.odd"]
-    recorded = subprocess.run(record, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    recorded = subprocess.run(record, env=variables, capture_output=True, text=True, timeout=200)
     assert recorded.returncode == 0, recorded.stderr[-3000:]
     forward = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward"]
-    forwarded = subprocess.run(forward, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    forwarded = subprocess.run(forward, env=variables, capture_output=True, text=True, timeout=200)
     return directory / "spool", recorded.stderr + forwarded.stdout + forwarded.stderr
 
 

@@ -18,7 +18,6 @@ from tests.conformance.received import PLAIN, PROJECT
 from tests.local_weave import LocalWeave
 from tests.spool_reader import Recorded, plain_attributes, read_directory, tree
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = "otlp_proto_http"
 WITH_ANSWER = [
     "chat shop",
@@ -55,7 +54,7 @@ def spool(tmp_path_factory: pytest.TempPathFactory, backends: dict[str, Any]) ->
     }
     record = [sys.executable, "-m", "tests.conformance.received"]
     done = subprocess.run(
-        record, env=environ | recording, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        record, env=environ | recording, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "lost: 0" in done.stdout
@@ -63,7 +62,7 @@ def spool(tmp_path_factory: pytest.TempPathFactory, backends: dict[str, Any]) ->
         environ |= adapter.variables
     deliver = "from otel_rollout.cli import app; app()"
     forward = [sys.executable, "-c", deliver, "forward", "--to", ",".join(backends)]
-    subprocess.run(forward, env=environ, cwd=ROOT, check=True, timeout=300)
+    subprocess.run(forward, env=environ, check=True, timeout=300)
     return directory / "spool"
 
 

@@ -22,7 +22,6 @@ from otel_rollout.otlp.reader import spans_of
 from tests.conformance.backend import Adapter, differences, trees
 from tests.spool_reader import read_directory, segment_lines, segments_below
 
-ROOT = Path(__file__).parent.parent.parent
 REFERENCE = "otlp_proto_http"
 NAMES = ("mlflow", "weave", "delta", "otlp", REFERENCE)
 
@@ -45,9 +44,9 @@ def spool(tmp_path_factory: pytest.TempPathFactory, adapters: dict[str, Adapter]
     for adapter in adapters.values():
         variables |= adapter.variables
     record = [sys.executable, "-m", "tests.conformance.recorded"]
-    subprocess.run(record, env=variables, cwd=ROOT, check=True, timeout=120)
+    subprocess.run(record, env=variables, check=True, timeout=120)
     forward = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward"]
-    subprocess.run(forward, env=variables, cwd=ROOT, check=True, timeout=120)
+    subprocess.run(forward, env=variables, check=True, timeout=120)
     return directory / "spool"
 
 

@@ -78,7 +78,6 @@ def running_job(ending: str, tmp_path: Path, **variables: str) -> Iterator[Ended
         subprocess.Popen(
             [sys.executable, "-m", "tests.endings.job", ending, str(tmp_path / "acknowledged")],
             env=environment,
-            cwd=Path(__file__).parent.parent.parent,
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,

@@ -31,7 +31,6 @@ def run_job(tmp_path: Path, **variables: str) -> dict[str, Any]:
             **{name: str(place) for name, place in places.items()},
             **variables,
         },
-        cwd=Path(__file__).parent.parent.parent,
         capture_output=True,
         text=True,
         timeout=180,

@@ -52,7 +52,5 @@ def run(
     else:
         python = [sys.executable, "-m", f"tests.programs.{program[0]}", *program[1:]]
     command = [*within, "/bin/sh", "-c", f'{shell} exec "$@" {redirect}', "sh", *python]
-    ran = subprocess.run(
-        command, env=environment, capture_output=True, timeout=120, check=False, cwd=cwd or ROOT
-    )
+    ran = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False, cwd=cwd)
     return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())

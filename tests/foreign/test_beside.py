@@ -18,7 +18,6 @@ from tests.faults.target import Receiver
 from tests.foreign.program import MOMENTS, TRAJECTORIES
 from tests.spool_reader import Recorded, plain_attributes, read_directory, tree
 
-ROOT = Path(__file__).parents[2]
 LIBRARIES = ("sentry", "sentry-otlp", "datadog", "logfire", "weave")
 WITH_OWN_TRACER = {"sentry", "datadog"}
 """Libraries whose native spans are none of OpenTelemetry's."""
@@ -61,7 +60,6 @@ def run(library: str, moment: str, exporters: Any = None, **variables: str) -> C
     done = subprocess.run(
         [sys.executable, "-m", "tests.foreign.program", library, moment],
         env={**os.environ, **given, **variables},
-        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -170,7 +168,6 @@ def recorded_beside_ddtrace(program: str, tmp_path: Path, **variables: str) -> l
     done = subprocess.run(
         [sys.executable, "-m", f"tests.foreign.{program}"],
         env={**os.environ, **variables},
-        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=SECONDS,

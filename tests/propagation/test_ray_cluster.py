@@ -47,7 +47,6 @@ def run(cluster, test_exporters, tmp_path):
         done = subprocess.run(
             [sys.executable, jobs_on_cluster.__file__, scenario, cluster.address],
             env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0", **variables},
-            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=120,

@@ -26,7 +26,7 @@ def test_agent_of_a_ray_worker_joins_the_drivers_trajectory(tmp_path: Path) -> N
         "RAY_AUTH_MODE": "disabled",
     }
     command = [sys.executable, str(PROGRAMS / "ray_job.py"), str(PROGRAMS / "sdk_agent.py")]
-    done = run_program(command, env=environ, cwd=ROOT, timeout=300)
+    done = run_program(command, env=environ, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "lost: 0" in done.stdout
     spans = read_directory(tmp_path)
@@ -51,7 +51,7 @@ def test_each_node_has_a_receiver_that_comes_back(tmp_path: Path) -> None:
         **{name: str(directory) for name, directory in machines.items()},
     }
     command = [sys.executable, "-m", "tests.receiver.programs.two_nodes", str(PROGRAMS / "sdk_agent.py")]
-    done = run_program(command, env=environ, cwd=ROOT, timeout=300)
+    done = run_program(command, env=environ, timeout=300)
     printed = re.search(r"^FOUND (.*)$", done.stdout, re.MULTILINE)
     assert printed, done.stdout + done.stderr[-3000:]
     found = json.loads(printed[1])

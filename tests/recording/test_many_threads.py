@@ -7,7 +7,6 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,6 @@ from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
 from tests.waits import set_waits
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -46,7 +43,6 @@ def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, call
         ],
         capture_output=True,
         check=True,
-        cwd=ROOT,
         text=True,
     )
     spans = threads * (calls + 1)

@@ -28,7 +28,7 @@ async def _served(place: Path) -> AsyncIterator[tuple[Any, subprocess.Popen[byte
     paths = [str(ENVIRONMENTS), str(ROOT), str(ROOT / "exporters"), str(ROOT / "autoload")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ["PYTHONPATH"]])}
     command = [sys.executable, "-m", "tests.verifiers.programs.env_server", str(address)]
-    server = subprocess.Popen(command, env=environment, cwd=ROOT)
+    server = subprocess.Popen(command, env=environment)
     try:
         await until(lambda: address.exists() or server.poll() is not None, 120)
         client = EnvClient(address.read_text())

@@ -56,7 +56,7 @@ class Job:
         with (self.directory / "log").open("wb") as log:
             ran = subprocess.run(
                 [sys.executable, *arguments],
-                cwd=ROOT,
+                cwd=self.directory,
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -16,7 +16,6 @@ from tests.ray_start import RAY_GAVE_UP
 from tests.verl.recorded_training import Recorded, Row, differing, expected_scores
 from tests.verl.versions import needs_v1
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 500
 pytestmark = needs_v1
 
@@ -39,7 +38,7 @@ class Trained:
         for _ in range(2):
             ran = subprocess.run(
                 [*command, str(directory), "legacy,v1", "trainer.logger=[]"],
-                cwd=ROOT,
+                cwd=directory,
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -18,7 +18,7 @@ from otel_rollout.account.report import Report
 from otel_rollout.launch import ray_nodes
 from otel_rollout.rollout_table import open_table
 from tests.ray_start import run_program
-from tests.versions.older import ROOT, THIS, unpack
+from tests.versions.older import THIS, unpack
 from tests.waiting import wait_for
 
 
@@ -132,9 +132,7 @@ def test_spool_of_an_older_version_is_delivered_after_an_upgrade(tmp_path: Path,
 
     forwarding = [sys.executable, "-m", "otel_rollout", "forward", "--spool", str(spool)]
     target = {"OTEL_TRACES_EXPORTER": "delta", "OTEL_ROLLOUT_DELTA_URI": str(table)}
-    subprocess.run(
-        forwarding, env={**environment, **target, "PYTHONPATH": THIS}, cwd=ROOT, check=True, timeout=120
-    )
+    subprocess.run(forwarding, env={**environment, **target, "PYTHONPATH": THIS}, check=True, timeout=120)
 
     trajectories = open_table(table).trajectories.dicts()
     shown = {row["sample_index"]: (row["turns"], row["state"], row["reward"]) for row in trajectories}

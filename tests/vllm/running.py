@@ -53,7 +53,6 @@ def run(program: str, *arguments: str, place: Path, traced: bool = True, **varia
         ran = subprocess.run(
             [sys.executable, "-m", f"tests.vllm.programs.{program}", *arguments],
             env=environment,
-            cwd=ROOT,
             stdout=stream,
             stderr=subprocess.STDOUT,
             timeout=600,

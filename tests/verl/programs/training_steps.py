@@ -364,7 +364,7 @@ def run_v1(config: Any, new_manager: Any, workers: dict[str, Any], server: Any, 
 OVERRIDES = [
     "actor_rollout_ref.rollout.calculate_log_probs=True",
     f"actor_rollout_ref.rollout.n={SIBLINGS}",
-    "reward.custom_reward_function.path=tests/verl/numbered_reward.py",
+    f"reward.custom_reward_function.path={Path(__file__).parents[1] / 'numbered_reward.py'}",
     "algorithm.adv_estimator=grpo",
     "algorithm.use_kl_in_reward=True",
     "algorithm.rollout_correction.rollout_is=token",
