@@ -17,7 +17,7 @@ endef
 # $(call pytest,ENVIRONMENT,NAME,ARGUMENTS) runs a part of the tests. Tests wait more than they work, so four run side
 # by side; those that share a server or Ray are one worker's (tests/side_by_side.py).
 pytest = $(1)/bin/python -m tests.run "$(2)" $(3)
-SIDE_BY_SIDE := --numprocesses 4 --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses 4 --dist loadscope --no-loadscope-reorder
 
 comma := ,
 space := $(subst ,, )

@@ -28,13 +28,16 @@ from tests.mlflow_server import server_uri as server_uri
 from tests.side_by_side import pytest_addoption as pytest_addoption
 from tests.side_by_side import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.side_by_side import pytest_ignore_collect as pytest_ignore_collect
+from tests.side_by_side import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.side_by_side import shared
 from tests.spool_reader import Recorded, read_directory
 from tests.waits import set_short_waits
 
-# A slow machine is no failure. CI checks the same examples every time, people check new ones.
-hypothesis.settings.register_profile("here", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+# A slow machine is no failure. CI checks the same few examples every time, people check new ones. A nightly
+# run checks many: --hypothesis-profile=nightly.
+hypothesis.settings.register_profile("here", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 set_short_waits()
@@ -150,14 +153,23 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def no_forwarder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process start no forwarder: most tests of recording look at what is recorded."""
-    monkeypatch.setattr(launcher, "start_detached", lambda *_: None)
+def forwarder() -> None:
+    """Let `tracing` start forwarders, for a test of what they deliver or write."""
 
 
 @pytest.fixture
-def tracing(fresh_process: None, test_exporters: None, no_forwarder: None) -> None:
-    """Switch tracing on in this process, with a file as the target, but deliver nothing."""
+def tracing(
+    request: pytest.FixtureRequest,
+    fresh_process: None,
+    test_exporters: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Switch tracing on in this process, with a file as the target.
+
+    Most tests look at what is recorded, and a forwarder would cost most of their time. They have none.
+    """
+    if "forwarder" not in request.fixturenames:
+        monkeypatch.setattr(launcher, "start_detached", lambda *_: None)
     otel_rollout.configure(
         {"test-file": {"path": os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl"}},
         project_name="project",

@@ -11,6 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 _TESTS: Final = Path(__file__).parent
 EXTENDED: Final[dict[str, str]] = {
@@ -19,22 +21,33 @@ EXTENDED: Final[dict[str, str]] = {
     for place, why in section.items()
 }
 """Folder, module or test that `make test` leaves → why."""
-_ALONE: Final = {"local_weave": "Weave's server"}
-"""Fixture → group of the tests with it: they make its server fail."""
-_ON_RAY: Final = (
-    "demo/",
-    "doctor/test_cluster",
-    "endings/",
-    "propagation/test_ray_",
-    "receiver/test_ray",
-    "vllm/",
-)
-"""Modules that start Ray: two clusters at once are too much for two cores."""
+_GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "Ray": (
+        "demo/test_table",
+        "doctor/test_cluster",
+        "endings/",
+        "mlflow/test_mlflow_end",
+        "propagation/test_ray_",
+        "receiver/test_ray",
+        "vllm/",
+    ),
+    "Weave's server": (
+        "weave/",
+        "conformance/",
+        "faults/test_targets",
+        "faults/test_forwarder",
+        "forwarder/test_token",
+    ),
+}
+"""Group → modules that one worker runs. Two of Ray's clusters at once are too much for two cores, and tests
+make Weave's server fail."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that chooses one of the two tiers. Without it, all tests run."""
-    parser.addoption("--tier", choices=("promises", "extended"), help="what extended.toml leaves, or what it names")
+    parser.addoption(
+        "--tier", choices=("promises", "extended"), help="what extended.toml leaves, or what it names"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -50,34 +63,43 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the chosen tier, give each its group, and let the long groups begin first."""
+    """Keep the tests of the chosen tier, and let the long groups begin first."""
     if tier := config.option.tier:
         others = [item for item in items if _is_extended(_name(item)) != (tier == "extended")]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
-    groups = {item: _group(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: "/" in groups[item])  # a module's path has one, and the others are long
+    items.sort(key=lambda item: _group(item.nodeid) not in _GROUPS)
 
 
 def _is_extended(place: str) -> bool:
     """Return whether a folder, a module or a test is named, or is in one that is."""
     path, separator, name = place.partition("::")
     folders = [parent.as_posix() for parent in PurePosixPath(path).parents]
-    return any(each in EXTENDED for each in [*folders, path, place, f"{path}{separator}{name.partition('[')[0]}"])
+    return any(
+        each in EXTENDED for each in [*folders, path, place, f"{path}{separator}{name.partition('[')[0]}"]
+    )
 
 
 def _name(item: pytest.Item) -> str:
     return f"{item.path.relative_to(_TESTS).as_posix()}::{item.name}"
 
 
-def _group(item: pytest.Item) -> str:
-    path = item.path.relative_to(_TESTS).as_posix()
-    if path.startswith(_ON_RAY):
-        return "Ray"
-    used = getattr(item, "fixturenames", ())
-    return next((group for fixture, group in _ALONE.items() if fixture in used), path)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Give all tests of a group, or of a module, to one worker."""
+    return _ByGroup(config, log)
+
+
+class _ByGroup(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+def _group(nodeid: str) -> str:
+    """Return the name of a test's group, which is its module for most."""
+    path = nodeid.partition("::")[0]
+    place = path.removeprefix("tests/")
+    return next((group for group, places in _GROUPS.items() if place.startswith(places)), path)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,7 +194,6 @@ json_values = st.recursive(
 )
 
 
-@hypothesis.settings(max_examples=200)
 @given(
     environ=st.dictionaries(st.sampled_from(VARIABLES), st.text(max_size=6)),
     config=st.none() | st.text(max_size=4) | json_values.map(json.dumps),

@@ -21,6 +21,7 @@ EXCEPTIONS = {
     "otel_rollout/base/finalizers.py:COLLECTING": "the garbage collector's state, set by C functions",
     "otel_rollout/base/finalizers.py:_HERE": "the garbage collector's state, in each thread",
     "otel_rollout/base/finalizers.py:_LATEST": "the garbage collector's state",
+    "otel_rollout/base/waits.py:_given": "a bounded cache of a pure function",
     "otel_rollout/capture/encoding/converters.py:_converters": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_name_of_extra": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_similar_argument": "a bounded cache of a pure function",

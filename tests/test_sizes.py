@@ -17,6 +17,12 @@ EXCEPTIONS = {
 """Module, or ``module:function``, that is longer, and why."""
 
 
+def lines_of_docstring(function: ast.FunctionDef) -> int:
+    """Return how many lines say what a function does: the documentation of a public one may be longer."""
+    first = function.body[0]
+    return first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
+
+
 def longer() -> set[str]:
     """Return modules and functions of the product that are longer than the maximum."""
     found = set()
@@ -26,7 +32,7 @@ def longer() -> set[str]:
             found.add(module)
         for node in ast.walk(ast.parse(text)):
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            if is_function and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES:
+            if is_function and node.end_lineno - node.lineno - lines_of_docstring(node) >= MAX_FUNCTION_LINES:
                 found.add(f"{module}:{node.name}")
     return found
 

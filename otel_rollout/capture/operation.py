@@ -67,8 +67,12 @@ class Operation:
     def __reduce__(self) -> tuple[Any, ...]:
         return Operation, (self.function, self.options)
 
-    def unbound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return what is recorded of arguments that the function does not accept."""
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return what is recorded of a call's arguments, also of those that the function does not accept."""
+        try:
+            return self.bind(*args, **kwargs)
+        except TypeError:  # the function itself is about to raise the same error
+            pass
         if self.options.exclude:  # nobody knows which of these arguments are excluded
             return {"args": f"<{len(args)} arguments>", "kwargs": sorted(kwargs)}
         return {"args": list(args), "kwargs": kwargs}
@@ -212,11 +216,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         encode = ENCODERS[settings.capture_content]
         limit = settings.value_limit
         if encode is not None and operation.takes_input:
-            try:
-                arguments = operation.bind(*args, **kwargs)
-            except TypeError:  # the function itself is about to raise the same error
-                arguments = operation.unbound(args, kwargs)
-            encoded = encode(arguments, limit)
+            encoded = encode(operation.arguments(args, kwargs), limit)
             span_io.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
@@ -225,8 +225,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         shows_text = operation.options.token2text
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
-        if shows_text:
-            shows_text = encode is not None and token2text.mark(active, span, receiver)
+        shows_text = shows_text and encode is not None and token2text.mark(active, span, receiver)
         return RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
     except BaseException:
         span.end()

@@ -245,18 +245,14 @@ class Journal:
         os.close(self._descriptor)
 
     def set_base(self, base: int) -> None:
-        """Publish the byte of the stream at which the current segment file begins.
-
-        ``base`` is negative if the segment has more bytes than ever went through the ring.
-        """
+        """Publish where in the stream the segment begins; negative: it has bytes that the ring never had."""
         self._put(_BASE, base)
 
     def note_life(self) -> None:
         """Publish that the process lives now."""
         self._put(_ALIVE, time.time_ns())
 
-    # `skip`, `drop` and `count_scope` need no owner's lock. But only one thread at a time may call any of
-    # them.
+    # `skip`, `drop` and `count_scope` need no owner's lock, but one thread at a time may call any of them.
 
     def skip(self, reason: str, total: int) -> None:
         """Publish the number of trajectories or scores that were skipped for ``reason``."""

@@ -34,6 +34,7 @@ OTHER_TIMES = {
     "otel_rollout/cli/report_output.py:_WATCH_INTERVAL": "a person watches",
     "otel_rollout/otlp/engine_phases.py:MAX_SECONDS": "a bound of a number",
     "otel_rollout/receiver/intake.py:_CHECK_INTERVAL": "milliseconds",
+    "otel_rollout/recording/flusher.py:LOCK_WAIT": "milliseconds",
     "otel_rollout/recording/patience.py:CHECK_INTERVAL": "milliseconds",
     "otel_rollout/recording/redaction.py:PAUSE": "a factor",
     "otel_rollout/recording/tokenizers.py:_PAUSE": "milliseconds",

@@ -235,7 +235,7 @@ def test_operations_and_scores_after_the_end_stay_in_the_ended_trace(recorded):
     assert scored.attributes["rollout.score_origin"] == "outside"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(st.integers(0, 5), max_size=24))
 def test_trajectories_left_in_any_order_leave_an_empty_context(recorded, steps):
     """A trajectory is below its enclosing trajectory while that runs, else a root."""

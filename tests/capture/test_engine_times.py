@@ -156,7 +156,7 @@ ANYTHING = st.one_of(
 FIELDS = st.dictionaries(st.sampled_from([*RESPONSE, *vars(state())]), ANYTHING)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(ANYTHING, FIELDS, FIELDS.map(lambda fields: SimpleNamespace(**fields)), st.builds(Raising)),
     ANYTHING,

@@ -410,7 +410,7 @@ def test_a_large_batch_of_values_per_token_takes_several_lines(fresh_process, tm
     assert len(spans) == report.recorded == report.exporters["spool"].delivered == 40
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.one_of(
         st.none(), st.text(), st.integers(), st.lists(st.none() | st.text() | st.floats()), st.binary()

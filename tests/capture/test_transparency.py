@@ -113,7 +113,9 @@ told = st.lists(
     max_size=6,
 )
 interrupts = st.none() | st.tuples(st.integers(0, 3), st.sampled_from([asyncio.CancelledError, Odd]))
-transparent = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+transparent = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 def written(kind, chosen, body, log):
@@ -269,7 +271,7 @@ configurations = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     configuration=configurations,
     kind=st.sampled_from(sorted(KINDS)),

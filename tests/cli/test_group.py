@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -120,7 +120,6 @@ def test_wrong_input_is_reported_in_one_line(table: Path, arguments: list[str], 
     assert "Traceback" not in output
 
 
-@settings(max_examples=30, deadline=None)
 @given(GROUPS)
 def test_group_of_any_text_does_not_control_the_terminal(found: Siblings) -> None:
     """The output has no control character but the colours that rich writes."""

@@ -410,7 +410,7 @@ def test_odd_object_in_place_of_a_file_is_no_traceback(orphaned: Path, odd: str,
     assert set(checks_of(ran.output)) <= {*delivery.CHECKS, "healthy"}
 
 
-@hypothesis_settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     contents=st.dictionaries(
         st.sampled_from(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base import semconv
@@ -59,7 +59,6 @@ def test_a_turn_continues_only_turns_that_ended_before_it_started(start: int, is
     assert isinstance(exported_by(rewriter, second).input["prompt_ids"], dict) == is_shared
 
 
-@settings(max_examples=200)
 @given(histories=st.lists(histories(), min_size=1, max_size=2), order=st.randoms(use_true_random=False))
 def test_prompts_are_restored_from_what_exporters_get(histories: list[Any], order: Any) -> None:
     """Each prompt is restored exactly, for any edits and any order of lines."""
@@ -100,7 +99,6 @@ SHAPES = {
 }
 
 
-@settings(max_examples=300)
 @given(data=st.data(), history=histories())
 def test_prompts_of_any_shape_are_restored(data: st.DataObject, history: Any) -> None:
     """No turn continues a prompt that was cut or is no list of token ids."""
@@ -341,7 +339,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return node_dir, stored(node_dir, demo_tokenizer())
 
 
-@settings(max_examples=200)
 @given(spans=st.lists(st.tuples(anything, anything, st.booleans()), min_size=1, max_size=4))
 def test_span_with_values_of_any_shape_is_exported(spans: list[Any], node: tuple[Path, str]) -> None:
     """Values of any shape under known names raise nothing; other values stay."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -91,7 +91,6 @@ def test_two_parts_of_a_text_are_the_text(kind: str, text: str) -> None:
         assert sum(part.count(UNFINISHED) for part in parts) == expected.count(UNFINISHED)
 
 
-@settings(max_examples=150)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_any_number_of_parts_of_a_text_are_the_text(kind: str, data: st.DataObject) -> None:
@@ -107,7 +106,6 @@ def test_any_number_of_parts_of_a_text_are_the_text(kind: str, data: st.DataObje
     assert all(len(part) <= len(expected) for part in parts)
 
 
-@settings(max_examples=100)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_any_token_ids_have_a_text(kind: str, data: st.DataObject) -> None:

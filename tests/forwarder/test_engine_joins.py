@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -100,7 +100,6 @@ def joined() -> Iterator[Joined]:
 PAIRS = st.integers(1, 4)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.data(), PAIRS)
 def test_every_order_of_arrival_gives_the_same(data: st.DataObject, pairs: int) -> None:
     """Calls and requests come in any order, in parts, in several segments; each joins its own call."""
@@ -383,7 +382,6 @@ def test_flood_of_unjoinable_requests_stops_nobody_else(
     assert read_ledger(node_dir).engine_requests == {engine_calls.NO_CALL: 2000}
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.permutations(range(6)))
 def test_files_are_read_as_the_forwarder_delivers_them(order: list[int]) -> None:
     """Offline readers join in files, in any order, what the forwarder joins."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.forwarder.lines import LineCache
@@ -63,7 +63,6 @@ def test_lines_of_exporters_at_one_pace_are_read_rewritten_and_decoded_once(node
     assert counts == dict.fromkeys(counts, 2 * LINES)
 
 
-@settings(max_examples=50, deadline=None)
 @given(data=st.data(), max_bytes=st.sampled_from([0, 5_000, 50_000, 1 << 20]))
 def test_readers_at_any_pace_get_every_line_within_the_bound(node_dir, data, max_bytes):
     """Readers get every line for any positions and limits, in bounded memory."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from otel_rollout.base import semconv
@@ -31,7 +31,6 @@ def breaks_in(rewriter: LineRewriter, lines: list[bytes]) -> dict[int, Break]:
     return found
 
 
-@settings(max_examples=300)
 @given(planted=planted_breaks())
 def test_exactly_the_planted_breaks_are_found(planted: Planted) -> None:
     """Each planted break is found at its token, and nothing else is one."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
@@ -56,7 +56,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes], li
     return node_dir, lines, [alone.rewritten(raw) for raw in lines]
 
 
-@settings(max_examples=60)
 @given(data=st.data(), max_bytes=st.sampled_from([0, 20_000, CACHE_BYTES]))
 def test_exporters_at_any_pace_get_the_lines_of_an_only_exporter(
     data: st.DataObject, max_bytes: int, run: Any
@@ -80,7 +79,6 @@ def test_exporters_at_any_pace_get_the_lines_of_an_only_exporter(
         assert [line.exported.encoded for line in rest] == expected[position:]
 
 
-@settings(max_examples=40)
 @given(data=st.data())
 def test_root_shows_its_answer_after_a_restart(data: st.DataObject, run: Any) -> None:
     """The next forwarder reads the answer from the segment."""

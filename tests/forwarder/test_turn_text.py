@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -151,7 +151,6 @@ def test_missing_tokenizer_by_name_is_warned_of_once(
     assert Detokenizer.stored(tmp_path / "run", str(name)) is not None
 
 
-@settings(max_examples=50)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_text_decoded_turn_by_turn_is_the_text(kind: str, data: st.DataObject, tmp_path_factory: Any) -> None:

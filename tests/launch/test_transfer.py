@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.launch import transfer
@@ -23,7 +23,6 @@ def lines_in(directory: Path) -> list[bytes]:
     return [line.split(b'"scopeSpans":[{', 1)[1] for line in text.splitlines()]
 
 
-@settings(max_examples=25)
 @given(
     bursts=st.lists(st.integers(0, 40), min_size=1, max_size=6),
     piece_bytes=st.integers(50, 4000),

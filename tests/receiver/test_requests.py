@@ -382,7 +382,7 @@ async def test_received_spans_are_redacted_before_they_are_written(tmp_path: Pat
     assert not any(secret.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.one_of(
         st.binary(max_size=200),

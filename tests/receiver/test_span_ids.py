@@ -179,7 +179,7 @@ SENT = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SENT)
 def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None:
     """In any order of processes, ids and repetitions, spans with other starts have other ids.
@@ -231,7 +231,7 @@ SENT_WITH_OURS = st.lists(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SENT_WITH_OURS)
 def test_no_span_ever_has_an_id_of_ours(sent: list[tuple[int, int, int, int | None, int]]) -> None:
     """In any order, with any parents and repetitions, each span has one id, which is no other span's.

@@ -56,7 +56,6 @@ def test_spans_that_interrupt_a_wait_for_room_lose_none(healthy_disk, interrupti
         [sys.executable, "-m", "tests.recording.programs.interrupting_spans", interruption],
         capture_output=True,
         check=True,
-        cwd=ROOT,
         text=True,
     )
     flushed, started, recorded, dropped = json.loads(ran.stdout)

@@ -209,7 +209,7 @@ def check_redacted(original: bytes, hidden: str) -> None:
     assert original.endswith(after), redacted
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(SECRETS)),
     st.sampled_from(BEFORE),
@@ -234,7 +234,6 @@ CUTS = [kind for kind in SECRETS if kind not in ("json", "pem with quotes", "val
 IN_A_LINE = [kind for kind in CUTS if kind not in ("element with attributes", "name and value in YAML")]
 
 
-@settings(max_examples=1000, deadline=None)
 @given(
     st.sampled_from(CUTS),
     st.sampled_from(["", "x\n", "key: ", '{"a": "']),

@@ -6,7 +6,6 @@ import os
 import string
 from pathlib import Path
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,14 +25,12 @@ def directory(run_id: str) -> str:
 any_id = st.text(st.characters(), min_size=1, max_size=300) | st.text("._-~/实验é", min_size=1, max_size=8)
 
 
-@hypothesis.settings(max_examples=500)
 @given(any_id, any_id)
 def test_distinct_ids_have_distinct_directories(one: str, other: str) -> None:
     """Ids may consist of any characters, and equal ids have one directory."""
     assert (directory(one) == directory(other)) is (one == other)
 
 
-@hypothesis.settings(max_examples=500)
 @given(any_id)
 def test_every_id_is_a_valid_file_name(run_id: str) -> None:
     """The name is one visible component of up to 255 ASCII bytes, also for a copy."""

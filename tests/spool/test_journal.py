@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base.waits import Waits
@@ -40,7 +40,6 @@ PATIENT = variable(replace(Waits(), journal_room=60))
 PIECE = st.binary(max_size=700).map(lambda piece: piece.replace(b"\n", b"n"))
 
 
-@settings(max_examples=30, deadline=None)
 @given(lines=st.lists(st.one_of(PIECE, st.lists(PIECE, max_size=9)), max_size=60))
 def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
     """The segment holds whole lines in order, however they wrap in the ring."""
@@ -267,7 +266,6 @@ def test_closed_writer_writes_nothing(tmp_path):
 STEPS = st.text(max_size=70) | st.integers().map(str)
 
 
-@settings(max_examples=30, deadline=None)
 @given(drops=st.lists(st.tuples(STEPS, st.booleans(), st.sampled_from(journal.DROP_REASONS)), max_size=40))
 def test_dropped_spans_are_counted_by_step(drops, tmp_path_factory):
     """Each reason is counted under its step, on disk at once.

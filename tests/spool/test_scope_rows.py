@@ -4,7 +4,7 @@ import mmap
 from collections import Counter
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.otlp import writer as otlp_json
@@ -16,7 +16,6 @@ START = 512
 END = START + SCOPE_ROWS * ROW_BYTES
 
 
-@settings(max_examples=50, deadline=None)
 @given(scopes=st.lists(st.text(st.characters(), max_size=200) | st.integers(1, 9).map(str), max_size=80))
 def test_every_span_is_in_one_row_whatever_the_scope(scopes):
     """The rows add up, have at most 32 names, and touch nothing else of the header."""

@@ -6,7 +6,7 @@ import io
 import re
 from html.parser import HTMLParser
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -116,7 +116,6 @@ class Reading(HTMLParser):
         self.text += data
 
 
-@settings(max_examples=40)
 @given(CONVERSATIONS)
 def test_conversation_of_any_text_controls_neither_terminal_nor_page(conversation: Conversation) -> None:
     """The output has no control character.
@@ -135,7 +134,6 @@ def test_conversation_of_any_text_controls_neither_terminal_nor_page(conversatio
         assert printable(turn.text) in read.text
 
 
-@settings(max_examples=40)
 @given(CONVERSATIONS, CONVERSATIONS)
 def test_comparison_of_any_text_controls_neither_terminal_nor_page(
     one: Conversation, other: Conversation
@@ -171,7 +169,6 @@ SPANS = st.lists(
 )
 
 
-@settings(max_examples=100)
 @given(SPANS)
 def test_arguments_and_results_of_any_shape_are_shown(recorded: list[tuple[str, object, object]]) -> None:
     """Any arguments and results make a conversation that can be shown and compared."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.analysis.group.document import document_of
@@ -78,7 +78,6 @@ class Served(Links):
         return f"/compare/{left}/{right}"
 
 
-@settings(max_examples=30, deadline=None)
 @given(GROUPS)
 def test_group_of_any_text_does_not_control_the_page(found: Siblings) -> None:
     """The page has no control character, and no element or attribute but those of its templates."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from otel_rollout.analysis.group import text as group_text
 from otel_rollout.analysis.group.siblings import Sibling, Siblings
@@ -36,7 +36,6 @@ def shape(branch: Branch) -> object:
     return len(branch.turns), *(shape(part) for part in branch.parts)
 
 
-@settings(max_examples=300)
 @given(GROUPS)
 @example(group(sibling(0, []), sibling(1, [])))
 def test_path_to_a_leaf_is_the_conversation_of_each_of_its_siblings(found: Siblings) -> None:
@@ -54,7 +53,6 @@ def test_path_to_a_leaf_is_the_conversation_of_each_of_its_siblings(found: Sibli
             assert all(len(classes_of(pair)) == 1 for pair in zip(own, turns, strict=True))
 
 
-@settings(max_examples=100)
 @given(GROUPS)
 def test_siblings_of_different_branches_differ_in_the_first_turn(found: Siblings) -> None:
     """Each branch point has at least two parts, whose siblings are those of the branch."""
@@ -68,7 +66,6 @@ def test_siblings_of_different_branches_differ_in_the_first_turn(found: Siblings
             assert len(classes_of(first)) == len(branch.parts)
 
 
-@settings(max_examples=100)
 @given(GROUPS)
 def test_words_of_any_tree_can_be_written(found: Siblings) -> None:
     """Facts, sentences and lines exist for every shape; a mean reward lies between its rewards."""
