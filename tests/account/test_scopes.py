@@ -150,6 +150,7 @@ def test_command_shows_scopes_only_beside_other_libraries(tracing: None, applica
     assert shown["scopes"] == {"otel_rollout": 3, OPENAI: 1}
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_unreadable_spool_leaves_the_counts_of_this_process(
     tracing: None, application: TracerProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

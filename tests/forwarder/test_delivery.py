@@ -65,6 +65,7 @@ def record(count: int, step: int = 1, name: str = "op") -> None:
             call()
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_recorded_spans_are_delivered_once_and_counts_add_up(tracing, tmp_path):
     """shutdown() waits for delivery; counts add up in total and per step."""
     record(5, step=1)
@@ -82,6 +83,7 @@ def test_recorded_spans_are_delivered_once_and_counts_add_up(tracing, tmp_path):
     assert "14 spans recorded; 14 delivered to test-file, 0 pending; lost: 0" in report.summary()
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_second_shutdown_returns_an_equal_report(tracing):
     """Nothing is recorded after the first shutdown()."""
     record(1)
@@ -91,6 +93,7 @@ def test_second_shutdown_returns_an_equal_report(tracing):
     assert otel_rollout.status() == first
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_configure_after_shutdown_begins_another_run(tracing, target):
     """The new run has a node directory of its own."""
     record(1)
@@ -271,6 +274,7 @@ def running(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_running_trajectory_of_a_living_process_stays_open(tracing, tmp_path):
     """Only the death of a process makes crash recovery end its trajectories."""
     with rollout_trace_attr(step=1):
@@ -395,6 +399,7 @@ def test_spool_directory_of_another_user_is_refused(tmp_path, monkeypatch):
         layout.create_private(tmp_path / "run" / "node", tmp_path)
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_node_directory_of_another_user_is_left_alone(tracing, tmp_path, monkeypatch, caplog):
     """Another user cannot have spans delivered with this user's credentials."""
     record(1)
@@ -441,6 +446,7 @@ def test_lock_is_held_by_one_forwarder(tmp_path):
     second.close()
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_status_command_shows_the_report_of_the_api(tracing, tmp_path):
     """The command prints the report as a table or as JSON."""
     record(2)
@@ -463,6 +469,7 @@ def refuse_step_2(text: str) -> str:
     return text
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
     """The report of a step counts recorded, delivered and dropped spans, by reason."""
     otel_rollout.configure(redact="tests.forwarder.test_delivery:refuse_step_2")
@@ -490,6 +497,7 @@ def within(*steps: int, then: Callable[[], object]) -> None:
         rollout_trace_op(name="under way")(inside)()
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_open_and_unfinished_spans_are_counted_by_step(tracing, tmp_path):
     """For each step: started = recorded + dropped + open + unfinished."""
 

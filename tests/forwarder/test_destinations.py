@@ -76,6 +76,7 @@ def test_exporter_without_destination_is_shown_by_name():
     assert destination_of(ConsoleSpanExporter(), "p") != ""
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_status_shows_destinations(tracing, tmp_path: Path):
     """Destinations are in the report, as text and as JSON."""
     with rollout_trace_attr(step=1):

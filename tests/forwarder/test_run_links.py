@@ -16,6 +16,8 @@ from otel_rollout.runs import directory, membership
 from tests.forwarder.test_delivery import record
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("forwarder")
+
 RUN = {"test-file": "run-7"}
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.cli.replay import as_node_directory
@@ -18,6 +20,8 @@ from tests.cli.command import run
 from tests.forwarder.tokens_support import DEMO, demo_tokenizer, line, prompts, stored
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
+
+pytestmark = pytest.mark.usefixtures("forwarder")
 
 TEXT = "A scarf takes two balls of wool, so she needs sixty of them."
 

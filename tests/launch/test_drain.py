@@ -57,6 +57,7 @@ def test_wait_goes_on_when_a_successor_has_just_taken_over(
     assert not drain.is_settled(tmp_path, SETTINGS, target=1)
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_shutdown_that_does_not_wait_starts_the_forwarder_that_its_thread_had_no_time_to_start(
     tracing: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

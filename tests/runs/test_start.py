@@ -20,6 +20,8 @@ from otel_rollout.runs.directory import create_node_directory
 from otel_rollout.spool import layout, segments
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("forwarder")
+
 PROGRAMS = "tests.runs.programs"
 
 

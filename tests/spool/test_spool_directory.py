@@ -24,6 +24,8 @@ from tests.exporters import FileExporter
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
+pytestmark = pytest.mark.usefixtures("forwarder")
+
 
 @rollout_trace_op(name="op")
 def op(text: str) -> int:
