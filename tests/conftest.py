@@ -21,6 +21,7 @@ from otel_rollout._state import process
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.launch import launcher
 from tests.exporters import install
+from tests.forwarders import end_forwarders
 from tests.fresh_process import fresh_process as new_process
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import new_store as new_store
@@ -86,11 +87,17 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, places: Iterator[Path], tmp_path: Path) -> None:
-    """Give each test a place and a spool of its own."""
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch, places: Iterator[Path], tmp_path: Path
+) -> Iterator[None]:
+    """Give each test a place and a spool of its own, and end the forwarders that it leaves."""
     move_to(next(places), monkeypatch)
-    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
+    spool = tmp_path / "spool"
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(spool))
     monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")  # tests look at what was delivered, too
+    yield
+    if spool.is_dir():
+        end_forwarders(spool)
 
 
 @pytest.fixture(autouse=True)

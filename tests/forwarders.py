@@ -1,8 +1,10 @@
-"""Find the forwarders that run for a spool."""
+"""Find and end the forwarders that run for a spool."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from pathlib import Path
 
 
@@ -15,3 +17,10 @@ def forwarders(place: Path | str) -> list[int]:
             if "otel_rollout.forwarder" in command and any(part.startswith(str(place)) for part in command):
                 found.append(int(process.name))
     return found
+
+
+def end_forwarders(place: Path | str) -> None:
+    """Kill the forwarders of a spool, a run or a node."""
+    for pid in forwarders(place):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

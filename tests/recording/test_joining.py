@@ -239,6 +239,7 @@ def test_kept_tracer_records_in_a_forked_child(recorded):
     assert tree(recorded()) == {"rollout_trace": [{"parent": ["child"]}]}
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_kept_tracer_is_a_no_op_after_shutdown(recorded):
     """Nothing is recorded outside trajectories, and no run begins."""
     with rollout_trace_attr(step=1), EARLY.start_as_current_span("before"):

@@ -313,6 +313,7 @@ def test_provider_of_another_vendor_is_left_alone(recorded, monkeypatch):
     assert [span.name for span in recorded()] == ["op", "rollout_trace"]
 
 
+@pytest.mark.usefixtures("forwarder")
 def test_second_run_records_into_its_own_directory_alone(application, recorded):
     """The processor that stays in the application's provider follows the run."""
     op(1)
