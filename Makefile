@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 # What is built once for all checkouts: the Collector, programs in Go, Debian's newest Python (tests/dev_cache.py).
 export ROLLOUT_DEV_CACHE ?= $(HOME)/.cache/otel-rollout-dev
+# Tests start thousands of processes. Each would compile the modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 SETUP := Makefile pyproject.toml constraints.txt
