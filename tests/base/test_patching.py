@@ -138,9 +138,11 @@ def test_failing_module_raises_as_ever_and_is_reported_when_it_succeeds(module: 
     with pytest.raises(KeyError, match="mine"):
         importlib.import_module(module)
     assert found == []
-    path.write_text("value = 'it works now'\n")
+    path.write_text(
+        "value = 'it works now, at last'\n"
+    )  # longer: Python would take the compiled module of before
     importlib.invalidate_caches()
-    assert importlib.import_module(module).value == "it works now"
+    assert importlib.import_module(module).value == "it works now, at last"
     assert len(found) == 1
 
 

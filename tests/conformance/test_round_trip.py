@@ -44,9 +44,9 @@ def spool(tmp_path_factory: pytest.TempPathFactory, adapters: dict[str, Adapter]
     for adapter in adapters.values():
         variables |= adapter.variables
     record = [sys.executable, "-m", "tests.conformance.recorded"]
-    subprocess.run(record, env=variables, check=True, timeout=120)
+    subprocess.run(record, env=variables, check=True)
     forward = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward"]
-    subprocess.run(forward, env=variables, check=True, timeout=120)
+    subprocess.run(forward, env=variables, check=True)
     return directory / "spool"
 
 
