@@ -78,6 +78,7 @@ def down(fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
 @pytest.fixture
 def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a node directory with 4 pending spans, whose forwarder was killed after the program's end."""
+    set_waits(monkeypatch, clean_up=600.0)  # the journals stay whole
     node_dir = down("unavailable")
     otel_rollout.shutdown(0)
     wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")

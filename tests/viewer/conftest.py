@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout.viewer.spool_table import fill
+from tests.side_by_side import shared
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,16 @@ class Rollout:
 
 
 @pytest.fixture(scope="session")
-def rollout(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Rollout:
-    spool = tmp_path_factory.mktemp("look") / "spool"
+def rollout(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollout]:
+    with shared(tmp_path_factory, "look", lambda place: recorded_rollout(place, server_uri)) as place:
+        ids = json.loads((Path(place) / "ids").read_text())
+        yield Rollout(Path(place) / "spool", server_uri, ids)
+
+
+@contextmanager
+def recorded_rollout(place: Path, server_uri: str) -> Iterator[str]:
+    """Record once for all of pytest's workers: they have one server."""
+    spool = place / "spool"
     environment = {
         **{name: text for name, text in os.environ.items() if not name.startswith(("OTEL_", "MLFLOW_"))},
         "OTEL_TRACES_EXPORTER": "mlflow",
@@ -50,8 +61,9 @@ def rollout(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Rollou
     job = [sys.executable, "-m", "tests.viewer.job"]
     ran = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    fill(Store(location_of(str(spool.with_name("table")))), SpoolSource(spool))
-    return Rollout(spool, server_uri, json.loads(ran.stdout))
+    fill(Store(location_of(str(place / "table"))), SpoolSource(spool))
+    (place / "ids").write_text(ran.stdout)
+    yield str(place)
 
 
 @pytest.fixture(autouse=True)
