@@ -25,8 +25,12 @@ def main(name: str, *arguments: str) -> int:
     """Run a part, and return pytest's exit status."""
     began = time.monotonic()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    status = _finished(subprocess.Popen([sys.executable, "-m", "pytest", *arguments]).pid)
-    left = _end_children()
+    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to pytest, too
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        status = _finished(subprocess.Popen([sys.executable, "-m", "pytest", *arguments]).pid)
+    finally:
+        left = _end_children()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     minutes = (time.monotonic() - began) / 60
     print(f"== {name}: {minutes:.1f} minutes, {(used.ru_utime + used.ru_stime) / 60:.1f} CPU-minutes", end="")
