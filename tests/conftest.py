@@ -83,6 +83,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]
         move_to(next(found), patched)
         patched.setenv("XDG_CACHE_HOME", caches)
         patched.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # for `python -m tests.…`
+        patched.setenv("RAY_worker_niceness", "0")  # of 15, Ray's workers hardly run beside other tests
         yield found
 
 
@@ -161,7 +162,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def forwarder() -> None:
-    """Let `tracing` start forwarders, for a test of what they deliver or write."""
+    """Let `tracing` start forwarders in `make test` too, for a test of what they deliver or write."""
 
 
 @pytest.fixture
@@ -173,9 +174,10 @@ def tracing(
 ) -> None:
     """Switch tracing on in this process, with a file as the target.
 
-    Most tests look at what is recorded, and a forwarder would cost most of their time. They have none.
+    Most tests of `make test` look at what is recorded. A forwarder would cost most of their time, so they
+    have none.
     """
-    if "forwarder" not in request.fixturenames:
+    if request.config.option.tier == "promises" and "forwarder" not in request.fixturenames:
         monkeypatch.setattr(launcher, "start_detached", lambda *_: None)
     otel_rollout.configure(
         {"test-file": {"path": os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl"}},
