@@ -78,8 +78,9 @@ def down(fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
 @pytest.fixture
 def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a node directory with 4 pending spans, whose forwarder was killed after the program's end."""
-    set_waits(monkeypatch, clean_up=600.0)  # the journals stay whole
-    node_dir = down("unavailable")
+    with pytest.MonkeyPatch.context() as patched:
+        set_waits(patched, idle=600.0)  # the forwarder does not see the program's end: journals stay whole
+        node_dir = down("unavailable")
     otel_rollout.shutdown(0)
     wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
 
@@ -330,6 +331,7 @@ def test_dropped_spans_are_unhealthy_while_the_run_records(
     assert checks_of(output) == ["dropped"]
     assert " spool_limit" in output
     otel_rollout.shutdown(30)
+    wait_for(lambda: not forwarders(tmp_path / "spool"), what="the forwarder's end")
     ended = shutil.copytree(tmp_path / "spool", tmp_path / "ended")  # without the locks of this process
     assert checks_of(probe("--spool", ended)) == ["healthy"]
 
