@@ -38,7 +38,7 @@ from tests.waits import set_short_waits
 # run checks many: --hypothesis-profile=nightly.
 hypothesis.settings.register_profile("here", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
-hypothesis.settings.register_profile("nightly", deadline=None, max_examples=1000)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 set_short_waits()
