@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from otel_rollout_demo.where_to_look import sqlite_path
 
 
 def require_packages(console: Console, model: str | None, needs_mlflow: bool) -> None:
-    """Exit if a package is missing, and print how to install it.
+    """Exit if a package is missing or cannot run here, and print what to do.
 
     Args:
         console: where messages are printed.
@@ -32,6 +33,10 @@ def require_packages(console: Console, model: str | None, needs_mlflow: bool) ->
     if missing:
         extras = "demo,model" if model else "demo"
         console.print(f"The demo needs {', '.join(missing)}: pip install 'otel-rollout\\[{extras}]'")
+        raise typer.Exit(2)
+    if " " in sys.executable:  # Ray's workers are started by an unquoted line of shell
+        message = "Ray starts no workers below a path with blanks; install otel-rollout in another folder"
+        print_plain(console, f"{message}: {sys.executable}")
         raise typer.Exit(2)
 
 

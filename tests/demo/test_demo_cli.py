@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sqlite3
+import sys
 import threading
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -154,6 +155,14 @@ def test_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch
     assert result.exit_code == 2
     assert "ray, torch" in result.output
     assert "otel-rollout[demo,model]" in result.output
+
+
+def test_interpreter_that_ray_cannot_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives its workers' interpreter to a shell without quotes, and waits for them without an end."""
+    monkeypatch.setattr(sys, "executable", "/opt/my projects/bin/python")
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 2
+    assert "another folder: /opt/my projects/bin/python" in result.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize("arguments", [["--steps", "0"], ["--backend", "nowhere"], ["--n", "0"]])
