@@ -292,9 +292,8 @@ def test_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     """A process's first spans may arrive while its tokenizer is being written."""
     name = stored(tmp_path, demo_tokenizer())
     path = layout.tokenizer_file(tmp_path, name)
-    content = path.read_bytes()
-    path.unlink()
-    timer = threading.Timer(0.5, path.write_bytes, [content])
+    hidden = path.rename(tmp_path / "written")
+    timer = threading.Timer(0.5, hidden.rename, [path])
     timer.start()
     now = time.time_ns()
     raw = line(1, {"prompt_ids": [5]}, {"token_ids": [6]}, tokenizer=name, span=(now - 1, now))
