@@ -17,7 +17,7 @@ define part
 endef
 
 # $(call pytest,ENVIRONMENT,NAME,ARGUMENTS) runs a part of the tests. Tests wait more than they work, so four run side
-# by side; those that share a server or Ray are one worker's (tests/side_by_side.py).
+# by side, or three beside another part; those that share a server or Ray are one worker's (tests/side_by_side.py).
 pytest = $(1)/bin/python -m tests.run "$(2)" $(3)
 SIDE_BY_SIDE := --numprocesses 4 --dist loadscope --no-loadscope-reorder
 
@@ -160,7 +160,7 @@ promises: $(VENV)/.dev $(WEAVE)/.ready  # each room's main promises; ARGS are py
 	@$(call pytest,$(VENV),tests,$(SIDE_BY_SIDE) --tier promises $(MAIN) $(ARGS))
 
 extended: $(BUILT_FOR_TESTS) tailing-collector go-tools browser $(NODE_AGENT) $(PHOENIX)/.ready  # the rest of these tests
-	@$(call pytest,$(VENV),extended tests,$(SIDE_BY_SIDE) --tier extended $(MAIN) $(ARGS))
+	@$(call pytest,$(VENV),extended tests,$(SIDE_BY_SIDE) --numprocesses 3 --tier extended $(MAIN) $(ARGS))
 
 oldest-ray: $(OLDEST_RAY)/.ready
 	@$(call pytest,$(OLDEST_RAY),propagation on the oldest Ray,tests/propagation)
