@@ -69,7 +69,7 @@ MAIN := tests $(addprefix --ignore ,$(PARTS))
 
 .PHONY: demo demo-train test test-all versions mlflow-minors postgresql-server built-for-tests built-for-other-tests \
 	browser s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade \
-	parts clean $(TESTS) $(OTHER_TESTS)
+	parts clean lint types promises $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -96,14 +96,14 @@ $(TINY_MODEL)/config.json: $(TRL_EXAMPLE)/tiny_model.py $(TRL_EXAMPLE)/grpo_calc
 
 test:  ## What the README promises: with real Ray, MLflow and Weave
 	@echo "== make test installs two environments below this folder (about 5 GB: MLflow, Ray, torch, and Weave's server)."
-	@echo "== It checks style and types, then it tests. On two cores this takes up to 10 minutes the first time, and up to 5"
+	@echo "== It checks style and types, then it tests. On two cores this takes up to 10 minutes the first time, and up to 8"
 	@echo "== after that. It needs no root, Go or npm. The rest is make test-all."
 	$(call part,make test,$(MAKE) --no-print-directory built-for-tests && $(call in_pairs,lint types) && \
 		$(MAKE) --no-print-directory promises)
 
 test-all:  ## The rest: sweeps and attacks, the Collector, a browser, verl, TRL, vLLM, agents, S3, older and newer versions
 	@echo "== make test-all runs what make test leaves. It needs root, Go, npm and Debian's apt: some tests mount file"
-	@echo "== systems and act as other users. It takes up to 50 minutes on two cores."
+	@echo "== systems and act as other users. It takes about an hour on two cores."
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(OTHER_TESTS)))
 
 built-for-tests: $(BUILT_FOR_TESTS)

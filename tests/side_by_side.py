@@ -29,7 +29,6 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "mlflow/test_mlflow_end",
         "propagation/test_ray_",
         "receiver/test_ray",
-        "vllm/",
     ),
     "Weave's server": (
         "weave/",
@@ -61,13 +60,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if named or _is_extended(place) or place == "." else True
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the chosen tier, and let the long groups begin first."""
     if tier := config.option.tier:
-        others = [item for item in items if _is_extended(_name(item)) != (tier == "extended")]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in others]
+        chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            chosen[_is_extended(_place(item.nodeid)) == (tier == "extended")].append(item)
+        config.hook.pytest_deselected(items=chosen[False])
+        items[:] = chosen[True]
     items.sort(key=lambda item: _group(item.nodeid) not in _GROUPS)
 
 
@@ -80,8 +80,9 @@ def _is_extended(place: str) -> bool:
     )
 
 
-def _name(item: pytest.Item) -> str:
-    return f"{item.path.relative_to(_TESTS).as_posix()}::{item.name}"
+def _place(nodeid: str) -> str:
+    """Return a test's name as extended.toml has it."""
+    return nodeid.removeprefix("tests/")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -97,9 +98,9 @@ class _ByGroup(LoadScopeScheduling):
 
 def _group(nodeid: str) -> str:
     """Return the name of a test's group, which is its module for most."""
-    path = nodeid.partition("::")[0]
-    place = path.removeprefix("tests/")
-    return next((group for group, places in _GROUPS.items() if place.startswith(places)), path)
+    place = _place(nodeid)
+    module = place.partition("::")[0]
+    return next((group for group, places in _GROUPS.items() if place.startswith(places)), module)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ FILE_SUFFIXES = ("-wal", "-shm", "-journal", "")
 """Suffixes of the ledger's file and of the files that SQLite makes beside it."""
 VERSION = 1
 """Version of the tables, kept as SQLite's ``user_version``."""
-"""Seconds that SQLite waits for another process's lock."""
 _UNCHANGED_READS = 3
 """Times that a ledger without a log is read; a forwarder may start meanwhile."""
 _TEMPORARY_ERRORS = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from otel_rollout.launch import launcher
 from otel_rollout.spool import layout
 from tests.cli.command import COMMAND
 from tests.forwarder.test_delivery import delivered, node_directory, record
-from tests.forwarders import forwarders
+from tests.forwarders import end_forwarders
 from tests.waiting import wait_for
 
 
@@ -70,9 +69,7 @@ def test_forward_waits_for_the_forwarder_at_work(pending: Path, target: Path) ->
 def test_forward_takes_over_from_a_forwarder_that_is_killed(pending: Path, target: Path) -> None:
     """The command delivers the spans that a killed forwarder has left."""
     with forwarding() as process:
-        for pid in forwarders(pending):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_forwarders(pending)
         target.with_name(target.name + ".fault").unlink()
         output = end_of(process)
     assert process.returncode == 0, output

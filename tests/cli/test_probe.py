@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import time
@@ -27,7 +25,7 @@ from otel_rollout.launch import launcher
 from otel_rollout.spool import journal, layout
 from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import forwarder_pid, node_directory, record
-from tests.forwarders import forwarders
+from tests.forwarders import end_forwarders, forwarders
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
@@ -85,9 +83,7 @@ def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.Monk
     wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
 
     def killed() -> bool:  # with those that came too late for the lock, and would take it now
-        for pid in forwarders(node_dir):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_forwarders(node_dir)
         return not forwarders(node_dir) and not launcher.forwarder_runs(node_dir)
 
     wait_for(killed, what="the forwarders' end")
