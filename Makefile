@@ -166,9 +166,8 @@ oldest-ray: $(OLDEST_RAY)/.ready
 	@$(call pytest,$(OLDEST_RAY),propagation on the oldest Ray,tests/propagation)
 
 oldest-otel: $(OLDEST_OTEL)/.ready  # what is left out needs other libraries, and has nothing to do with OpenTelemetry
-	@$(call pytest,$(OLDEST_OTEL),recording on the oldest OpenTelemetry,\
-		--ignore tests/capture/test_encoding.py --ignore tests/recording/test_redaction.py --ignore tests/recording/test_regular_expressions.py \
-		--ignore tests/recording/test_shared_backend.py \
+	@$(call pytest,$(OLDEST_OTEL),recording on the oldest OpenTelemetry,--tier promises \
+		--ignore tests/recording/test_redaction.py --ignore tests/recording/test_shared_backend.py \
 		--deselect tests/test_configuration.py::test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_meant \
 		tests/capture tests/recording tests/otlp/test_writer.py tests/spool/test_journal.py \
 		tests/spool/test_root_table.py tests/test_configuration.py tests/test_sdk_variables.py)
@@ -242,7 +241,7 @@ mlflow-%: $(VENV)/.tools
 	@$(call pytest,$(VENV)-mlflow-$*,MLflow $*,$(MLFLOW_TESTS))
 
 newest-python: $(NEWEST)/.ready  # Debian's newest Python, without what needs torch
-	@$(call pytest,$(NEWEST),Python $(NEWEST_PYTHON),--ignore tests/capture/test_encoding.py tests/account \
+	@$(call pytest,$(NEWEST),Python $(NEWEST_PYTHON),$(SIDE_BY_SIDE) --numprocesses 2 --tier promises tests/account \
 		tests/base tests/capture tests/cli tests/exporting tests/forwarder tests/launch tests/otlp tests/recording \
 		tests/spool tests/test_configuration.py tests/mlflow/test_mlflow_round_trip.py)
 

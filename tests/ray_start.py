@@ -5,6 +5,8 @@ Ray waits 30 s for a node and has no setting for it. A busy machine of two cores
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +14,8 @@ from typing import Any, TypeVar
 
 RAY_GAVE_UP = "The current node timed out during startup"
 _ATTEMPTS = 3
+_DYING = 10
+"""Seconds in which an aborted program writes where its threads stand, and its pipes are closed."""
 
 Started = TypeVar("Started")
 
@@ -34,13 +38,35 @@ def run_program(command: Sequence[str], **options: Any) -> subprocess.CompletedP
     Args:
         command: the program and its arguments.
         options: of :func:`subprocess.run`. What the program prints is captured as text.
+
+    Raises:
+        AssertionError: the time is over. The message has what was printed, and where the threads stand.
     """
     for _ in range(_ATTEMPTS - 1):
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+        ran = _run(command, **options)
         if ran.returncode == 0 or RAY_GAVE_UP not in ran.stdout + ran.stderr:
             return ran
         _say_again()
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    return _run(command, **options)
+
+
+def _run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    environ = {**(options.pop("env", None) or os.environ), "PYTHONFAULTHANDLER": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ, **options) as process:
+        try:
+            printed = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            try:
+                printed = process.communicate(timeout=_DYING)
+            finally:
+                process.kill()
+            raise AssertionError(f"no end after {timeout} s\n{printed[0]}\n{printed[1]}") from None
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, *printed)
 
 
 def _say_again() -> None:

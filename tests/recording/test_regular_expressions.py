@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 LARGEST = 1 << 14
 """Characters of the largest input that is timed."""
 GROWTH = 2.8
-"""Time for twice the text over time for the text, at most: linear is 2, quadratic 4."""
+"""Time for twice the text over time for the text, at most: linear is 2, quadratic 4. If it is more, the
+time for eight times the text decides: linear is 8, quadratic 64, and the most is 22."""
 FLOOR = 0.004
 """Seconds of processor time that are too few to measure growth."""
 ANCHORED = {"match", "fullmatch"}
@@ -253,7 +254,7 @@ def is_super_linear(expression: Expression, before: str, part: str, end: str) ->
     last, size = FLOOR, 64
     while size <= LARGEST:
         now = took(size)
-        if now > FLOOR and now > GROWTH * last and took(size) > GROWTH * took(size // 2):
+        if now > FLOOR and now > GROWTH * last and took(size) > GROWTH**3 * took(size // 8):
             return True
         last, size = now, 2 * size
     return False

@@ -16,6 +16,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from tests.table.tables import written
+from tests.web.rows import run_rows
 from tests.web.served import Served
 
 _BROWSER = Path("/usr/bin/chromium")
@@ -104,13 +106,16 @@ def test_clicks_lead_from_a_run_to_step_group_and_health(browser: Chrome, demo: 
     shown(browser, "health")
 
 
-def test_page_of_a_live_run_loads_itself_again(browser: Chrome, demo: Served) -> None:
+def test_page_of_a_live_run_loads_itself_again(browser: Chrome, tmp_path: Path) -> None:
     """The browser follows the address of the page; a link ends that."""
-    browser.get(f"{demo.address}/trajectories?refresh=on")
-    first = browser.execute_script("return performance.timeOrigin")
-    WebDriverWait(browser, 30).until(
-        lambda driver: driver.execute_script("return performance.timeOrigin") != first
-    )
-    follow(browser, browser.find_element(By.LINK_TEXT, "stop loading again"))
-    assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
-    assert browser.get_log("browser") == []
+    # A table of this moment: a run is live for some minutes after its last span.
+    written(tmp_path / "table", run_rows())
+    with Served(tmp_path / "table", tmp_path) as server:
+        browser.get(f"{server.address}/trajectories?refresh=on")
+        first = browser.execute_script("return performance.timeOrigin")
+        WebDriverWait(browser, 30).until(
+            lambda driver: driver.execute_script("return performance.timeOrigin") != first
+        )
+        follow(browser, browser.find_element(By.LINK_TEXT, "stop loading again"))
+        assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
+        assert browser.get_log("browser") == []

@@ -88,8 +88,7 @@ def main(agent: str) -> None:
     spool = Path(os.environ["OTHER_TMPDIR"]) / f"otel-rollout-{os.getuid()}"
     killed = []
     for share in (0.2, 0.6):
-        while not (found := _read(f"{progress}-1")) or int(found) < share * REQUESTS:
-            time.sleep(0.02)
+        _wait_until_sent(share * REQUESTS, f"{progress}-1", sending)
         killed.append(_kill_receiver(spool))
     acknowledged = ray.get(sending)
     again = ray.get(other.run_agent.remote(agent, 2))
@@ -105,6 +104,13 @@ def main(agent: str) -> None:
         "nodes": report.directory.split(", "),
     }
     print(f"\nFOUND {json.dumps(happened)}\n", end="", flush=True)
+
+
+def _wait_until_sent(requests: float, progress: str, sending: list[ray.ObjectRef[int]]) -> None:
+    """Wait until the worker has written the number of a request, or has failed."""
+    while not (found := _read(progress)) or int(found) < requests:
+        ended, _ = ray.wait(sending, timeout=0.02)
+        ray.get(ended)  # a failure would be waited for without an end
 
 
 def _read(path: str) -> str:
