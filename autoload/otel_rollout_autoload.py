@@ -1,22 +1,25 @@
 """Import an integration when its framework is imported, in a process in which tracing is configured.
 
-TRL, verifiers and vLLM load no plugins of ours, so ``otel_rollout_autoload.pth`` calls :func:`wait` when the
-interpreter starts. Python reads that file in the site directory of this module. Neither file imports anything
-of the package ``otel_rollout`` before one of these frameworks is imported.
+Ray, TRL, verifiers and vLLM load no plugins of ours, so ``otel_rollout_autoload.pth`` calls :func:`wait` when
+the interpreter starts. Python reads that file in the site directory of this module. Neither file imports
+anything of the package ``otel_rollout`` before one of these frameworks is used. A program that sets the
+variables itself imports the package, which calls :func:`wait`, too.
 
-``torchrun`` and ``accelerate launch`` start one process per rank, and found the run into which all ranks
-record.
+``ray.init`` is the first use of Ray: Ray's own processes import Ray and do not call it. ``torchrun`` and
+``accelerate launch`` start one process per rank, and found the run into which all ranks record.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # `typing` is not imported
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
 INTEGRATIONS = {
     "trl": "otel_rollout.integrations.trl",
@@ -24,27 +27,47 @@ INTEGRATIONS = {
     "vllm": "otel_rollout.integrations.vllm",
 }
 """Top-level package of a framework → the module that traces it."""
+RAY = "otel_rollout.propagation.instrument"
+"""The module that traces Ray."""
 LAUNCHERS = {"torch.distributed.run": "otel_rollout"}
 """Module of a launcher → the module that founds the run which the launched processes join."""
+DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
+"""Variable of OpenTelemetry's zero-code instrumentation: names of frameworks that are left alone."""
 
 
 def wait() -> None:
-    """Wait for the frameworks of ``INTEGRATIONS``; a second call does nothing.
+    """Wait for the frameworks of ``INTEGRATIONS`` and for Ray; a second call does nothing.
 
     A framework that is imported already, by another package's file, is not waited for.
     """
-    if not any(isinstance(finder, FirstSubmodule) for finder in sys.meta_path):
-        waiting = FirstSubmodule()
-        sys.meta_path.insert(0, waiting)
-        for package in INTEGRATIONS:
-            if package in sys.modules:
-                waiting.has_imported_integration(package)
+    if any(isinstance(finder, Waiting) for finder in sys.meta_path):
+        return
+    waiting = Waiting()
+    sys.meta_path.insert(0, waiting)
+    for package in INTEGRATIONS:
+        if package in sys.modules:
+            waiting.has_imported_integration(package)
+    ray = sys.modules.get("ray")
+    if hasattr(ray, "init"):
+        _prepare_init(ray)
 
 
-class FirstSubmodule:
-    """A finder that finds nothing, and notices the first import of a framework's submodule.
+def is_on(framework: str) -> bool:
+    """Return whether variables switch tracing on, and do not disable a framework."""
+    get = os.environ.get
+    exporters = get("OTEL_TRACES_EXPORTER", "").strip().lower() or get("OTEL_ROLLOUT_CONFIG") or "none"
+    return (
+        exporters != "none"
+        and get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+        and framework not in [name.strip() for name in get(DISABLED, "").split(",")]
+    )
 
-    A package is imported before its submodules. ``importlib.util.find_spec("trl")`` alone imports neither.
+
+class Waiting:
+    """A finder that finds nothing, and notices imports of frameworks.
+
+    A framework is used from the first import of a submodule: ``importlib.util.find_spec("trl")`` alone
+    imports neither.
     """
 
     def __init__(self) -> None:
@@ -54,6 +77,8 @@ class FirstSubmodule:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Import the integration of ``fullname``'s framework, and leave the module to the other finders."""
+        if fullname == "ray":
+            return _calling(_found(fullname, path, target), _prepare_init)
         if fullname in LAUNCHERS:
             _found_run(LAUNCHERS[fullname])
             return None
@@ -63,19 +88,63 @@ class FirstSubmodule:
         if not self.has_imported_integration(package):
             return None
         # The integration may have added a finder before this one; Python does not ask it for this module.
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            if find is None or type(finder) is FirstSubmodule:
-                continue
-            spec: ModuleSpec | None = find(fullname, path, target)
-            if spec is not None:
-                return spec
-        return None
+        return _found(fullname, path, target)
 
     def has_imported_integration(self, package: str) -> bool:
-        """Import the integration of a framework, unless that was tried before."""
+        """Import the integration of a framework, unless that was tried before, or tracing is off."""
+        if not is_on(package):
+            return False
         integration = self._waiting.pop(package, None)  # None: another thread was faster
-        return integration is not None and _has_imported(integration)
+        return integration is not None and _imported(package, integration) is not None
+
+
+def _found(fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    """Ask the other finders for a module."""
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        if find is None or type(finder) is Waiting:
+            continue
+        spec: ModuleSpec | None = find(fullname, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _calling(spec: ModuleSpec | None, function: Callable[[Any], None]) -> ModuleSpec | None:
+    """Have a function called with the module as soon as it is imported as a whole."""
+    loader: Any = spec and spec.loader
+    execute = getattr(loader, "exec_module", None)
+    if execute is not None and hasattr(loader, "__dict__"):
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            execute(module)
+            function(module)
+
+        loader.exec_module = exec_module
+    return spec
+
+
+def _prepare_init(ray: Any) -> None:
+    """Replace ``ray.init`` by a function that traces Ray before the first call."""
+    import functools
+
+    untraced = ray.init
+    is_prepared = False
+
+    @functools.wraps(untraced)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_prepared
+        if (
+            is_prepared or kwargs.get("_skip_env_hook") or not is_on("ray")
+        ):  # Ray's dashboard sets that argument
+            return untraced(*args, **kwargs)
+        is_prepared = True
+        tracing = _imported("ray", RAY)
+        traced = untraced if tracing is None else tracing.init_by_variable(untraced)
+        return traced(*args, **kwargs)
+
+    ray.init = init
 
 
 def _found_run(founder: str) -> None:
@@ -86,25 +155,24 @@ def _found_run(founder: str) -> None:
         pass
 
 
-def _has_imported(integration: str) -> bool:
+def _imported(framework: str, integration: str) -> Any:
     """Import an integration; log a warning if it is installed and cannot be imported."""
     try:
         __import__(integration)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "otel_rollout":
-            return False  # the package was removed, and this file remains
-        _warn(integration, error)
-        return False
+            return None  # the package was removed, and this file remains
+        _warn(framework, integration, error)
+        return None
     except Exception as error:  # noqa: BLE001 - the program goes on untraced
-        _warn(integration, error)
-        return False
-    return True
+        _warn(framework, integration, error)
+        return None
+    return sys.modules[integration]
 
 
-def _warn(integration: str, error: Exception) -> None:
+def _warn(framework: str, integration: str, error: Exception) -> None:
     import logging
 
-    framework = integration.rpartition(".")[2]
     logging.getLogger("otel_rollout").warning(
         "otel-rollout: rollouts of %s are not traced, because %s cannot be imported: %s: %s",
         framework,

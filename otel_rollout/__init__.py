@@ -267,6 +267,16 @@ def _register_exit() -> None:
     at_exit.register()
 
 
+@_internal_errors("waiting for frameworks")
+def _wait_for_frameworks() -> None:
+    """Trace frameworks also in a program that sets the variables itself, after Python has started."""
+    try:
+        import otel_rollout_autoload
+    except ImportError:  # this package is not installed, only found by a path
+        return
+    otel_rollout_autoload.wait()
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name that few processes use, at its first use (PEP 562)."""
     if name not in _IMPORTED_WHEN_USED:
@@ -285,3 +295,4 @@ _logs.guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.view
 _state.process.register_exit = _register_exit
 _state.process.switch_on_instrumentors = _switch_on_instrumentors
 _membership.announce()
+_wait_for_frameworks()

@@ -115,6 +115,8 @@ class ProcessState:
     """The patches of instrument() in ``ray.init``, ``ray.shutdown`` and process pools."""
     ray_patches: Patches | None = None
     """The patches in Ray's calls."""
+    is_uninstrumented: bool = False
+    """Whether uninstrument() was called last: variables alone do not instrument Ray."""
     thread_patches: Patches | None = None
     """The patches of instrument() in thread pools."""
     http_patches: Patches | None = None

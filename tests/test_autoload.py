@@ -24,11 +24,18 @@ FILES = {
     "trl/__init__.py": "from trl import _compat",
     "trl/_compat.py": "",
     "trl/trainer.py": "patched = 0",
+    "ray/__init__.py": "from ray._private import init",
+    "ray/_private.py": "def init(**options): return options",
     "torch/__init__.py": "",
     "torch/distributed/__init__.py": "",
     "torch/distributed/run.py": "import sys; print('otel_rollout' in sys.modules)",
     "otel_rollout/__init__.py": "",
     "otel_rollout/integrations/__init__.py": "",
+    "otel_rollout/propagation/__init__.py": "",
+    "otel_rollout/propagation/instrument.py": """
+        def init_by_variable(untraced):
+            return lambda **options: {"prepared": True, **untraced(**options)}
+        """,
     # A seam of a few lines: it patches the module that is imported next, as `when_imported` does.
     "otel_rollout/integrations/trl.py": """
         import importlib.machinery
@@ -194,6 +201,37 @@ def test_framework_that_another_file_has_imported_is_traced(tmp_path: Path) -> N
     (both.packages / "another.pth").write_text("import trl\n")
     ran = both.run(ON, "-W", "error", "-c", "import sys; print(*(n for n in sys.modules if 'otel' in n))")
     assert (ran.stdout.split(), ran.stderr) == (["otel_rollout_autoload", *INTEGRATION], "")
+
+
+RAYS_CALLS = """
+import sys, ray
+before = "otel_rollout" in sys.modules
+print(before, ray.init(_skip_env_hook=True), ray.init(a=1), ray.init(a=2), ray.init.__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "printed"),
+    [
+        (ON, "False {'_skip_env_hook': True} {'prepared': True, 'a': 1} {'a': 2} init"),
+        ({}, "False {'_skip_env_hook': True} {'a': 1} {'a': 2} init"),
+        (
+            {**ON, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "trl,ray"},
+            "False {'_skip_env_hook': True} {'a': 1} {'a': 2} init",
+        ),
+    ],
+    ids=["on", "off", "disabled"],
+)
+def test_first_call_of_rays_init_is_traced(site: Site, variables: dict[str, str], printed: str) -> None:
+    """Not the import of Ray, nor a call of its dashboard. What traces Ray then patches ``init`` itself."""
+    ran = site.run(variables, "-W", "error", "-c", RAYS_CALLS)
+    assert (ran.stdout.strip(), ran.stderr) == (printed, "")
+
+
+def test_disabled_framework_is_left_alone(site: Site) -> None:
+    """OpenTelemetry's variable names it."""
+    found = site.imported({**ON, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "trl"}, "import_trainer")
+    assert found["import_trainer"][-1] == "patched: 0"
 
 
 def test_interpreter_without_site_packages_imports_nothing(site: Site) -> None:

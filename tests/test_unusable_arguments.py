@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import context, trace
 
 import otel_rollout
-from otel_rollout import http, ray, rollout_trace_attr, score, score_batch
+from otel_rollout import http, rollout_trace_attr, score, score_batch
 from otel_rollout.integrations.kit import spans, training_outcome
 from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
@@ -239,8 +239,6 @@ ARGUMENTS: Final[dict[str, Argument]] = {
     "inject_headers url": Argument(lambda v: in_trajectory(http.inject_headers, {}, v), "url="),
     "extract_headers headers": Argument(http.extract_headers, "headers="),
     "extract_headers header": Argument(lambda v: http.extract_headers({"traceparent": v}), "'traceparent'"),
-    "runtime_env_hook runtime_env": Argument(ray.runtime_env_hook, "runtime_env="),
-    "runtime_env_hook env_vars": Argument(lambda v: ray.runtime_env_hook({"env_vars": v}), "runtime_env="),
     "Span.set_attribute": Argument(
         lambda v: on_span(lambda span: span.set_attribute("key", v)), "'key'", EVERY - {GENERATOR}
     ),

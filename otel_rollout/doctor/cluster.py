@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import sys
 import time
@@ -15,7 +16,7 @@ from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.base.waits import waits
 from otel_rollout.doctor import checks, libraries, variables
 from otel_rollout.doctor.diagnosis import Finding, Row, Verdict
-from otel_rollout.doctor.probe import make_clock, make_probe
+from otel_rollout.doctor.probe import make_chain_end, make_clock, make_probe
 
 OLDEST_RAY: Final = (2, 41)
 """Oldest supported version of Ray, major and minor number."""
@@ -25,8 +26,6 @@ MAX_SKEW: Final = 1.0
 """Maximum difference of a node's clock in seconds. With more, spans seem to start before their parents."""
 _CLOCK_READINGS: Final = 3
 """Readings of a node's clock; the one with the shortest round trip counts."""
-_HOOK: Final = "RAY_RUNTIME_ENV_HOOK"
-_HOOK_FUNCTION: Final = "otel_rollout.ray.runtime_env_hook"
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class Node:
 def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
     """Check a cluster and each of its nodes.
 
-    Connect as an uninstrumented program would, so that workers get the environment that its workers would
-    get. Disconnect afterwards. Reuse an existing connection of this process.
+    Connect as a program that variables trace would, so that workers get the environment that its workers
+    would get. Disconnect afterwards. Reuse an existing connection of this process.
 
     Args:
         address: address as for ``ray.init``.
@@ -78,10 +77,12 @@ def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
         rows = [finding.at(CLUSTER) for finding in _check_cluster(nodes, ray.__version__, environ)]
         answers = _probe(nodes, environ)
         for node in nodes:
-            findings = compare_with_driver(answers[node.id], environ)
-            rows += [finding.at(node.shown) for finding in findings]
-            if isinstance(answers[node.id], dict):
+            answer = answers[node.id]
+            rows += [finding.at(node.shown) for finding in compare_with_driver(answer, environ)]
+            if isinstance(answer, dict):
                 rows.append(_check_clock(node).at(node.shown))
+                if settings_reader.is_enabled(environ) and answer["problem"] is None:
+                    rows.append(_check_chain(node).at(node.shown))
     return rows
 
 
@@ -280,15 +281,39 @@ def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) ->
     if not missing and not different:
         return Finding("variables", Verdict.OK, found)
     advice = (
-        f"Call otel_rollout.instrument() before ray.init, or set {_HOOK}={_HOOK_FUNCTION}: workers then get "
-        "the driver's variables. "
+        "Workers get the driver's variables if OTEL_TRACES_EXPORTER is set before ray.init, or "
+        "otel_rollout.instrument() is called before it (docs/ray.md). The node's other checks ran with the "
+        "driver's variables."
     )
-    if environ.get(_HOOK) == _HOOK_FUNCTION:
-        advice = (
-            f"{_HOOK} is set, but tracing is off, or another hook (such as that of `uv run`) replaces it. "
-        )
-    advice += "The node's other checks ran with the driver's variables."
     return Finding("variables", Verdict.WARN, found, advice)
+
+
+def _check_chain(node: Node) -> Finding:
+    """Call an actor on a node inside a trace that is not recorded, and ask which trace the actor sees."""
+    import ray
+    from opentelemetry import context, trace
+
+    trace_id = secrets.randbits(127) + 1
+    above = trace.NonRecordingSpan(trace.SpanContext(trace_id, secrets.randbits(63) + 1, is_remote=False))
+    actor = ray.remote(num_cpus=0)(make_chain_end()).options(scheduling_strategy=_on(node)).remote()
+    token = context.attach(trace.set_span_in_context(above))
+    try:
+        reference = actor.trace_id.remote()
+    finally:
+        context.detach(token)
+    try:
+        seen = ray.get(reference, timeout=waits().node_probe)
+    except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
+        return Finding("chain", Verdict.WARN, f"an actor did not answer: {type(error).__name__}")
+    if seen == trace_id:
+        return Finding("chain", Verdict.OK, "a call to an actor stays in the caller's trace")
+    return Finding(
+        "chain",
+        Verdict.FAIL,
+        "a call to an actor leaves the caller's trace: no trajectory is whole",
+        "Set OTEL_TRACES_EXPORTER before Python starts, or call otel_rollout.instrument() before ray.init; "
+        "docs/ray.md says what keeps Ray from being traced.",
+    )
 
 
 def _check_clock(node: Node) -> Finding:

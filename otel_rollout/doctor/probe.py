@@ -60,6 +60,18 @@ def make_probe() -> Callable[[dict[str, str], tuple[str, ...], tuple[str, ...]],
     return otel_rollout_probe
 
 
+def make_chain_end() -> type:
+    """Return the class of an actor that tells in which trace it is called."""
+
+    class OtelRolloutChainEnd:
+        def trace_id(self) -> int:
+            from opentelemetry import trace
+
+            return int(trace.get_current_span().get_span_context().trace_id)
+
+    return OtelRolloutChainEnd
+
+
 def make_clock() -> Callable[[], float]:
     """Return the function that reads a node's clock."""
 

@@ -45,6 +45,7 @@ def instrument() -> None:
     is patched once it is imported; if it lacks a name that a patch needs, a warning says so. Never raises.
     """
     with process.instrument_lock, internal_errors("instrumenting pools and HTTP clients"):
+        process.is_uninstrumented = False
         if process.patches is None:
             process.patches = Patches()
             if not settings_reader.switched_off(os.environ):
@@ -55,13 +56,24 @@ def instrument() -> None:
     process.switch_on_instrumentors()
 
 
+def init_by_variable(untraced: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``ray.init`` for the first call in a program without :func:`instrument`. Never raises."""
+    with internal_errors("instrumenting Ray"):
+        if process.patches is None and not process.is_uninstrumented:
+            instrument()
+            if process.patches is not None:
+                return _preparing_workers(process.patches, untraced)
+    return untraced
+
+
 def uninstrument() -> None:
-    """Undo :func:`instrument` in this process.
+    """Undo :func:`instrument` in this process, and keep variables from instrumenting it.
 
     Workers of a running job stay instrumented. In such a worker, Ray's calls stay patched: other processes
     go on to send it trajectories, which user functions must not see.
     """
     with process.instrument_lock:
+        process.is_uninstrumented = True
         job = ray_job.current()
         if process.ray_patches is not None and not (job and job.in_worker and job.is_prepared):
             process.ray_patches.undo()
@@ -87,7 +99,7 @@ def _instrument_driver(ray: ModuleType) -> None:
                 "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
                 "process's settings nor the trajectories of its calls. Workers whose own environment "
                 "switches tracing on record traces of their own. Call instrument() before ray.init(), or set "
-                "RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook."
+                "OTEL_TRACES_EXPORTER before Python starts."
             )
     except UnsupportedRay as missing:
         _logger.warning(

@@ -1,6 +1,8 @@
 """Check a real cluster whose second node lacks the package, and made-up answers."""
 
+import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
-from otel_rollout import doctor
+from otel_rollout import doctor, uninstrument
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.doctor import checks, cluster
 from otel_rollout.doctor.diagnosis import Verdict
@@ -45,7 +47,7 @@ def address(tmp_path_factory):
         started.shutdown()
 
 
-def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypatch):
+def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypatch, request):
     """Nodes are checked with the driver's variables, and no value is shown.
 
     A missing package is reported.
@@ -55,6 +57,7 @@ def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypa
     monkeypatch.setenv("OTEL_TEST_ENDPOINT", "refused")
     monkeypatch.setenv("OTEL_TEST_TOKEN", TOKEN)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
+    request.addfinalizer(uninstrument)  # the variable instruments this process, too
     diagnosis = doctor.examine(address)
 
     nodes: dict[str, dict[str, doctor.Row]] = {}
@@ -75,15 +78,11 @@ def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypa
     assert "No module named 'otel_rollout" in without["library"].found
     assert "-m pip install otel-rollout==" in without["library"].advice
     assert set(without) == {"library", "python", "variables", "clock"}
+    assert with_package["chain"].verdict is Verdict.OK
 
     for node in (with_package, without):
         assert node["clock"].verdict is Verdict.OK
-        assert node["variables"].verdict is Verdict.WARN
-        assert node["variables"].found == (
-            "present: OTEL_SERVICE_NAME; missing, which the driver has: OTEL_ROLLOUT_SPOOL_DIR, "
-            "OTEL_TEST_ENDPOINT, OTEL_TEST_TOKEN, OTEL_TRACES_EXPORTER; with another value than the "
-            "driver's: OTEL_SERVICE_NAME"
-        )
+        assert node["variables"].verdict is Verdict.OK
     shown = everything_shown(diagnosis)
     assert TOKEN not in shown
     assert WORKERS_VALUE not in shown
@@ -141,10 +140,27 @@ def test_other_version_of_the_library_in_workers_is_a_warning():
     assert f"the driver has otel-rollout {checks.versions()['otel-rollout']}" in finding.found
 
 
-def test_hook_without_effect_has_advice_of_its_own():
-    """If the hook is set already, the advice does not say to set the hook."""
-    hook = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.ray.runtime_env_hook", "OTEL_X": "1"}
-    assert found(answer(), hook)["variables"].advice.startswith("RAY_RUNTIME_ENV_HOOK is set, but")
+def test_variables_that_workers_lack_are_a_warning():
+    """The row names them, and what gives them to workers."""
+    finding = found(answer(), {"OTEL_X": "1"})["variables"]
+    assert finding.verdict is Verdict.WARN
+    assert "missing, which the driver has: OTEL_X" in finding.found
+    assert "OTEL_TRACES_EXPORTER is set before ray.init" in finding.advice
+
+
+@pytest.mark.parametrize(("disabled", "verdict"), [("", "ok"), ("ray", "fail")])
+def test_chain_of_calls_is_tested_on_each_node_with_the_package(address, disabled, verdict):
+    """It is broken if a variable leaves Ray alone."""
+    variables = {"OTEL_TRACES_EXPORTER": "spool", "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": disabled}
+    ran = subprocess.run(
+        [sys.executable, "-m", "otel_rollout", "doctor", "--ray", address, "--json"],
+        env={**os.environ, "RAY_AUTH_MODE": "disabled", **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    rows = [row for row in json.loads(ran.stdout)["rows"] if row["check"] == "chain"]
+    assert [row["verdict"] for row in rows] == [verdict]
 
 
 def test_node_without_answer_fails():

@@ -1,30 +1,167 @@
-"""A program on Ray that only variables trace."""
+"""A program on Ray that variables alone trace: it calls neither ``instrument()`` nor ``configure()``."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from ray.cluster_utils import Cluster
 
-from tests.spool_reader import read_directory
+from tests.propagation.programs import every_call_on_ray
+from tests.propagation.support import ROOT
+from tests.ray_start import run_program, start_ray
+from tests.spool_reader import read_directory, tree
 
-HOOK = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.ray.runtime_env_hook"}
+PROGRAM = every_call_on_ray.__file__
+BIN = Path(sys.executable).parent
+ON = {"OTEL_TRACES_EXPORTER": "spool", "RAY_AUTH_MODE": "disabled"}
+OWN_RUNTIME_ENV = '{"env_vars": {"USER_VARIABLE": "1"}, "working_dir": "."}'
+
+
+def run(command: Sequence[str], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that succeeds, in a directory."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **ON, **variables}
+    ran = run_program([*command], env=environ, cwd=directory, timeout=240)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran
+
+
+def assert_whole(directory: Path) -> None:
+    """Check that the spool has eight trajectories, each one trace with one root and all its operations."""
+    traces: dict[bytes, list] = {}
+    for span in read_directory(directory):
+        traces.setdefault(span.span.trace_id, []).append(span)
+    assert [Counter(span.name for span in trace) for trace in traces.values()] == (
+        [every_call_on_ray.OPERATIONS] * every_call_on_ray.TRAJECTORIES
+    )
+    assert {next(iter(tree(trace))) for trace in traces.values()} == {"rollout_trace"}
+    assert len({span.resource["rollout.run.id"] for trace in traces.values() for span in trace}) == 1
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three nodes that were started before, with a dashboard and without a variable of this package."""
+    head = {"num_cpus": 1, "include_dashboard": True}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RAY_AUTH_MODE", "disabled")
+        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
+        for _ in range(2):
+            start_ray(lambda: started.add_node(num_cpus=1))
+        yield started
+        started.shutdown()
+
+
+def test_program_is_traced_by_a_variable_alone(tmp_path: Path) -> None:
+    """Tasks, nested tasks, generators, and actors of all kinds; the first call of Ray's starts it."""
+    run([sys.executable, PROGRAM], tmp_path)
+    assert_whole(tmp_path / "spool")
 
 
 @pytest.mark.parametrize(
-    ("hook", "traces"), [(HOOK, {5: 8}), ({}, {1: 40})], ids=["with the hook", "without the hook"]
+    "command",
+    [
+        [sys.executable, "-m", every_call_on_ray.__name__],
+        [sys.executable, "train.py", "", OWN_RUNTIME_ENV],
+        [
+            str(BIN / "uv"),
+            "run",
+            "--no-project",
+            "--python",
+            sys.executable,
+            "train.py",
+        ],
+    ],
+    ids=["python -m", "a runtime_env", "uv run"],
 )
-def test_trajectories_are_whole_with_the_hook_alone(
-    hook: dict[str, str], traces: dict[int, int], tmp_path: Path
-) -> None:
-    """Eight trajectories of four operations in workers are eight traces; without the hook they are forty."""
-    command = [sys.executable, "-m", "tests.propagation.programs.two_turns_on_ray"]
-    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "spool", "RAY_AUTH_MODE": "disabled", **hook}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr
-    spans = Counter(span.span.trace_id for span in read_directory(tmp_path / "spool"))
-    assert Counter(spans.values()) == traces
+def test_every_way_to_start_a_program_is_traced(command: list[str], tmp_path: Path) -> None:
+    """Modules, programs with a runtime_env of their own, and those that ``uv run`` gives one."""
+    program = tmp_path / "program"
+    program.mkdir()
+    shutil.copy(PROGRAM, program / "train.py")
+    run(command, program, OTEL_ROLLOUT_SPOOL_DIR=str(tmp_path / "spool"))
+    assert_whole(tmp_path / "spool")
+
+
+def test_program_on_three_running_nodes_is_traced(cluster: Cluster, tmp_path: Path) -> None:
+    """The nodes have none of the driver's variables."""
+    run([sys.executable, PROGRAM, cluster.address], tmp_path)
+    assert_whole(tmp_path / "spool")
+
+
+def test_submitted_job_is_traced(cluster: Cluster, tmp_path: Path) -> None:
+    """``ray job submit`` gives the variables by its runtime_env, and starts the driver on the cluster."""
+    spool = {"OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"), "PYTHONPATH": str(ROOT)}
+    runtime_env = json.dumps({"env_vars": {**ON, **spool}})
+    submit = [str(BIN / "ray"), "job", "submit", "--address", f"http://{cluster.webui_url}"]
+    driver = ["--runtime-env-json", runtime_env, "--", sys.executable, PROGRAM, "auto"]
+    run([*submit, *driver], tmp_path, OTEL_TRACES_EXPORTER="none")
+    assert_whole(tmp_path / "spool")
+
+
+def test_program_that_sets_the_variable_itself_is_traced(tmp_path: Path) -> None:
+    """It imports this package anywhere before it uses Ray, as a notebook does."""
+    own = "import os, runpy, ray\nos.environ['OTEL_TRACES_EXPORTER'] = 'spool'\nimport otel_rollout\n"
+    (tmp_path / "notebook.py").write_text(f"{own}runpy.run_path({PROGRAM!r}, run_name='__main__')\n")
+    run([sys.executable, "notebook.py"], tmp_path, OTEL_TRACES_EXPORTER="")
+    assert_whole(tmp_path / "spool")
+
+
+def test_rays_own_processes_import_nothing_of_ours(tmp_path: Path) -> None:
+    """The variable is set for all of them; the driver imports the package in ``ray.init``."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "def hook(event, given):\n"
+        "    if event == 'import' and given[0] == 'otel_rollout':\n"
+        f"        open({str(tmp_path / 'importing')!r}, 'a').write(repr(sys.orig_argv) + '\\n')\n"
+        "sys.addaudithook(hook)\n"
+    )
+    program = (
+        "import sys, ray\n"
+        "assert 'otel_rollout' not in sys.modules\n"
+        "ray.init(num_cpus=1, include_dashboard=True)\n"
+        "assert 'otel_rollout' in sys.modules\n"
+        "assert ray.get(ray.remote(lambda: 1).remote()) == 1\n"
+    )
+    ran = run([sys.executable, "-c", program], tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    importing = (tmp_path / "importing").read_text().splitlines()
+    assert all("'-c'" in command or "default_worker.py" in command for command in importing), importing
+    assert "otel-rollout" not in ran.stderr
+    assert not (tmp_path / "spool").exists(), "a program that records nothing has no run, and waits for none"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "requests, ray"},
+        {"OTEL_SDK_DISABLED": "true"},
+        {"OTEL_TRACES_EXPORTER": "none"},
+    ],
+    ids=lambda variables: next(iter(variables)),
+)
+def test_one_variable_leaves_ray_alone(variables: dict[str, str], tmp_path: Path) -> None:
+    """On a platform that sets the exporter's variable for other programs."""
+    program = (
+        "import sys, ray\n"
+        "ray.init(num_cpus=1, include_dashboard=False)\n"
+        "assert 'otel_rollout' not in sys.modules\n"
+        "assert ray.get_runtime_context().runtime_env == {}\n"
+    )
+    run([sys.executable, "-c", program], tmp_path, **variables)
+
+
+def test_uninstrument_leaves_ray_alone(tmp_path: Path) -> None:
+    """The variable does not instrument what the program has declined."""
+    program = (
+        "import ray, otel_rollout\n"
+        "otel_rollout.uninstrument()\n"
+        "ray.init(num_cpus=1, include_dashboard=False)\n"
+        "assert ray.get_runtime_context().runtime_env == {}\n"
+    )
+    run([sys.executable, "-c", program], tmp_path)

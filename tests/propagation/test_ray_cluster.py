@@ -17,8 +17,8 @@ from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
-HOOK = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.ray.runtime_env_hook"}
 ARGUMENTS = [[1], {"a": 2}]
+NOT_BY_VARIABLE = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "ray"}
 
 WITHOUT_PACKAGE = ROOT / "tests" / "programs" / "without_package"
 
@@ -66,11 +66,15 @@ def assert_one_trace(found, tmp_path):
     assert len({span.resource["rollout.run.id"] for span in spans}) == 1
 
 
-@pytest.mark.parametrize("hook", [{}, {**HOOK, "INSTRUMENT": "no"}, HOOK], ids=["call", "variable", "both"])
-def test_job_on_an_existing_cluster_continues_trajectories(run, tmp_path, hook):
-    """A call, a variable without a change to the program, or both prepare the job."""
+INSTRUMENT = pytest.mark.parametrize("instrument", ["yes", "no"], ids=["call", "variable"])
+"""The program calls ``instrument()``, or the run's variable alone instruments it."""
+
+
+@INSTRUMENT
+def test_job_on_an_existing_cluster_continues_trajectories(run, tmp_path, instrument):
+    """A call or a variable prepares the job."""
     settings = {"MLFLOW_TRACKING_URI": "http://mlflow", "OTEL_SERVICE_NAME": "service"}
-    found, _ = run("plain_call", **settings, **hook)
+    found, _ = run("plain_call", **settings, INSTRUMENT=instrument)
     assert found["variables"] == settings
     assert_one_trace(found, tmp_path)
 
@@ -85,32 +89,32 @@ def test_credentials_reach_workers_and_not_rays_logs(run, cluster):
     assert "sesame-4711" not in output.replace(json.dumps(found), "")
 
 
-@pytest.mark.parametrize("hook", [{}, {**HOOK, "INSTRUMENT": "no"}], ids=["call", "variable"])
-def test_job_with_setup_hook_and_variables_keeps_both(run, tmp_path, hook):
+@INSTRUMENT
+def test_job_with_setup_hook_and_variables_keeps_both(run, tmp_path, instrument):
     """Both hooks run, and the user's variables win."""
-    found, _ = run("own_runtime_env", MLFLOW_TRACKING_URI="ours", **hook)
+    found, _ = run("own_runtime_env", MLFLOW_TRACKING_URI="ours", INSTRUMENT=instrument)
     assert found["variables"] == {"USER_HOOK": "ran", "USER_VARIABLE": "1", "MLFLOW_TRACKING_URI": "mine"}
     assert_one_trace(found, tmp_path)
 
 
-@pytest.mark.parametrize("hook", [{}, {**HOOK, "INSTRUMENT": "no"}], ids=["call", "variable"])
-def test_submitted_job_keeps_its_runtime_env(run, tmp_path, hook):
+@INSTRUMENT
+def test_submitted_job_keeps_its_runtime_env(run, tmp_path, instrument):
     """``ray job submit --runtime-env`` gives the driver a second runtime_env."""
     submitted = {
         "env_vars": {"MLFLOW_TRACKING_URI": "theirs", "USER_VARIABLE": "1"},
         "worker_process_setup_hook": "tests.propagation.programs.jobs_on_cluster.user_hook",
     }
     job = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": submitted, "metadata": {}})}
-    found, _ = run("plain_call", MLFLOW_TRACKING_URI="theirs", **job, **hook)
+    found, _ = run("plain_call", MLFLOW_TRACKING_URI="theirs", **job, INSTRUMENT=instrument)
     assert found["variables"] == {"USER_HOOK": "ran", "USER_VARIABLE": "1", "MLFLOW_TRACKING_URI": "theirs"}
     assert_one_trace(found, tmp_path)
 
 
 @pytest.mark.parametrize("scenario", ["hook_that_instruments", "module_that_instruments"])
-@pytest.mark.parametrize("hook", [{}, {**HOOK, "INSTRUMENT": "no"}], ids=["call", "variable"])
-def test_module_that_instruments_in_a_worker_joins_the_trajectory(run, scenario, hook):
+@INSTRUMENT
+def test_module_that_instruments_in_a_worker_joins_the_trajectory(run, scenario, instrument):
     """A setup hook or an actor imports it. After ``uninstrument()`` a worker still removes carriers."""
-    found, output = run(scenario, **hook)
+    found, output = run(scenario, INSTRUMENT=instrument)
     assert found["seen"] == [{"trace": found["trajectory"], "args": ARGUMENTS}] * 3
     assert "instrument() came after" not in output
 
@@ -118,7 +122,7 @@ def test_module_that_instruments_in_a_worker_joins_the_trajectory(run, scenario,
 def test_setup_hook_that_instruments_an_unprepared_job_harms_no_worker(run, tmp_path):
     """Ray ends a worker that asks for its runtime_env before its first task; calls carry nothing."""
     variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
-    found, _ = run("unprepared_hook_that_instruments", **variables)
+    found, _ = run("unprepared_hook_that_instruments", **variables, **NOT_BY_VARIABLE)
     assert found["seen"] == [{"trace": "0" * 32, "args": ARGUMENTS}] * 3
 
 
@@ -145,7 +149,7 @@ def test_java_call_gets_no_carrier(run):
 
 def test_instrument_after_ray_init_warns_and_sends_no_carrier(run):
     """The workers of the job are not prepared."""
-    found, output = run("instrument_too_late")
+    found, output = run("instrument_too_late", **NOT_BY_VARIABLE)
     assert found == ARGUMENTS
     assert "instrument() came after ray.init()" in output
 
@@ -178,16 +182,16 @@ def test_unprepared_processes_of_a_job_agree_on_one_run(run, tmp_path, scenario)
     One report counts them all.
     """
     variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
-    found, _ = run(scenario, **variables)
+    found, _ = run(scenario, **variables, **NOT_BY_VARIABLE)
     runs = [path.name for path in (tmp_path / "spool").iterdir()]
     assert runs == [found["run"]]
     assert found["report"] == {"recorded": 9, "pending": 0, "lost": 0}
 
 
 def test_decorated_actor_of_an_unprepared_job_continues_the_trajectory(run, tmp_path):
-    """The library was imported after ``ray.init()``."""
+    """The library was imported after ``ray.init()``, and a variable leaves Ray alone."""
     variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
-    found, _ = run("carried_after_init", **variables)
+    found, _ = run("carried_after_init", **variables, **NOT_BY_VARIABLE)
     assert found["report"] == {"recorded": 2, "pending": 0, "lost": 0}
     spans = Job(tmp_path / "spool").spans(found["trajectory"], 2)
     assert tree(spans) == {"rollout_trace": ["tool"]}

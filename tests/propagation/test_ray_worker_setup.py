@@ -11,7 +11,7 @@ from ray.runtime_env import RuntimeEnv
 from otel_rollout import settings
 from otel_rollout.propagation import ray_private_api, ray_worker_setup
 from otel_rollout.propagation.ray_worker_setup import HIDDEN, init_arguments
-from otel_rollout.ray import ray_runtime_env, runtime_env_hook
+from otel_rollout.ray import ray_runtime_env
 from otel_rollout.runs.ray_job import RECEIVER_MARK
 
 HOOK = "worker_process_setup_hook"
@@ -73,7 +73,7 @@ def test_runtime_env_object_keeps_its_type(variables):
 
 
 def test_prepared_runtime_env_is_returned_as_it_is(variables):
-    """``instrument()``, helper and RAY_RUNTIME_ENV_HOOK combine.
+    """``instrument()`` and helper combine.
 
     Ray refuses a second hook.
     """
@@ -166,13 +166,3 @@ def test_unsupported_ray_gets_no_hook(variables, monkeypatch):
 
     monkeypatch.setattr(ray_private_api, "look_up", missing)
     assert HOOK not in ray_runtime_env()
-
-
-@pytest.mark.internal_errors
-def test_runtime_env_hook_never_raises(variables, monkeypatch, caplog):
-    """``ray.init`` continues with the given runtime_env."""
-    monkeypatch.setattr("otel_rollout.ray.instrument", lambda: None)
-    monkeypatch.setattr("otel_rollout.ray.ray_runtime_env", lambda given: 1 / 0)
-    given = {"env_vars": {}}
-    assert runtime_env_hook(given) is given
-    assert "internal error" in caplog.text
