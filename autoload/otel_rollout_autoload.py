@@ -83,9 +83,10 @@ class Waiting:
             _found_run(LAUNCHERS[fullname])
             return None
         package, _, is_submodule = fullname.partition(".")
-        if not is_submodule or package not in self._waiting:
-            return None
-        if not self.has_imported_integration(package):
+        # Another framework has been imported, and the program has switched tracing on since.
+        for imported in [name for name in self._waiting if name in sys.modules and name != package]:
+            self.has_imported_integration(imported)
+        if not is_submodule or not self.has_imported_integration(package):
             return None
         # The integration may have added a finder before this one; Python does not ask it for this module.
         return _found(fullname, path, target)

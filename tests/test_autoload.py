@@ -228,6 +228,15 @@ def test_first_call_of_rays_init_is_traced(site: Site, variables: dict[str, str]
     assert (ran.stdout.strip(), ran.stderr) == (printed, "")
 
 
+def test_variable_may_be_set_after_both_imports(site: Site) -> None:
+    """A notebook sets it in a later cell; the next import of anything finds it."""
+    imports = "import os, trl, otel_rollout_autoload; otel_rollout_autoload.wait()"
+    for variables, patched in ((ON, 1), ({}, 0)):
+        later = f"os.environ.update({variables}); import colorsys, trl.trainer; print(trl.trainer.patched)"
+        done = site.run({}, "-W", "error", "-c", f"{imports}; {later}")
+        assert (done.stdout, done.stderr) == (f"{patched}\n", "")
+
+
 def test_disabled_framework_is_left_alone(site: Site) -> None:
     """OpenTelemetry's variable names it."""
     found = site.imported({**ON, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "trl"}, "import_trainer")

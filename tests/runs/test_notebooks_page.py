@@ -19,7 +19,7 @@ from otel_rollout.runs import membership
 from tests.waiting import wait_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
-NOTEBOOK, PYTEST, CTRL_C, _ = PAGE.read_text().split("\n## ")[1:]
+NOTEBOOK, PYTEST, CTRL_C, *_ = PAGE.read_text().split("\n## ")[1:]
 
 
 def code_in(section: str) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.rollout_table import open_table
+from tests.spool_reader import read_directory
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLE: Final = ROOT / "examples" / "trl"
@@ -135,3 +136,23 @@ def test_trajectories_are_those_of_the_completions_table(trained: dict[str, Path
 def test_untraced_training_leaves_no_trace(trained: dict[str, Path]) -> None:
     """Without a variable, the process writes neither a spool nor a table."""
     assert sorted(path.name for path in trained["untraced"].iterdir()) == ["grpo-calculator"]
+
+
+NOTEBOOK: Final = """
+import os, runpy, sys
+import trl
+trl.GRPOTrainer
+import otel_rollout
+os.environ["OTEL_TRACES_EXPORTER"] = "spool"
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_program_that_sets_the_variable_itself_is_traced(trained: dict[str, Path], tmp_path: Path) -> None:
+    """As in a notebook, it sets the variable after both imports, in a cell before training."""
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    model = trained["untraced"].parent / "model"
+    run(["notebook.py", str(EXAMPLE / "grpo_calculator.py"), "--model", str(model)], tmp_path, {})
+    roots = [span for span in read_directory(tmp_path / "spool") if span.name == "rollout_trace"]
+    assert len(roots) == STEPS * TRAJECTORIES
