@@ -55,7 +55,7 @@ not."""
 
 
 def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return identity values as they are recorded; ``validate`` always as a bool.
+    """Return identity values as they are recorded: ``validate`` as a bool, other bools of numbers as 0 and 1.
 
     Raises:
         Unusable: a value cannot be read.
@@ -63,6 +63,9 @@ def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
     known = {key: value if type(value) in PLAIN else _read(key, value) for key, value in identity.items()}
     if type(known[semconv.VALIDATE]) is not bool:
         known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
+    for key in (semconv.STEP, semconv.ROLLOUT_N):
+        if type(known.get(key)) is bool:
+            known[key] = int(known[key])
     index = known.get(semconv.SAMPLE_INDEX)
     if type(index) in _NO_DATASET_ROWS:
         _warn_of_dataset_row(index)

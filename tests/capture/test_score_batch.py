@@ -84,6 +84,15 @@ def test_a_batch_is_one_line_and_reads_as_the_scores_of_a_loop(lines):
     assert sorted(found_in(batch_lines), key=repr) == sorted(expected, key=repr)
 
 
+@pytest.mark.parametrize("flags", [[False, True], np.array([False, True])], ids=["list", "array"])
+def test_bools_in_place_of_numbers_name_what_score_names(lines, flags):
+    """They are recorded as 0 and 1, as of a trajectory."""
+    score_batch({"a": [0.0, 1.0]}, step=True, sample_index=[7, 8], rollout_n=flags)
+    found = found_in(lines())
+    assert found == [("a", 0.0, 1, 7, 0, ""), ("a", 1.0, 1, 8, 1, "")]
+    assert {type(given) for row in found for given in (row[2], row[4])} == {int}
+
+
 def test_the_last_row_of_a_trajectory_is_its_newest_in_a_batch_of_any_size(lines, monkeypatch):
     """A row per turn: each name has the last turn's score, also where the batch takes several lines."""
     monkeypatch.setattr("otel_rollout.capture.score_batch._LINE_BYTES", 100)

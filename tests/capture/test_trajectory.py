@@ -57,6 +57,16 @@ def test_numpy_identity_is_recorded_as_plain_types(recorded):
     assert [attributes[f"rollout.{key}"] for key in ("sample_index", "step", "validate")] == [3, 1, False]
 
 
+def test_bools_in_place_of_numbers_are_recorded_as_numbers(recorded):
+    """A path such as 1/7/0 names the trajectory everywhere, and so does the score's identity."""
+    with rollout_trace_attr(step=True, sample_index=7, rollout_n=False):
+        pass
+    score("reward", 1.0, step=True, sample_index=7, rollout_n=False)
+    for span in recorded():
+        values = [span.attributes.get(f"rollout.{key}") for key in ("step", "rollout_n")]
+        assert [(type(value), value) for value in values] == [(int, 1), (int, 0)], span.name
+
+
 def test_extra_that_is_no_scalar_is_recorded_as_json(recorded):
     """The trajectory and its operations are recorded whole."""
     with rollout_trace_attr(step=1, who=np.arange(3), what=object):

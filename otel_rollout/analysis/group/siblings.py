@@ -130,12 +130,7 @@ def names_in(text: str) -> list[GroupName]:
     parts = text.strip().split("/")
     validate = parts[0] == VALIDATION and len(parts) > 1
     step, *rest = parts[1:] if validate else parts
-    if rest and step and not any(rest):
-        listing = f"{step} --validation" if validate else step
-        raise ViewerError(
-            f"{text} names a step, not a group: `otel-rollout groups --step {listing}` lists its groups."
-        )
-    if not step or not any(rest):
+    if not step or not rest:
         raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
     samples = ["/".join(rest)]
     if len(rest) > 1 and (_INTEGER.fullmatch(rest[-1]) or rest[-1] == _MISSING):
@@ -253,6 +248,10 @@ def _name(summary: Summary, named: str) -> str:
 
 
 def _not_found(text: str, where: str) -> str:
+    if text.endswith("/"):
+        step = text.removeprefix(f"{VALIDATION}/").strip("/")
+        listing = f"{step} --validation" if text.startswith(VALIDATION) else step
+        return f"{text} names a step, not a group: `otel-rollout groups --step {listing}` lists its groups."
     return (
         f"There is no group {text}{where}. `otel-rollout groups` lists the groups; those of a validation are "
         f"called {VALIDATION}/…"

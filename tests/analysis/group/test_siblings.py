@@ -129,8 +129,6 @@ def test_large_group_is_read_in_part(tmp_path: Path) -> None:
         ("", "'' does not name a group"),
         ("3dc4978329c7", "'3dc4978329c7' does not name a group"),
         ("validation", "'validation' does not name a group"),
-        ("12/", "12/ names a step, not a group: `otel-rollout groups --step 12` lists its groups."),
-        ("validation/12/", "`otel-rollout groups --step 12 --validation` lists its groups."),
         ("/7", "'/7' does not name a group"),
     ],
 )
@@ -139,6 +137,22 @@ def test_text_that_names_no_group_is_refused_with_advice(text: str, message: str
     with pytest.raises(ViewerError) as caught:
         names_in(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "listing"), [("12/", "12"), ("validation/12/", "12 --validation")])
+def test_step_in_place_of_a_group_is_refused_with_advice(tmp_path: Path, text: str, listing: str) -> None:
+    """The message says how to list the step's groups."""
+    with pytest.raises(ViewerError) as caught:
+        in_table(engine(tmp_path, trajectory("1", "own")), text)
+    advice = f"`otel-rollout groups --step {listing}` lists its groups."
+    assert str(caught.value) == f"{text} names a step, not a group: {advice}"
+
+
+def test_group_of_an_empty_sample_index_can_be_named(tmp_path: Path) -> None:
+    """As ``groups`` lists it, and by one of its trajectories."""
+    asked = engine(tmp_path, trajectory("1", "own", sample_index="", rollout_n=3))
+    for text in ("1/", "1//3"):
+        assert told(in_table(asked, text)) == [("1//3", "ok", None, "own")]
 
 
 def test_group_that_does_not_exist_is_reported_in_one_line(tmp_path: Path) -> None:
