@@ -82,10 +82,12 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     writers = [_writer_count(node_dir, writer, writer in living) for writer in layout.journals(node_dir)]
     dropped: Counter[str] = Counter()
     sampled_out: Counter[str] = Counter()
+    tallies: Counter[str] = Counter()
     other_scopes: Counter[str] = Counter()
     for count in writers:
         dropped.update(count.dropped)
         sampled_out.update(count.sampled_out)
+        tallies.update(count.tallies)
         other_scopes.update(count.other_scopes)
     recorded = sum(count.recorded for count in writers)
     ledger, pending = (
@@ -106,6 +108,8 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
         other_scopes=bounded_scopes(other_scopes),
         engine_requests=ledger.engine_requests,
+        trajectories=tallies["trajectories"],
+        calls_outside=tallies["calls_outside"],
     )
 
 
@@ -152,6 +156,7 @@ class _WriterCount:
     unfinished: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     sampled_out: Mapping[str, int] = field(default_factory=dict)
+    tallies: Mapping[str, int] = field(default_factory=dict)
     other_scopes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -164,12 +169,13 @@ def _writer_count(node_dir: Path, writer: str, is_alive: bool) -> _WriterCount:
     state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
     if state is None:
         return _WriterCount()
-    if is_alive:
-        return _WriterCount(state.started, state.recorded, 0, state.drops, state.skips, state.other_scopes)
-    closing = node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file
-    recorded = state.recorded + _content(closing).count(b"\n")
-    unfinished = state.started - recorded - sum(state.drops.values())
-    return _WriterCount(state.started, recorded, unfinished, state.drops, state.skips, state.other_scopes)
+    recorded, unfinished = state.recorded, 0
+    if not is_alive:
+        closing = node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file
+        recorded += _content(closing).count(b"\n")
+        unfinished = state.started - recorded - sum(state.drops.values())
+    others = (state.drops, state.skips, state.tallies, state.other_scopes)
+    return _WriterCount(state.started, recorded, unfinished, *others)
 
 
 def _content(path: Path) -> bytes:

@@ -134,6 +134,8 @@ class Report:
         other_scopes: instrumentation scope of another library → its recorded spans; see ``scopes``.
         engine_requests: outcome → requests of engines whose span came without a trace header: ``joined`` to
             a model call by the request's id, ``waiting`` for one, or why it is exported as recorded.
+        trajectories: recorded trajectories that began inside none.
+        calls_outside: recorded model and tool calls that began outside any trajectory.
     """
 
     started: int
@@ -149,6 +151,8 @@ class Report:
     problem: str | None = None
     other_scopes: Mapping[str, int] = field(default_factory=dict)
     engine_requests: Mapping[str, int] = field(default_factory=dict)
+    trajectories: int = 0
+    calls_outside: int = 0
 
     @classmethod
     def empty(cls) -> Report:
@@ -184,12 +188,22 @@ class Report:
             problem="; ".join(report.problem for report in reports if report.problem) or None,
             other_scopes=bounded_scopes(_sum(report.other_scopes for report in reports)),
             engine_requests=_sum(report.engine_requests for report in reports),
+            trajectories=sum(report.trajectories for report in reports),
+            calls_outside=sum(report.calls_outside for report in reports),
         )
 
     @property
     def open(self) -> int:
         """Spans that have started and not ended."""
         return self.started - self.recorded - self.unfinished - sum(self.dropped.values())
+
+    @property
+    def broken_chain(self) -> str:
+        """A sentence on calls outside trajectories, in a run that has trajectories; empty without any."""
+        if not (self.trajectories and self.calls_outside):
+            return ""
+        calls = "model or tool call belongs" if self.calls_outside == 1 else "model and tool calls belong"
+        return f"{self.calls_outside} {calls} to no trajectory: docs/ray.md says why"
 
     @property
     def scopes(self) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Span, SpanContext, SpanKind
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
@@ -26,6 +26,7 @@ _HEADS: Final = {
     for key, mime_type in _MIME_TYPES.items()
 }
 KINDS: Final = {kind: (b"," + writer.attribute(semconv.SPAN_KIND, kind),) for kind in semconv.SPAN_KINDS}
+_CALLS: Final = (semconv.KIND_LLM, semconv.KIND_TOOL)
 _LONG: Final = 64 << 10
 """A line with more bytes of JSON in one attribute is written in pieces, which saves a copy."""
 
@@ -57,6 +58,7 @@ def start(
         if span.is_recording():
             # Set it again: the application's span limits may have dropped it at the start.
             span.set_attribute(semconv.SPAN_KIND, kind)
+            _tally(runtime, kind, above)
         elif not above.is_valid:
             runtime.writer.counters.skip("application_sampler")
         return span
@@ -64,7 +66,14 @@ def start(
     if recording is None:
         runtime.writer.counters.skip("sampled_out")
         return runtime.tracer.unrecorded(parent)
+    _tally(runtime, kind, above)
     return _started_at(start_ns, recording)
+
+
+def _tally(runtime: Runtime, kind: str, above: SpanContext) -> None:
+    """Count a model or tool call that begins outside any trace, so outside any trajectory."""
+    if kind in _CALLS and not above.is_valid:
+        runtime.writer.counters.began_outside()
 
 
 def _started_at(start_ns: int | None, span: RecordingSpan | None) -> RecordingSpan | None:

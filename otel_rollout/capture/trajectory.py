@@ -297,6 +297,8 @@ class Trajectory:
             span.trajectory = self
         self._attach(outside, identified, span)
         if span.is_recording():
+            if not parent.get_span_context().is_valid:
+                active.writer.counters.began_trajectory()
             self._describe(active, span, other)
 
     def _describe(self, active: runtime.Runtime, span: Span, other: Span | None) -> None:

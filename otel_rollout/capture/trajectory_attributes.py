@@ -63,9 +63,10 @@ def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
     known = {key: value if type(value) in PLAIN else _read(key, value) for key, value in identity.items()}
     if type(known[semconv.VALIDATE]) is not bool:
         known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
-    for key in (semconv.STEP, semconv.ROLLOUT_N):
-        if type(known.get(key)) is bool:
-            known[key] = int(known[key])
+    if type(known.get(semconv.STEP)) is bool or type(known.get(semconv.ROLLOUT_N)) is bool:
+        for key in (semconv.STEP, semconv.ROLLOUT_N):
+            number = known.get(key)
+            known |= {key: int(number)} if isinstance(number, bool) else {}
     index = known.get(semconv.SAMPLE_INDEX)
     if type(index) in _NO_DATASET_ROWS:
         _warn_of_dataset_row(index)

@@ -57,6 +57,8 @@ def as_json(report: Report) -> dict[str, object]:
         "lost": report.lost,
         "receiver": _receiver_as_json(report),
         "engine_requests": dict(report.engine_requests),
+        "trajectories": report.trajectories,
+        "calls_outside": report.calls_outside,
         "steps": [
             {**key._asdict(), "started": count.started, **dataclasses.asdict(count), "pending": count.pending}
             for key, count in report.by_step.items()
@@ -77,6 +79,7 @@ def _shown(report: Report, steps: bool) -> RenderableType:
         *_reasons("groups sampled out", report.groups_sampled_out),
         *_received(report),
         *_reasons("engine requests without a trace header", report.engine_requests),
+        report.broken_chain,
     ]
     exporters = report.exporters.items()
     below = [

@@ -48,6 +48,8 @@ def text(report: Report, node_dir: Path) -> str:
     if report.dropped:
         reasons = ", ".join(f"{number} ({reason})" for reason, number in report.dropped.items())
         sentences.append(f"Dropped: {_spans(sum(report.dropped.values()))}, by reason: {reasons}.")
+    if report.broken_chain:
+        sentences.append(f"{report.broken_chain}.")
     if report.lost:
         sentences.append(f"Lost: {_spans(report.lost)}; please report this.")
     return " ".join(sentences)

@@ -38,6 +38,8 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
         sampled_out={reason: n for reason, n in counts.skips.items() if n},
         exporters=dict.fromkeys(report.exporters, pending),
         other_scopes=counts.other_scopes,
+        trajectories=counts.tallies["trajectories"],
+        calls_outside=counts.tallies["calls_outside"],
     )
 
 

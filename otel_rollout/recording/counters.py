@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.recording.identity import Identity
-from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, Journal
+from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Journal
 
 _SKIP_WARNINGS: Final = {
     "application_sampler": "the sampler of the application's own OpenTelemetry samples a trajectory out, "
@@ -26,14 +26,15 @@ _logger = logging.getLogger("otel_rollout")
 class Counts(NamedTuple):
     """Counts of one process.
 
-    Spans started and recorded; dropped spans and skipped trajectories by reason; recorded spans of other
-    libraries by instrumentation scope.
+    Spans started and recorded; dropped spans and skipped trajectories by reason; the numbers of TALLIES;
+    recorded spans of other libraries by instrumentation scope.
     """
 
     started: int
     recorded: int
     drops: dict[str, int]
     skips: dict[str, int]
+    tallies: dict[str, int]
     other_scopes: dict[str, int]
 
 
@@ -76,6 +77,14 @@ class Counters:
         if total == number and reason in _SKIP_WARNINGS:
             _logger.warning("otel-rollout: %s; further ones are counted", _SKIP_WARNINGS[reason])
 
+    def began_trajectory(self) -> None:
+        """Count a trajectory that began inside none."""
+        self._journal.tallies[0] += 1
+
+    def began_outside(self) -> None:
+        """Count a model or tool call that began outside any trajectory."""
+        self._journal.tallies[1] += 1
+
     def recorded_by(self, scope: str) -> None:
         """Count a recorded span of another library."""
         if self._is_abandoned:
@@ -90,10 +99,12 @@ class Counters:
         """Return the counts so far."""
         journal = self._journal
         drops, skips = dict(self._drops), dict(self._skips)
-        return Counts(journal.started[0], journal.recorded, drops, skips, journal.other_scopes())
+        tallies = dict(zip(TALLIES, journal.tallies, strict=True))
+        return Counts(journal.started[0], journal.recorded, drops, skips, tallies, journal.other_scopes())
 
     def abandon(self) -> None:
         """Stop counting in a forked child: the journal belongs to the parent."""
         self._is_abandoned = True
         self.lock = threading.RLock()  # a thread of the parent may have held it
         self._journal.started = memoryview(bytearray(8)).cast("Q")
+        self._journal.tallies = memoryview(bytearray(8 * len(TALLIES))).cast("Q")

@@ -15,6 +15,7 @@ File layout, little-endian::
     56    8   base: value of `written` at which the current segment file began (signed)
     64    8   sequence of the current segment file; 0 until the writer has its first
     72    8×n numbers of skipped trajectories and scores, in the order of SKIP_REASONS
+    488   2×8 the numbers of TALLIES; zeros in journals of older versions
     504   8   when the process last noted that it lives, Unix time in ns (signed); 0 in journals of older
               versions
     512   32×112 numbers of recorded spans of other libraries, a row for each instrumentation scope
@@ -50,7 +51,7 @@ from pathlib import Path
 from otel_rollout.base import semconv
 from otel_rollout.otlp.scan import scope_of
 from otel_rollout.otlp.score_batch import spans_in
-from otel_rollout.spool.private_files import ForeignFileError, open_private, standard_streams_taken
+from otel_rollout.spool.private_files import ForeignFileError, open_private, reserved
 from otel_rollout.spool.scope_rows import ScopeRows, scopes_in
 
 MAGIC = b"ORJRNL04"
@@ -60,7 +61,7 @@ OTHER_STEPS = "other steps"
 STEP_ROWS = 96
 """Number of rows for dropped spans, one row per step."""
 _ACTIVE, _SLOTS, _STARTED, _BASE, _SEQUENCE, _SKIPS = 8, (16, 32), 48, 56, 64, 72
-_ALIVE, _SCOPES, _ROWS = 504, 512, 4096
+_TALLIES, _ALIVE, _SCOPES, _ROWS = 488, 504, 512, 4096
 _NAME, _ROW_DROPS, _ROW_BYTES = 2, 64, 128
 _NAME_BYTES = _ROW_DROPS - _NAME
 _published = struct.Struct("<2Q")
@@ -86,6 +87,8 @@ of the application's own OpenTelemetry; an unrecorded caller in another process;
 ``OTEL_ROLLOUT_SPOOL_LIMIT`` (``OTEL_ROLLOUT_SPOOL_FULL``). Of a score: its trajectory is not recorded; its
 ``trajectory`` is no id.
 """
+TALLIES = ("trajectories", "calls_outside")
+"""Trajectories that began inside none; model and tool calls that began outside any trajectory."""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
@@ -103,6 +106,7 @@ class Journal:
 
     Attributes:
         started: view of the number of spans ever started, in the file; any thread may increase the number.
+        tallies: view of the numbers of TALLIES, in their order; likewise.
 
     Raises:
         OSError: when the file cannot be created, or its space cannot be reserved.
@@ -122,7 +126,7 @@ class Journal:
         self.written = 0
         self.flushed = 0
         self.recorded = 0
-        self.started = self._view_of_started()
+        self._view_counts()
 
     @property
     def room(self) -> int:
@@ -212,7 +216,7 @@ class Journal:
         descriptor = _locked(hidden)
         fresh[:] = self._map[:]
         self._map = fresh
-        self.started = self._view_of_started()
+        self._view_counts()
         at = self.flushed % self.size
         ring = fresh[HEADER_BYTES:]
         waiting = (ring[at:] + ring[:at])[: self.written - self.flushed]
@@ -289,27 +293,13 @@ class Journal:
         self._map[row] = len(name) + 1  # last, because this makes the row valid
         return row
 
-    def _view_of_started(self) -> memoryview:
-        return memoryview(self._map)[_STARTED : _STARTED + 8].cast("Q")
+    def _view_counts(self) -> None:
+        view = memoryview(self._map)
+        self.started = view[_STARTED : _STARTED + 8].cast("Q")
+        self.tallies = view[_TALLIES : _TALLIES + 8 * len(TALLIES)].cast("Q")
 
     def _put(self, at: int, value: int) -> None:
         self._map[at : at + 8] = _number.pack(value)
-
-
-def reserved(path: Path, size: int) -> mmap.mmap:
-    """Create and map a file with reserved space.
-
-    Raises:
-        OSError: when the file exists, or its space cannot be reserved.
-    """
-    descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    try:
-        # Reserve the space now: a full disk would later mean SIGBUS in the training process.
-        os.posix_fallocate(descriptor, 0, size)
-        with standard_streams_taken():  # the map duplicates the descriptor
-            return mmap.mmap(descriptor, size)
-    finally:
-        os.close(descriptor)
 
 
 def _locked(path: Path) -> int:
@@ -331,6 +321,7 @@ class JournalState:
     drops_of_steps: dict[tuple[str, bool], dict[str, int]]
     """(Step, whether it is a validation) → reason → number of dropped spans."""
     skips: dict[str, int]
+    tallies: dict[str, int]
     other_scopes: Mapping[str, int]
     """Instrumentation scope of another library → its recorded spans."""
     alive_ns: int
@@ -363,10 +354,13 @@ def read_state(path: Path) -> JournalState | None:
     _, active, *rest = _HEADER.unpack_from(header)
     written, recorded = rest[2:4] if active else rest[:2]
     started, base, sequence, *skips = rest[4:]
-    skipped = dict(zip(SKIP_REASONS, skips, strict=True))
-    drops, scopes = _drops_in(header), scopes_in(header, _SCOPES)
-    (alive_ns,) = _number.unpack_from(header, _ALIVE)
-    return JournalState(written, recorded, started, base, sequence, drops, skipped, scopes, alive_ns)
+    return JournalState(
+        *(written, recorded, started, base, sequence, _drops_in(header)),
+        skips=dict(zip(SKIP_REASONS, skips, strict=True)),
+        tallies=dict(zip(TALLIES, _published.unpack_from(header, _TALLIES), strict=True)),
+        other_scopes=scopes_in(header, _SCOPES),
+        alive_ns=_number.unpack_from(header, _ALIVE)[0],
+    )
 
 
 def _drops_in(header: bytes) -> dict[tuple[str, bool], dict[str, int]]:

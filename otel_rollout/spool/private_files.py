@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import stat
 from collections.abc import Iterator
@@ -194,3 +195,19 @@ def _described_type(state: os.stat_result) -> str:
     mode = state.st_mode
     types = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
     return next((type_ for is_type, type_ in types if is_type(mode)), "something else")
+
+
+def reserved(path: Path, size: int) -> mmap.mmap:
+    """Create and map a file with reserved space.
+
+    Raises:
+        OSError: when the file exists, or its space cannot be reserved.
+    """
+    descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        # Reserve the space now: a full disk would later mean SIGBUS in the training process.
+        os.posix_fallocate(descriptor, 0, size)
+        with standard_streams_taken():  # the map duplicates the descriptor
+            return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)

@@ -21,8 +21,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
-from otel_rollout.spool.journal import reserved
-from otel_rollout.spool.private_files import ForeignFileError, open_private
+from otel_rollout.spool.private_files import ForeignFileError, open_private, reserved
 
 SLOTS = 256
 """Slots of a new table. The table doubles when few slots are free."""

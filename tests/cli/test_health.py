@@ -49,11 +49,11 @@ def test_unhealthy_run_ends_with_status_1_and_names_what_show_takes(broken: Path
 def test_terminal_shows_each_answer_with_the_command_to_look_closer(broken: Path) -> None:
     """What is unhealthy comes last, where a person looks."""
     lines = run("--from", broken, code=1).output.splitlines()
-    assert sum(line.startswith("✓") for line in lines) == 20
+    assert sum(line.startswith("✓") for line in lines) == 21
     place = next(index for index, line in enumerate(lines) if line.startswith("✗"))
     assert "tool_error_burst" in lines[place]
     assert "otel-rollout show " in lines[place + 1]
-    assert lines[-2].endswith("640 trajectories, 1 unhealthy, 20 healthy")
+    assert lines[-2].endswith("640 trajectories, 1 unhealthy, 21 healthy")
     assert lines[-1] == f"from {broken}"
 
 
@@ -83,7 +83,7 @@ def test_page_stands_alone_and_names_steps_and_trajectories(broken: Path, tmp_pa
     assert "Written to" in run("--from", broken, "--html", page, code=1).output
     text = page.read_text()
     assert text.index("tool_error_burst") < text.index("reward_missing")
-    assert "1 unhealthy, 20 healthy" in text
+    assert "1 unhealthy, 21 healthy" in text
     assert "<script" not in text
     assert "href" not in text
 

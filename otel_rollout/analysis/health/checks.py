@@ -11,6 +11,7 @@ from otel_rollout.analysis.health import (
     context,
     evidence,
     mismatch,
+    outside,
     own,
     policy,
     replies,
@@ -71,6 +72,7 @@ BUILT_IN: Final = (
     Check("trained_reward_differs", trained_numbers.reward_differs),
     Check("training_not_finite", trained_numbers.not_finite),
     Check("scores_unresolved", unresolved.scores),
+    Check("calls_outside", outside.calls),
 )
 
 
