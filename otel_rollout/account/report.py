@@ -18,6 +18,12 @@ from otel_rollout.otlp.scan import StepKey
 from otel_rollout.spool.scope_rows import OTHER_SCOPES, SCOPE_ROWS
 
 
+def said_of_calls_outside(number: int) -> str:
+    """Return a sentence on model and tool calls that belong to no trajectory, without its full stop."""
+    calls = "model or tool call belongs" if number == 1 else "model and tool calls belong"
+    return f"{number:,} {calls} to no trajectory: docs/ray.md says why"
+
+
 class DeliveryCount(NamedTuple):
     """Counts that the forwarder keeps for one exporter; see :class:`ExporterCount`."""
 
@@ -200,10 +206,7 @@ class Report:
     @property
     def broken_chain(self) -> str:
         """A sentence on calls outside trajectories, in a run that has trajectories; empty without any."""
-        if not (self.trajectories and self.calls_outside):
-            return ""
-        calls = "model or tool call belongs" if self.calls_outside == 1 else "model and tool calls belong"
-        return f"{self.calls_outside} {calls} to no trajectory: docs/ray.md says why"
+        return said_of_calls_outside(self.calls_outside) if self.trajectories and self.calls_outside else ""
 
     @property
     def scopes(self) -> Mapping[str, int]:

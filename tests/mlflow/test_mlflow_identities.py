@@ -16,6 +16,7 @@ from otel_rollout.otlp.score_identity import Unresolved
 from tests import identity_scores
 from tests.identity_scores import resolve
 from tests.sdk_spans import Rollouts, deliver
+from tests.waits import set_waits
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -123,8 +124,9 @@ def test_score_of_a_step_goes_to_no_later_repetition_of_it(uri, project, rollout
     assert [values for _, values in sorted(scores.items())] == [[0.1], []]
 
 
-def test_scores_of_other_processes_reach_their_trajectory(fresh_process, uri, project):
+def test_scores_of_other_processes_reach_their_trajectory(fresh_process, uri, project, monkeypatch):
     """A trainer's process gives them before and after the trajectory, which may still be running."""
+    set_waits(monkeypatch, last_score=60)  # no process records while the next one starts
     otel_rollout.configure(
         {"mlflow": {"tracking_uri": uri}}, project_name=project, experiment_name="e", forwarder_linger=60
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from otel_rollout.analysis.calls_outside import calls_outside
 from otel_rollout.analysis.health.findings import Finding
-from otel_rollout.table import filters
 
 if TYPE_CHECKING:
     from otel_rollout.analysis.health.scope import Scope
@@ -16,13 +16,14 @@ def calls(scope: Scope) -> Finding:
 
     Calls beside whole trajectories are no fault: warm-up, and judges that score later.
     """
-    outside = _outside(scope)
+    outside = calls_outside(scope.run)
     number = scope.rows(f"SELECT count(*) AS n FROM ({outside}) AS calls")[0]["n"]  # noqa: S608
     if not number:
         return Finding("healthy", "No model or tool call lies outside of trajectories.")
     found = scope.rows(
         "SELECT step, bare, number, count(*) AS calls "  # noqa: S608
-        f"FROM ({_steps(scope)}) AS steps JOIN ({outside}) AS calls ON at_ns BETWEEN start_ns AND end_ns "
+        f"FROM ({_steps(scope)}) AS steps JOIN ({outside}) AS calls "
+        "ON calls.start_ns BETWEEN began_ns AND ended_ns "
         "WHERE 2 * bare > number GROUP BY step, bare, number ORDER BY step"
     )
     rows = [row for row in found if row["step"] in scope.steps]
@@ -38,19 +39,11 @@ def calls(scope: Scope) -> Finding:
     )
 
 
-def _outside(scope: Scope) -> str:
-    """Return the times of calls outside of trajectories, which have no project and no experiment."""
-    return (
-        f"SELECT start_ns AS at_ns FROM spans WHERE {filters.equals('run_id', scope.run.run_id)} "  # noqa: S608
-        "AND validate IS NULL AND is_root AND kind IN ('LLM', 'TOOL')"
-    )
-
-
 def _steps(scope: Scope) -> str:
     """Return the time of each step, its trajectories, and those of them without a call."""
     return f"""
 SELECT
   run.step, count(*) AS number, count(*) FILTER (WHERE run.turns + run.tool_calls = 0) AS bare,
-  min(root.start_ns) AS start_ns, max(root.start_ns + coalesce(root.duration_ns, 0)) AS end_ns
+  min(root.start_ns) AS began_ns, max(root.start_ns + coalesce(root.duration_ns, 0)) AS ended_ns
 FROM {scope.trajectories} AS run JOIN roots AS root ON run.trace_id = root.trace_id
 GROUP BY run.step"""  # noqa: S608

@@ -1,0 +1,65 @@
+"""Calls that lost their trajectory are counted in the program's last line, in the report and by `status`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run
+
+PROGRAM = """
+import contextvars, sys
+from concurrent.futures import ThreadPoolExecutor
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+
+generate = rollout_trace_op(kind="LLM")(str.upper)
+call_tool = rollout_trace_op(kind="TOOL")(str.lower)
+grade = rollout_trace_op(kind="CHAIN")(len)
+
+def turn(question):
+    return grade(call_tool(generate(question)))
+
+for number in range(int(sys.argv[1])):
+    with rollout_trace_attr(step=1, sample_index=number):
+        turn("inside")
+        with rollout_trace_attr(name="part"):
+            generate("inside, too")
+for number in range(int(sys.argv[2])):
+    contextvars.Context().run(turn, "outside")
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "calls"),
+    [(3, 2, "4 model and tool calls belong"), (2, 0, ""), (0, 2, "")],
+    ids=["broken", "whole", "no trajectory"],
+)
+def test_calls_outside_trajectories_are_said_where_there_are_trajectories(
+    inside: int, outside: int, calls: str, tmp_path: Path
+) -> None:
+    """A run without trajectories traces calls alone, on purpose."""
+    environ = {
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": "delta",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"),
+        "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "rollouts"),
+        "OTEL_ROLLOUT_KEEP": "true",
+    }
+    command = [sys.executable, "-c", PROGRAM, str(inside), str(outside)]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    said = f"{calls} to no trajectory: docs/ray.md says why"
+    assert (said in ran.stderr, "no trajectory" in ran.stderr) == (bool(calls), bool(calls))
+    spool = ["status", "--spool", str(next((tmp_path / "spool").iterdir()))]
+    assert (said in run(*spool)) == bool(calls)
+    counted = json.loads(run(*spool, "--json"))[0]
+    assert (counted["trajectories"], counted["calls_outside"]) == (inside, 2 * outside)
+    if inside:
+        report = ["report", "--from", tmp_path / "rollouts"]
+        assert (said in run(*report)) == bool(calls)
+        assert (said in run(*report, "--html", "-")) == bool(calls)
