@@ -72,13 +72,21 @@ class Waiting:
 
     def __init__(self) -> None:
         self._waiting = dict(INTEGRATIONS)
+        self._asks_others = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Import the integration of ``fullname``'s framework, and leave the module to the other finders."""
-        if fullname == "ray":
-            return _calling(_found(fullname, path, target), _prepare_init)
+        # One of the others may ask this one; another library may have wrapped it.
+        if fullname == "ray" and not self._asks_others and self in sys.meta_path:
+            self._asks_others = True
+            try:
+                # Those before this one have been asked: by Python, or they ask this one now.
+                after = sys.meta_path[sys.meta_path.index(self) + 1 :]
+                return _calling(_found(after, fullname, path, target), _prepare_init)
+            finally:
+                self._asks_others = False
         if fullname in LAUNCHERS:
             _found_run(LAUNCHERS[fullname])
             return None
@@ -89,7 +97,8 @@ class Waiting:
         if not is_submodule or not self.has_imported_integration(package):
             return None
         # The integration may have added a finder before this one; Python does not ask it for this module.
-        return _found(fullname, path, target)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        return _found(others, fullname, path, target)
 
     def has_imported_integration(self, package: str) -> bool:
         """Import the integration of a framework, unless that was tried before, or tracing is off."""
@@ -99,13 +108,13 @@ class Waiting:
         return integration is not None and _imported(package, integration) is not None
 
 
-def _found(fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    """Ask the other finders for a module."""
-    for finder in list(sys.meta_path):
+def _found(
+    finders: Sequence[Any], fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """Ask finders for a module."""
+    for finder in finders:
         find = getattr(finder, "find_spec", None)
-        if find is None or type(finder) is Waiting:
-            continue
-        spec: ModuleSpec | None = find(fullname, path, target)
+        spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
         if spec is not None:
             return spec
     return None

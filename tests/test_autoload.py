@@ -228,6 +228,35 @@ def test_first_call_of_rays_init_is_traced(site: Site, variables: dict[str, str]
     assert (ran.stdout.strip(), ran.stderr) == (printed, "")
 
 
+def test_finder_that_asks_the_others_ends(site: Site) -> None:
+    """Another library's finder, or that of `instrument()`, asks every finder, too, and wraps the loader."""
+    another = """
+import sys
+class Asking:
+    asked = executed = 0
+    def find_spec(self, name, path, target=None):
+        if name != "ray":
+            return None
+        Asking.asked += 1
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self else None
+            if spec is not None:
+                execute = spec.loader.exec_module
+                def exec_module(module):
+                    execute(module)
+                    Asking.executed += 1
+                spec.loader.exec_module = exec_module
+                return spec
+sys.meta_path.{add}
+import ray
+print(Asking.asked, Asking.executed, ray.init(a=1))
+"""
+    for add in ("insert(0, Asking())", "append(Asking())", "insert(1, Asking())"):
+        ran = site.run(ON, "-W", "error", "-c", another.replace("{add}", add))
+        asked = "0 0" if add.startswith("append") else "1 1"
+        assert (ran.stdout.strip(), ran.stderr) == (f"{asked} {{'prepared': True, 'a': 1}}", "")
+
+
 def test_variable_may_be_set_after_both_imports(site: Site) -> None:
     """A notebook sets it in a later cell; the next import of anything finds it."""
     imports = "import os, trl, otel_rollout_autoload; otel_rollout_autoload.wait()"
