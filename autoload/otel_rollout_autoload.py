@@ -36,20 +36,16 @@ DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
 
 def wait() -> None:
-    """Wait for the frameworks of ``INTEGRATIONS`` and for Ray; a second call does nothing.
-
-    A framework that is imported already, by another package's file, is not waited for.
-    """
-    if any(isinstance(finder, Waiting) for finder in sys.meta_path):
-        return
-    waiting = Waiting()
-    sys.meta_path.insert(0, waiting)
+    """Wait for the frameworks of ``INTEGRATIONS`` and for Ray, and trace those that are imported already."""
+    waiting = next((finder for finder in sys.meta_path if isinstance(finder, Waiting)), None)
+    if waiting is None:
+        waiting = Waiting()
+        sys.meta_path.insert(0, waiting)
     for package in INTEGRATIONS:
         if package in sys.modules:
-            waiting.has_imported_integration(package)
-    ray = sys.modules.get("ray")
-    if hasattr(ray, "init"):
-        _prepare_init(ray)
+            waiting.import_integration(package)
+    if "ray" in sys.modules:
+        _prepare_init(sys.modules["ray"])
 
 
 def is_on(framework: str) -> bool:
@@ -64,10 +60,10 @@ def is_on(framework: str) -> bool:
 
 
 class Waiting:
-    """A finder that finds nothing, and notices imports of frameworks.
+    """A finder that has the other finders find a framework, and notices when it is executed.
 
-    A framework is used from the first import of a submodule: ``importlib.util.find_spec("trl")`` alone
-    imports neither.
+    Nothing is imported while modules are looked for: Python holds a lock then, and would execute a module
+    twice that is imported meanwhile.
     """
 
     def __init__(self) -> None:
@@ -77,35 +73,55 @@ class Waiting:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Import the integration of ``fullname``'s framework, and leave the module to the other finders."""
-        # One of the others may ask this one; another library may have wrapped it.
-        if fullname == "ray" and not self._asks_others and self in sys.meta_path:
-            self._asks_others = True
-            try:
-                # Those before this one have been asked: by Python, or they ask this one now.
-                after = sys.meta_path[sys.meta_path.index(self) + 1 :]
-                return _calling(_found(after, fullname, path, target), _prepare_init)
-            finally:
-                self._asks_others = False
+        """Return the spec of a framework, or of its submodule, with a wrapped loader; None for all others."""
         if fullname in LAUNCHERS:
             _found_run(LAUNCHERS[fullname])
             return None
-        package, _, is_submodule = fullname.partition(".")
-        # Another framework has been imported, and the program has switched tracing on since.
-        for imported in [name for name in self._waiting if name in sys.modules and name != package]:
-            self.has_imported_integration(imported)
-        if not is_submodule or not self.has_imported_integration(package):
+        if fullname != "ray" and fullname.partition(".")[0] not in self._waiting:
             return None
-        # The integration may have added a finder before this one; Python does not ask it for this module.
-        others = [finder for finder in sys.meta_path if finder is not self]
-        return _found(others, fullname, path, target)
+        # One of the others may ask this one; another library may have wrapped it.
+        if self._asks_others or self not in sys.meta_path:
+            return None
+        self._asks_others = True
+        try:
+            # Those before this one have been asked: by Python, or they ask this one now.
+            spec = _found(sys.meta_path[sys.meta_path.index(self) + 1 :], fullname, path, target)
+            if spec is not None:
+                self._wrap_loader(spec)
+            return spec
+        finally:
+            self._asks_others = False
 
-    def has_imported_integration(self, package: str) -> bool:
+    def import_integration(self, package: str) -> None:
         """Import the integration of a framework, unless that was tried before, or tracing is off."""
-        if not is_on(package):
-            return False
-        integration = self._waiting.pop(package, None)  # None: another thread was faster
-        return integration is not None and _imported(package, integration) is not None
+        if is_on(package):
+            integration = self._waiting.pop(package, None)  # None: another thread was faster
+            if integration is not None:
+                _imported(package, integration)
+
+    def _wrap_loader(self, spec: ModuleSpec) -> None:
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is None or isinstance(loader, type) or not hasattr(loader, "__dict__"):
+            return  # a loader that cannot be wrapped
+        if getattr(execute, "otel_rollout_waits_for", None) == spec.name:
+            return  # a loader that several modules share
+        name, package = spec.name, spec.name.partition(".")[0]
+
+        def exec_module(module: ModuleType) -> None:
+            if getattr(module, "__name__", None) != name:
+                execute(module)
+                return
+            if vars(loader).get("exec_module") is exec_module:
+                del loader.exec_module
+            execute(module)
+            if name == "ray":
+                _prepare_init(module)
+            elif name == package or not _is_being_imported(package):  # as a whole: it is patched now
+                self.import_integration(package)
+
+        exec_module.otel_rollout_waits_for = name  # type: ignore[attr-defined]
+        loader.exec_module = exec_module
 
 
 def _found(
@@ -120,41 +136,43 @@ def _found(
     return None
 
 
-def _calling(spec: ModuleSpec | None, function: Callable[[Any], None]) -> ModuleSpec | None:
-    """Have a function called with the module as soon as it is imported as a whole."""
-    loader: Any = spec and spec.loader
-    execute = getattr(loader, "exec_module", None)
-    if execute is not None and hasattr(loader, "__dict__"):
-
-        def exec_module(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)
-            execute(module)
-            function(module)
-
-        loader.exec_module = exec_module
-    return spec
+def _is_being_imported(package: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(package), "__spec__", None), "_initializing", False))
 
 
-def _prepare_init(ray: Any) -> None:
+def _prepare_init(ray: ModuleType) -> None:
     """Replace ``ray.init`` by a function that traces Ray before the first call."""
+    # Reading an attribute of a module that is loaded lazily would load it.
+    untraced = object.__getattribute__(ray, "__dict__").get("init")
+    if type(untraced) is not type(_prepare_init) or hasattr(untraced, "otel_rollout_untraced"):
+        return  # no Ray, or a stand-in of a test; or it is done
     import functools
 
-    untraced = ray.init
-    is_prepared = False
+    traced: Callable[..., Any] | None = None
 
     @functools.wraps(untraced)
     def init(*args: Any, **kwargs: Any) -> Any:
-        nonlocal is_prepared
-        if (
-            is_prepared or kwargs.get("_skip_env_hook") or not is_on("ray")
-        ):  # Ray's dashboard sets that argument
+        nonlocal traced
+        is_rays_own = kwargs.get("_skip_env_hook")  # its dashboard
+        if is_rays_own or not is_on("ray") or (traced is None and _is_initialized(ray)):
             return untraced(*args, **kwargs)
-        is_prepared = True
-        tracing = _imported("ray", RAY)
-        traced = untraced if tracing is None else tracing.init_by_variable(untraced)
+        if traced is None:
+            tracing = _imported("ray", RAY)
+            traced = untraced if tracing is None else tracing.init_by_variable(untraced)
         return traced(*args, **kwargs)
 
-    ray.init = init
+    init.otel_rollout_untraced = untraced  # type: ignore[attr-defined]
+    ray.init = init  # type: ignore[attr-defined]
+    home = sys.modules.get(init.__module__)
+    if getattr(home, init.__name__, None) is untraced:
+        setattr(home, init.__name__, init)  # by which it is pickled
+
+
+def _is_initialized(ray: Any) -> bool:
+    try:
+        return bool(ray.is_initialized())
+    except Exception:  # noqa: BLE001 - of a stand-in
+        return False
 
 
 def _found_run(founder: str) -> None:

@@ -9,7 +9,17 @@ Most programs need none of them: ``OTEL_TRACES_EXPORTER`` in the driver's enviro
 
 from __future__ import annotations
 
+from typing import Any
+
 from otel_rollout.propagation.ray_decorator import carry_context
 from otel_rollout.propagation.ray_worker_setup import ray_runtime_env
 
-__all__ = ["carry_context", "ray_runtime_env"]
+__all__ = ["carry_context", "ray_runtime_env", "runtime_env_hook"]
+
+
+def runtime_env_hook(runtime_env: Any) -> Any:
+    """Return a job's ``runtime_env`` as it is.
+
+    Environments may still name this function in ``RAY_RUNTIME_ENV_HOOK``, which earlier versions needed.
+    """
+    return runtime_env

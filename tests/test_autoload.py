@@ -24,7 +24,7 @@ FILES = {
     "trl/__init__.py": "from trl import _compat",
     "trl/_compat.py": "",
     "trl/trainer.py": "patched = 0",
-    "ray/__init__.py": "from ray._private import init",
+    "ray/__init__.py": "from ray._private import init\ndef is_initialized(): return False",
     "ray/_private.py": "def init(**options): return options",
     "torch/__init__.py": "",
     "torch/distributed/__init__.py": "",
@@ -54,6 +54,8 @@ FILES = {
                 return spec
 
         sys.meta_path.insert(0, Patching())
+        if "trl.trainer" in sys.modules:
+            sys.modules["trl.trainer"].patched += 1
         """,
 }
 INTEGRATION = ["otel_rollout", "otel_rollout.integrations", "otel_rollout.integrations.trl"]
@@ -109,8 +111,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return Site(tmp_path_factory.mktemp("autoload") / "environment")
 
 
-def test_integration_is_imported_with_the_frameworks_first_submodule(site: Site) -> None:
-    """Not when a library looks the framework up, and before the modules that the integration patches."""
+def test_integration_is_imported_with_the_framework(site: Site) -> None:
+    """Not when a library looks the framework up."""
     found = site.imported(ON, "probe", "import_package", "import_trainer")
     assert found == {
         "probe": ["otel_rollout_autoload"],
@@ -213,7 +215,10 @@ print(before, ray.init(_skip_env_hook=True), ray.init(a=1), ray.init(a=2), ray.i
 @pytest.mark.parametrize(
     ("variables", "printed"),
     [
-        (ON, "False {'_skip_env_hook': True} {'prepared': True, 'a': 1} {'a': 2} init"),
+        (
+            ON,
+            "False {'_skip_env_hook': True} {'prepared': True, 'a': 1} {'prepared': True, 'a': 2} init",
+        ),
         ({}, "False {'_skip_env_hook': True} {'a': 1} {'a': 2} init"),
         (
             {**ON, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "trl,ray"},
@@ -222,8 +227,8 @@ print(before, ray.init(_skip_env_hook=True), ray.init(a=1), ray.init(a=2), ray.i
     ],
     ids=["on", "off", "disabled"],
 )
-def test_first_call_of_rays_init_is_traced(site: Site, variables: dict[str, str], printed: str) -> None:
-    """Not the import of Ray, nor a call of its dashboard. What traces Ray then patches ``init`` itself."""
+def test_calls_of_rays_init_are_traced(site: Site, variables: dict[str, str], printed: str) -> None:
+    """Not the import of Ray, nor a call of its dashboard. A captured name of ``init`` stays traced."""
     ran = site.run(variables, "-W", "error", "-c", RAYS_CALLS)
     assert (ran.stdout.strip(), ran.stderr) == (printed, "")
 
@@ -264,6 +269,63 @@ def test_variable_may_be_set_after_both_imports(site: Site) -> None:
         later = f"os.environ.update({variables}); import colorsys, trl.trainer; print(trl.trainer.patched)"
         done = site.run({}, "-W", "error", "-c", f"{imports}; {later}")
         assert (done.stdout, done.stderr) == (f"{patched}\n", "")
+
+
+def test_module_of_the_same_name_is_left_alone(site: Site, tmp_path: Path) -> None:
+    """A user's own `ray` has no `init`, or one that is no function; another loader loads several modules."""
+    (tmp_path / "ray.py").write_text("class init: pass\n")
+    (tmp_path / "another.py").write_text("def init(): pass\n")
+    program = """
+import importlib.util, sys, zipfile
+sys.path.insert(0, "{place}")
+with zipfile.ZipFile("{place}/modules.zip", "w") as file:
+    file.write("{place}/ray.py", "ray.py")
+    file.write("{place}/another.py", "another.py")
+sys.path.insert(0, "{place}/modules.zip")
+importlib.util.find_spec("ray")
+import another
+assert "zip" in another.__file__ and not hasattr(another.init, "__wrapped__")
+import ray
+assert isinstance(ray.init, type)
+"""
+    ran = site.run(ON, "-W", "error", "-c", program.replace("{place}", str(tmp_path)))
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
+def test_captured_init_stays_traced_and_can_be_pickled(site: Site) -> None:
+    """`from ray import init`: after a call that failed, in threads, and after a reload."""
+    program = """
+import importlib, pickle, threading
+from ray import init
+import ray
+try:
+    init("no such address")
+except TypeError:
+    pass
+assert init(a=1) == {"prepared": True, "a": 1}
+assert pickle.loads(pickle.dumps(ray.init)) is ray.init is init
+found = []
+threads = [threading.Thread(target=lambda: found.append(ray.init()["prepared"])) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert found == [True] * 8
+assert importlib.reload(ray).init(b=2) == {"prepared": True, "b": 2}
+"""
+    ran = site.run(ON, "-W", "error", "-c", program)
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
+def test_integration_is_imported_when_the_framework_has_been(site: Site, tmp_path: Path) -> None:
+    """While modules are looked for, an import would execute a module twice, or let a thread wait."""
+    copy = Site(tmp_path / "environment")
+    (copy.packages / "needed.py").write_text("print('executed')\n")
+    (copy.packages / "trl" / "__init__.py").write_text("import needed\nfrom trl import _compat\n")
+    integration = copy.packages / "otel_rollout" / "integrations" / "trl.py"
+    integration.write_text(
+        "import needed, sys\nassert not sys.modules['trl._compat'].__spec__._initializing\n"
+    )
+    ran = copy.run(ON, "-W", "error", "-c", "import trl")
+    assert (ran.stdout, ran.stderr) == ("executed\n", "")
 
 
 def test_disabled_framework_is_left_alone(site: Site) -> None:

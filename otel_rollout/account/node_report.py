@@ -109,7 +109,7 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         other_scopes=bounded_scopes(other_scopes),
         engine_requests=ledger.engine_requests,
         trajectories=tallies["trajectories"],
-        calls_outside=tallies["calls_outside"],
+        operations_outside=tallies["operations_outside"],
     )
 
 

@@ -18,10 +18,10 @@ from otel_rollout.otlp.scan import StepKey
 from otel_rollout.spool.scope_rows import OTHER_SCOPES, SCOPE_ROWS
 
 
-def said_of_calls_outside(number: int) -> str:
-    """Return a sentence on model and tool calls that belong to no trajectory, without its full stop."""
-    calls = "model or tool call belongs" if number == 1 else "model and tool calls belong"
-    return f"{number:,} {calls} to no trajectory: docs/ray.md says why"
+def said_of_operations_outside(number: int) -> str:
+    """Return a sentence on operations that belong to no trajectory, without its full stop."""
+    belong = "operation belongs" if number == 1 else "operations belong"
+    return f"{number:,} {belong} to no trajectory: docs/ray.md says why"
 
 
 class DeliveryCount(NamedTuple):
@@ -141,7 +141,7 @@ class Report:
         engine_requests: outcome → requests of engines whose span came without a trace header: ``joined`` to
             a model call by the request's id, ``waiting`` for one, or why it is exported as recorded.
         trajectories: recorded trajectories that began inside none.
-        calls_outside: recorded model and tool calls that began outside any trajectory.
+        operations_outside: recorded operations that began outside any trajectory, without those below them.
     """
 
     started: int
@@ -158,7 +158,7 @@ class Report:
     other_scopes: Mapping[str, int] = field(default_factory=dict)
     engine_requests: Mapping[str, int] = field(default_factory=dict)
     trajectories: int = 0
-    calls_outside: int = 0
+    operations_outside: int = 0
 
     @classmethod
     def empty(cls) -> Report:
@@ -195,7 +195,7 @@ class Report:
             other_scopes=bounded_scopes(_sum(report.other_scopes for report in reports)),
             engine_requests=_sum(report.engine_requests for report in reports),
             trajectories=sum(report.trajectories for report in reports),
-            calls_outside=sum(report.calls_outside for report in reports),
+            operations_outside=sum(report.operations_outside for report in reports),
         )
 
     @property
@@ -205,8 +205,9 @@ class Report:
 
     @property
     def broken_chain(self) -> str:
-        """A sentence on calls outside trajectories, in a run that has trajectories; empty without any."""
-        return said_of_calls_outside(self.calls_outside) if self.trajectories and self.calls_outside else ""
+        """A sentence on operations outside trajectories; empty if there are none, or no trajectories."""
+        number = self.operations_outside if self.trajectories else 0
+        return said_of_operations_outside(number) if number else ""
 
     @property
     def scopes(self) -> Mapping[str, int]:

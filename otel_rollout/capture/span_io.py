@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanContext, SpanKind
+from opentelemetry.trace import Span, SpanKind
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
 from otel_rollout.recording.exception_text import qualified_name, status_message
+from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.span import Encoded, RecordingSpan
 from otel_rollout.runtime import Runtime, current
 
@@ -26,7 +27,6 @@ _HEADS: Final = {
     for key, mime_type in _MIME_TYPES.items()
 }
 KINDS: Final = {kind: (b"," + writer.attribute(semconv.SPAN_KIND, kind),) for kind in semconv.SPAN_KINDS}
-_CALLS: Final = (semconv.KIND_LLM, semconv.KIND_TOOL)
 _LONG: Final = 64 << 10
 """A line with more bytes of JSON in one attribute is written in pieces, which saves a copy."""
 
@@ -58,7 +58,10 @@ def start(
         if span.is_recording():
             # Set it again: the application's span limits may have dropped it at the start.
             span.set_attribute(semconv.SPAN_KIND, kind)
-            _tally(runtime, kind, above)
+            if semconv.SPAN_KIND not in (
+                getattr(parent, "attributes", None) or {}
+            ):  # not below one that is counted
+                _tally(runtime, context)
         elif not above.is_valid:
             runtime.writer.counters.skip("application_sampler")
         return span
@@ -66,13 +69,13 @@ def start(
     if recording is None:
         runtime.writer.counters.skip("sampled_out")
         return runtime.tracer.unrecorded(parent)
-    _tally(runtime, kind, above)
+    _tally(runtime, context)
     return _started_at(start_ns, recording)
 
 
-def _tally(runtime: Runtime, kind: str, above: SpanContext) -> None:
-    """Count a model or tool call that begins outside any trace, so outside any trajectory."""
-    if kind in _CALLS and not above.is_valid:
+def _tally(runtime: Runtime, context: Context) -> None:
+    """Count a recorded operation that begins outside any trajectory."""
+    if not identity_in(context).attributes:
         runtime.writer.counters.began_outside()
 
 

@@ -297,7 +297,7 @@ class Trajectory:
             span.trajectory = self
         self._attach(outside, identified, span)
         if span.is_recording():
-            if not parent.get_span_context().is_valid:
+            if not identity_in(context).attributes:
                 active.writer.counters.began_trajectory()
             self._describe(active, span, other)
 

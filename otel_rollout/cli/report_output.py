@@ -58,7 +58,7 @@ def as_json(report: Report) -> dict[str, object]:
         "receiver": _receiver_as_json(report),
         "engine_requests": dict(report.engine_requests),
         "trajectories": report.trajectories,
-        "calls_outside": report.calls_outside,
+        "operations_outside": report.operations_outside,
         "steps": [
             {**key._asdict(), "started": count.started, **dataclasses.asdict(count), "pending": count.pending}
             for key, count in report.by_step.items()

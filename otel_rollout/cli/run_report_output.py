@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from otel_rollout.account.report import said_of_calls_outside
+from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.analysis.report import text as report_text
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.pages.scale import finite
@@ -69,8 +69,8 @@ def show_report(report: RunReport, location: str) -> None:
             )
         if any(step.tools for step in steps):
             _print(console, _tool_table(steps))
-    if report.calls_outside:
-        console.print(f"{said_of_calls_outside(report.calls_outside)}.", soft_wrap=True)
+    if report.operations_outside:
+        console.print(f"{said_of_operations_outside(report.operations_outside)}.", soft_wrap=True)
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
 
 

@@ -82,7 +82,7 @@ def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
             if isinstance(answer, dict):
                 rows.append(_check_clock(node).at(node.shown))
                 if settings_reader.is_enabled(environ) and answer["problem"] is None:
-                    rows.append(_check_chain(node).at(node.shown))
+                    rows.append(_check_chain(node, environ).at(node.shown))
     return rows
 
 
@@ -288,7 +288,7 @@ def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) ->
     return Finding("variables", Verdict.WARN, found, advice)
 
 
-def _check_chain(node: Node) -> Finding:
+def _check_chain(node: Node, environ: Mapping[str, str]) -> Finding:
     """Call an actor on a node inside a trace that is not recorded, and ask which trace the actor sees."""
     import ray
     from opentelemetry import context, trace
@@ -307,6 +307,10 @@ def _check_chain(node: Node) -> Finding:
         return Finding("chain", Verdict.WARN, f"an actor did not answer: {type(error).__name__}")
     if seen == trace_id:
         return Finding("chain", Verdict.OK, "a call to an actor stays in the caller's trace")
+    if disabled := environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"):
+        advice = "Take `ray` out of the variable, or call otel_rollout.instrument() in the program."
+        found = f"a call leaves the caller's trace: OTEL_PYTHON_DISABLED_INSTRUMENTATIONS is {disabled}"
+        return Finding("chain", Verdict.WARN, found, advice)
     return Finding(
         "chain",
         Verdict.FAIL,

@@ -39,7 +39,7 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
         exporters=dict.fromkeys(report.exporters, pending),
         other_scopes=counts.other_scopes,
         trajectories=counts.tallies["trajectories"],
-        calls_outside=counts.tallies["calls_outside"],
+        operations_outside=counts.tallies["operations_outside"],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -57,12 +58,12 @@ def instrument() -> None:
 
 
 def init_by_variable(untraced: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``ray.init`` for the first call in a program without :func:`instrument`. Never raises."""
+    """Return ``ray.init`` for a program in which variables alone switch tracing on. Never raises."""
     with internal_errors("instrumenting Ray"):
-        if process.patches is None and not process.is_uninstrumented:
+        if not process.is_uninstrumented:
             instrument()
-            if process.patches is not None:
-                return _preparing_workers(process.patches, untraced)
+        if process.patches is not None:
+            return _preparing_workers(process.patches, untraced)
     return untraced
 
 
@@ -92,6 +93,7 @@ def _instrument_driver(ray: ModuleType) -> None:
         return
     try:
         patches.replace(ray, "init", functools.partial(_preparing_workers, patches))
+        _replace_where_it_is_pickled(patches, ray.init)
         patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
         ray_calls.patch()
         if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
@@ -109,6 +111,13 @@ def _instrument_driver(ray: ModuleType) -> None:
             ray.__version__,
             missing,
         )
+
+
+def _replace_where_it_is_pickled(patches: Patches, init: Callable[..., Any]) -> None:
+    """Let ``ray.init`` be found under its name in the module that defines it."""
+    home = sys.modules.get(init.__module__)
+    if callable(vars(home).get(init.__name__) if home is not None else None):
+        patches.replace(home, init.__name__, lambda _: init)
 
 
 def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:

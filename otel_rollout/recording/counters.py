@@ -82,7 +82,7 @@ class Counters:
         self._journal.tallies[0] += 1
 
     def began_outside(self) -> None:
-        """Count a model or tool call that began outside any trajectory."""
+        """Count an operation that began outside any trajectory."""
         self._journal.tallies[1] += 1
 
     def recorded_by(self, scope: str) -> None:

@@ -87,8 +87,8 @@ of the application's own OpenTelemetry; an unrecorded caller in another process;
 ``OTEL_ROLLOUT_SPOOL_LIMIT`` (``OTEL_ROLLOUT_SPOOL_FULL``). Of a score: its trajectory is not recorded; its
 ``trajectory`` is no id.
 """
-TALLIES = ("trajectories", "calls_outside")
-"""Trajectories that began inside none; model and tool calls that began outside any trajectory."""
+TALLIES = ("trajectories", "operations_outside")
+"""Trajectories that began inside none; operations that began outside any trajectory, without those below."""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000

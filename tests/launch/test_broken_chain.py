@@ -1,4 +1,4 @@
-"""Calls that lost their trajectory are counted in the program's last line, in the report and by `status`."""
+"""Operations that lost their trajectory are counted by the program's last line, `status` and `report`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 
 generate = rollout_trace_op(kind="LLM")(str.upper)
-call_tool = rollout_trace_op(kind="TOOL")(str.lower)
-grade = rollout_trace_op(kind="CHAIN")(len)
+call_tool = rollout_trace_op(str.lower)
+
+@rollout_trace_op
+def grade(question):
+    return len(call_tool(question))  # one with its caller
 
 def turn(question):
     return grade(call_tool(generate(question)))
@@ -36,14 +39,14 @@ for number in range(int(sys.argv[2])):
 
 
 @pytest.mark.parametrize(
-    ("inside", "outside", "calls"),
-    [(3, 2, "4 model and tool calls belong"), (2, 0, ""), (0, 2, "")],
-    ids=["broken", "whole", "no trajectory"],
+    ("inside", "outside", "belong"),
+    [(3, 2, "6 operations belong"), (3, 1, "3 operations belong"), (2, 0, ""), (0, 2, "")],
+    ids=["broken", "another", "whole", "no trajectory"],
 )
-def test_calls_outside_trajectories_are_said_where_there_are_trajectories(
-    inside: int, outside: int, calls: str, tmp_path: Path
+def test_operations_outside_trajectories_are_said_where_there_are_trajectories(
+    inside: int, outside: int, belong: str, tmp_path: Path
 ) -> None:
-    """A run without trajectories traces calls alone, on purpose."""
+    """A run without trajectories traces operations alone, on purpose."""
     environ = {
         **os.environ,
         "OTEL_TRACES_EXPORTER": "delta",
@@ -53,13 +56,13 @@ def test_calls_outside_trajectories_are_said_where_there_are_trajectories(
     }
     command = [sys.executable, "-c", PROGRAM, str(inside), str(outside)]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
-    said = f"{calls} to no trajectory: docs/ray.md says why"
-    assert (said in ran.stderr, "no trajectory" in ran.stderr) == (bool(calls), bool(calls))
+    said = f"{belong} to no trajectory: docs/ray.md says why"
+    assert (said in ran.stderr, "no trajectory" in ran.stderr) == (bool(belong), bool(belong))
     spool = ["status", "--spool", str(next((tmp_path / "spool").iterdir()))]
-    assert (said in run(*spool)) == bool(calls)
+    assert (said in run(*spool)) == bool(belong)
     counted = json.loads(run(*spool, "--json"))[0]
-    assert (counted["trajectories"], counted["calls_outside"]) == (inside, 2 * outside)
+    assert (counted["trajectories"], counted["operations_outside"]) == (inside, 3 * outside)
     if inside:
         report = ["report", "--from", tmp_path / "rollouts"]
-        assert (said in run(*report)) == bool(calls)
-        assert (said in run(*report, "--html", "-")) == bool(calls)
+        assert (said in run(*report)) == bool(belong)
+        assert (said in run(*report, "--html", "-")) == bool(belong)

@@ -72,7 +72,7 @@ BUILT_IN: Final = (
     Check("trained_reward_differs", trained_numbers.reward_differs),
     Check("training_not_finite", trained_numbers.not_finite),
     Check("scores_unresolved", unresolved.scores),
-    Check("calls_outside", outside.calls),
+    Check("operations_outside", outside.operations),
 )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from otel_rollout.account.report import said_of_calls_outside
+from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.analysis.report import text as report_text
 from otel_rollout.pages.charts import (
     Axes,
@@ -57,7 +57,7 @@ def page_of_report(report: RunReport, links: Links | None = None, health: Health
     return render(
         "report.html", links, report=report, charts=list(_charts(report, links)), text=report_text,
         most=_MAX_ROWS, unhealthy=None if health is None else health.unhealthy,
-        said_of_calls_outside=said_of_calls_outside,
+        said_of_operations_outside=said_of_operations_outside,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_rollout.analysis.calls_outside import calls_outside
+from otel_rollout.analysis.operations_outside import operations_outside
 from otel_rollout.analysis.report.engine_time import EngineTime, engine_times_of
 from otel_rollout.analysis.report.trainer import Trainer, trainers_of
 from otel_rollout.analysis.run_rows import rows_of
@@ -194,13 +194,13 @@ class RunReport:
         run: the run.
         training: its training steps, in order; one without a number is the last.
         validation: its validation steps.
-        calls_outside: model and tool calls that belong to no trajectory, of all steps.
+        operations_outside: model and tool calls that belong to no trajectory, of all steps.
     """
 
     run: Run
     training: tuple[StepReport, ...]
     validation: tuple[StepReport, ...]
-    calls_outside: int = 0
+    operations_outside: int = 0
 
     @property
     def steps(self) -> tuple[StepReport, ...]:
@@ -213,7 +213,7 @@ class RunReport:
             **self.run._asdict(),
             "training": [asdict(step) for step in self.training],
             "validation": [asdict(step) for step in self.validation],
-            "calls_outside": self.calls_outside,
+            "operations_outside": self.operations_outside,
         }
 
 
@@ -241,7 +241,7 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
         steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
     training = tuple(step for step in steps if not step.validate)
     validation = tuple(step for step in steps if step.validate)
-    outside = dicts_of(engine.run(f"SELECT count(*) AS n FROM ({calls_outside(run)}) AS calls"))  # noqa: S608
+    outside = dicts_of(engine.run(f"SELECT count(*) AS n FROM ({operations_outside(run)}) AS calls"))  # noqa: S608
     return RunReport(run, training, validation, outside[0]["n"])
 
 

@@ -1,4 +1,4 @@
-"""Find a run's model and tool calls that began outside of any trajectory."""
+"""Find a run's operations that began outside of any trajectory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.run_choice import Run
 
 
-def calls_outside(run: Run) -> str:
-    """Return a query for the starts of these calls, in ns; they have neither project nor experiment."""
+def operations_outside(run: Run) -> str:
+    """Return a query for the starts of these operations, in ns; they have neither project nor experiment."""
     return (
         f"SELECT start_ns FROM spans WHERE {filters.equals('run_id', run.run_id)} "  # noqa: S608
-        "AND validate IS NULL AND is_root AND kind IN ('LLM', 'TOOL')"
+        "AND validate IS NULL AND is_root"
     )
