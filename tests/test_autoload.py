@@ -263,7 +263,7 @@ print(Asking.asked, Asking.executed, ray.init(a=1))
 
 
 def test_variable_may_be_set_after_both_imports(site: Site) -> None:
-    """A notebook sets it in a later cell; the next import of anything finds it."""
+    """A notebook sets it in a later cell; the next import of a submodule finds it."""
     imports = "import os, trl, otel_rollout_autoload; otel_rollout_autoload.wait()"
     for variables, patched in ((ON, 1), ({}, 0)):
         later = f"os.environ.update({variables}); import colorsys, trl.trainer; print(trl.trainer.patched)"

