@@ -36,8 +36,8 @@ def _check(framework: str, named: str, configured: Settings) -> Finding:
         advice = f"Install otel-rollout here again, or import {integration} before {framework}."
         return Finding(CHECK, Verdict.WARN, found, advice)
     if configured.enabled and framework in sys.modules:
-        found = f"{named}: imported, and not traced: tracing was off when this program started"
-        advice = f"Set OTEL_TRACES_EXPORTER before the program starts, or import {integration}."
+        found = f"{named}: imported, and not traced: tracing was off when otel_rollout was imported"
+        advice = f"Set OTEL_TRACES_EXPORTER before that import, or import {integration}."
         return Finding(CHECK, Verdict.WARN, found, advice)
     return Finding(
         CHECK, Verdict.OK, f"{named}: traced, if OTEL_TRACES_EXPORTER is set when a program starts"
@@ -47,6 +47,4 @@ def _check(framework: str, named: str, configured: Settings) -> Finding:
 def _is_installed() -> bool:
     """Return whether Python reads the autoload's file when it starts."""
     directories = [*site.getsitepackages(), site.getusersitepackages() if site.ENABLE_USER_SITE else ""]
-    return _AUTOLOAD in sys.modules or any(
-        Path(directory, f"{_AUTOLOAD}.pth").is_file() for directory in directories if directory
-    )
+    return any(Path(directory, f"{_AUTOLOAD}.pth").is_file() for directory in directories if directory)

@@ -73,11 +73,11 @@ def test_framework_without_autoload_is_a_warning(site: Path) -> None:
 
 
 def test_framework_imported_before_tracing_was_on_is_a_warning(site: Path) -> None:
-    """The program has set the variable after it had started."""
+    """The program has set the variable after both imports."""
     install_autoload(site)
-    set_late = "import json, os, trl; os.environ['OTEL_TRACES_EXPORTER'] = 'console'"
-    found = "trl 9.9: imported, and not traced: tracing was off when this program started"
-    advice = "Set OTEL_TRACES_EXPORTER before the program starts, or import otel_rollout.integrations.trl."
+    set_late = "import json, os, trl, otel_rollout; os.environ['OTEL_TRACES_EXPORTER'] = 'console'"
+    found = "trl 9.9: imported, and not traced: tracing was off when otel_rollout was imported"
+    advice = "Set OTEL_TRACES_EXPORTER before that import, or import otel_rollout.integrations.trl."
     program = f"{set_late}; {EXAMINE}"
     assert findings(site, program) == [("warn", found, advice)]
 
