@@ -27,10 +27,6 @@ space := $(subst ,, )
 # $(call in_pairs,TARGETS) makes two targets at a time: they wait more than they work.
 in_pairs = $(MAKE) --no-print-directory --jobs 2 --output-sync=line $(1)
 
-# $(call needs,TARGETS) of a part that test-all has built for already. make begins a target that has phony ones to
-# look at after all others: the longest part would run last and alone.
-needs = $(if $(IS_BUILT),,$(1))
-
 # What cannot be installed beside the rest has an environment of its own: .venv-NAME, by constraints-NAME.txt where
 # nothing else is said.
 OLDEST_RAY := .venv-oldest-ray
@@ -58,8 +54,9 @@ MLFLOW_MINORS ?= 3.14 3.15 3.16 3.17
 DIST := .venv-dist
 DOCS := .venv-docs
 
-# What `make test-all` adds. Two parts run at a time, the longest first. Nothing is built or installed beside them: a
-# compiler keeps Ray's nodes from starting in the 30 s that Ray gives them.
+# What `make test-all` adds. Two parts run at a time, then the longest alone: it has three workers, and takes twice as
+# long beside others. Nothing is built or installed beside them: a compiler keeps Ray's nodes from starting in the 30 s
+# that Ray gives them.
 OTHER_TESTS := extended verl newest-python vllm trl docs verl-older verifiers agents black-box postgresql foreign \
 	oldest-ray object-store oldest-otel package
 BUILT_FOR_TESTS = $(VENV)/.dev $(WEAVE)/.ready
@@ -108,7 +105,8 @@ test:  ## What the README promises: with real Ray, MLflow and Weave
 test-all:  ## The rest: sweeps and attacks, the Collector, a browser, verl, TRL, vLLM, agents, S3, older and newer versions
 	@echo "== make test-all runs what make test leaves. It needs root, Go, npm and Debian's apt: some tests mount file"
 	@echo "== systems and act as other users. It takes about an hour on two cores."
-	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,IS_BUILT=yes $(OTHER_TESTS)))
+	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(filter-out extended,$(OTHER_TESTS))) && \
+		$(MAKE) --no-print-directory extended)
 
 built-for-tests: $(BUILT_FOR_TESTS)
 
@@ -163,7 +161,7 @@ types: $(VENV)/.dev
 promises: $(VENV)/.dev $(WEAVE)/.ready  # each room's main promises; ARGS are pytest's
 	@$(call pytest,$(VENV),tests,$(SIDE_BY_SIDE) --tier promises $(MAIN) $(ARGS))
 
-extended: $(BUILT_FOR_TESTS) $(NODE_AGENT) $(PHOENIX)/.ready $(call needs,tailing-collector go-tools browser)  # the rest of these tests
+extended: $(BUILT_FOR_TESTS) $(NODE_AGENT) $(PHOENIX)/.ready tailing-collector go-tools browser  # the rest of these tests
 	@$(call pytest,$(VENV),extended tests,$(SIDE_BY_SIDE) --numprocesses 3 --tier extended $(MAIN) $(ARGS))
 
 oldest-ray: $(OLDEST_RAY)/.ready
@@ -198,7 +196,7 @@ agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and o
 black-box: $(VENV)/.dev $(LITELLM)/.ready $(VLLM)/.ready $(TINY_MODEL)/config.json  # agents behind LiteLLM's proxy
 	@$(call pytest,$(VENV),black-box agents,tests/black_box)
 
-object-store: $(call needs,s3-server)  # the rollout table on a server that speaks S3
+object-store: s3-server  # the rollout table on a server that speaks S3
 	@$(call pytest,$(VENV),the table on S3,tests/delta/test_object_store.py)
 
 browser:  # Debian's Chromium and the driver that tests use
@@ -217,7 +215,7 @@ s3-server: $(VENV)/.dev
 go-tools: $(VENV)/.dev
 	$(call part,what renders the manifests and checks the workflows,$(BIN)/python -m tests.go_tools kustomize actionlint)
 
-package: $(VENV)/.dev $(call needs,dist)  # what dist made, as its users install it
+package: $(VENV)/.dev dist  # what dist made, as its users install it
 	@$(call pytest,$(VENV),the package,tests/package)
 
 # Not in test-all: a shallow clone does not have the older commit.
@@ -231,7 +229,7 @@ postgresql-server:  # Debian's PostgreSQL; tests start a server of their own
 # The tests of MLflow's exporter that read back what it wrote.
 MLFLOW_TESTS := $(addprefix tests/mlflow/test_mlflow_,$(addsuffix .py,round_trip scores score_batches many_scores \
 	values identities runs running))
-postgresql: $(VENV)/.dev $(WEAVE)/.ready $(call needs,postgresql-server)  # MLflow with its store in PostgreSQL: its server, and directly
+postgresql: $(VENV)/.dev $(WEAVE)/.ready postgresql-server  # MLflow with its store in PostgreSQL: its server, and directly
 	@TEST_MLFLOW_STORE=postgresql $(call pytest,$(VENV),MLflow on PostgreSQL,$(MLFLOW_TESTS) \
 		tests/mlflow/test_mlflow_races.py tests/conformance/test_round_trip.py tests/conformance/test_generated.py -k mlflow)
 

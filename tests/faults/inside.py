@@ -74,6 +74,8 @@ DEATHS_COMMITTING = (
     "after the question",
 )
 """Points at which tests kill a forwarder while it commits a batch to a table in a directory."""
+ONCE = frozenset({"before the table is begun", "after the table is begun"})
+"""Points that no later forwarder reaches: the table is there."""
 DEATHS_JOINING = ("before the join", "in the join's transaction", "after the join")
 """Points at which tests kill a forwarder while it joins engines' spans with model calls."""
 DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after the verdict")
