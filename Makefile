@@ -7,7 +7,7 @@ export ROLLOUT_DEV_CACHE ?= $(HOME)/.cache/otel-rollout-dev
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
-SETUP := Makefile pyproject.toml constraints.txt $(wildcard autoload/*)
+SETUP := Makefile pyproject.toml constraints.txt $(wildcard autoload/*.p*)
 
 # $(call part,NAME,COMMAND) runs a command and says how long it took.
 define part
