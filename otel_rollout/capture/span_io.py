@@ -58,9 +58,8 @@ def start(
         if span.is_recording():
             # Set it again: the application's span limits may have dropped it at the start.
             span.set_attribute(semconv.SPAN_KIND, kind)
-            if semconv.SPAN_KIND not in (
-                getattr(parent, "attributes", None) or {}
-            ):  # not below one that is counted
+            above_has = getattr(parent, "attributes", None) or {}
+            if semconv.SPAN_KIND not in above_has:  # else the operation above is counted
                 _tally(runtime, context)
         elif not above.is_valid:
             runtime.writer.counters.skip("application_sampler")

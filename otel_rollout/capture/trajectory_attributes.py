@@ -55,7 +55,7 @@ not."""
 
 
 def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return identity values as they are recorded: ``validate`` as a bool, other bools of numbers as 0 and 1.
+    """Return identity values as they are recorded: ``validate`` as a bool, step and rollout never as one.
 
     Raises:
         Unusable: a value cannot be read.
@@ -63,10 +63,10 @@ def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
     known = {key: value if type(value) in PLAIN else _read(key, value) for key, value in identity.items()}
     if type(known[semconv.VALIDATE]) is not bool:
         known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
-    if type(known.get(semconv.STEP)) is bool or type(known.get(semconv.ROLLOUT_N)) is bool:
-        for key in (semconv.STEP, semconv.ROLLOUT_N):
-            number = known.get(key)
-            known |= {key: int(number)} if isinstance(number, bool) else {}
+    for key in (semconv.STEP, semconv.ROLLOUT_N):
+        number = known.get(key)
+        if isinstance(number, bool):
+            known[key] = int(number)
     index = known.get(semconv.SAMPLE_INDEX)
     if type(index) in _NO_DATASET_ROWS:
         _warn_of_dataset_row(index)

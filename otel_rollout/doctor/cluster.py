@@ -307,7 +307,8 @@ def _check_chain(node: Node, environ: Mapping[str, str]) -> Finding:
         return Finding("chain", Verdict.WARN, f"an actor did not answer: {type(error).__name__}")
     if seen == trace_id:
         return Finding("chain", Verdict.OK, "a call to an actor stays in the caller's trace")
-    if disabled := environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"):
+    disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
+    if "ray" in map(str.strip, disabled.split(",")):
         advice = "Take `ray` out of the variable, or call otel_rollout.instrument() in the program."
         found = f"a call leaves the caller's trace: OTEL_PYTHON_DISABLED_INSTRUMENTATIONS is {disabled}"
         return Finding("chain", Verdict.WARN, found, advice)

@@ -114,7 +114,7 @@ def _instrument_driver(ray: ModuleType) -> None:
 
 
 def _replace_where_it_is_pickled(patches: Patches, init: Callable[..., Any]) -> None:
-    """Let ``ray.init`` be found under its name in the module that defines it."""
+    """Put ``ray.init`` also into the module that defines it: pickled functions are looked up there."""
     home = sys.modules.get(init.__module__)
     if callable(vars(home).get(init.__name__) if home is not None else None):
         patches.replace(home, init.__name__, lambda _: init)

@@ -62,7 +62,7 @@ def beginning(comparison: Comparison, turns: int, characters: int) -> Comparison
 def line_of(turn: Turn) -> str:
     """Return what a turn says and does as one text: arguments, text, tool calls, error."""
     given = f"({formatting.arguments(turn.arguments)})" if turn.shows_arguments else ""
-    calls = [f"→ {formatting.call(call)}" for call in turn.operations_outside_text]
+    calls = [f"→ {formatting.call(call)}" for call in turn.calls_outside_text]
     parts = [given, turn.text, *calls, formatting.error(turn)]
     if turn.role == TOOL and given and turn.text:
         parts[1] = f"→ {turn.text}"

@@ -140,7 +140,7 @@ def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Tex
     if turn.text:
         before, changed, after = parts or (turn.text, "", "")
         yield Text.assemble(text_of(before), text_of(changed, CHANGED), text_of(after))
-    for call in turn.operations_outside_text:
+    for call in turn.calls_outside_text:
         yield text_of(f"→ {formatting.call(call)}", "yellow")
     if formatting.error(turn):
         yield text_of(formatting.error(turn), "red")

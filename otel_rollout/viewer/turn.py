@@ -62,7 +62,7 @@ class Turn:
     sub_trajectory: str = ""
 
     @property
-    def operations_outside_text(self) -> tuple[Call, ...]:
+    def calls_outside_text(self) -> tuple[Call, ...]:
         """The tool calls that are not also in the turn's text."""
         return tuple(call for call in self.calls if not is_in_text(call, self.text))
 

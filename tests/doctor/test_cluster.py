@@ -150,7 +150,7 @@ def test_variables_that_workers_lack_are_a_warning():
 
 @pytest.mark.parametrize(("disabled", "verdict"), [("", "ok"), ("ray", "warn")])
 def test_chain_of_calls_is_tested_on_each_node_with_the_package(address, disabled, verdict):
-    """It leaves the trace if a variable leaves Ray alone."""
+    """A call to an actor leaves the caller's trace where a variable leaves Ray alone."""
     variables = {"OTEL_TRACES_EXPORTER": "spool", "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": disabled}
     ran = subprocess.run(
         [sys.executable, "-m", "otel_rollout", "doctor", "--ray", address, "--json"],

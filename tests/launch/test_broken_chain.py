@@ -14,7 +14,6 @@ from tests.cli.command import run
 
 PROGRAM = """
 import contextvars, sys
-from concurrent.futures import ThreadPoolExecutor
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 

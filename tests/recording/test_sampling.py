@@ -273,7 +273,7 @@ def test_sampled_out_trajectory_reaches_no_exporter_of_the_application(
     assert [span.name for span in recorded()] == ["inside", "rollout_trace"]
 
 
-def test_choice_of_rows_travels_with_operations_outside_trajectories(
+def test_choice_of_rows_travels_with_calls_outside_trajectories(
     fresh_process: None, test_exporters: None
 ) -> None:
     """A call for a whole step carries the chosen rows.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def operations(scope: Scope) -> Finding:
     """Find steps most of whose trajectories are empty, while operations happened outside of trajectories.
 
-    Operations beside trajectories with their own are no fault: warm-up, and judges that score later.
+    Where trajectories have operations, those outside are no fault: of a warm-up, or of a judge.
     """
     outside = operations_outside(scope.run)
     number = scope.rows(f"SELECT count(*) AS n FROM ({outside}) AS operations")[0]["n"]  # noqa: S608
@@ -28,7 +28,9 @@ def operations(scope: Scope) -> Finding:
     )
     rows = [row for row in found if row["step"] in scope.steps]
     if not rows:
-        return Finding("healthy", f"{number:,} operations outside of trajectories lie beside whole ones.")
+        return Finding(
+            "healthy", f"{number:,} operations lie outside of trajectories that have operations, too."
+        )
     bare, of = (sum(row[name] for row in rows) for name in ("bare", "number"))
     return Finding(
         "unhealthy",

@@ -194,7 +194,7 @@ class RunReport:
         run: the run.
         training: its training steps, in order; one without a number is the last.
         validation: its validation steps.
-        operations_outside: model and tool calls that belong to no trajectory, of all steps.
+        operations_outside: operations that began outside any trajectory, of the whole run.
     """
 
     run: Run
@@ -241,7 +241,7 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
         steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
     training = tuple(step for step in steps if not step.validate)
     validation = tuple(step for step in steps if step.validate)
-    outside = dicts_of(engine.run(f"SELECT count(*) AS n FROM ({operations_outside(run)}) AS calls"))  # noqa: S608
+    outside = dicts_of(engine.run(f"SELECT count(*) AS n FROM ({operations_outside(run)}) AS outside"))  # noqa: S608
     return RunReport(run, training, validation, outside[0]["n"])
 
 
