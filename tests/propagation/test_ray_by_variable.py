@@ -19,8 +19,13 @@ from tests.propagation.support import ROOT
 from tests.ray_start import run_program, start_ray
 from tests.spool_reader import read_directory, tree
 
+# Ray leaves files of its nodes open.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+
 PROGRAM = every_call_on_ray.__file__
 BIN = Path(sys.executable).parent
+UV = ROOT / ".venv" / "bin" / "uv"
+"""Of the environment that builds the others."""
 ON = {"OTEL_TRACES_EXPORTER": "spool", "RAY_AUTH_MODE": "disabled"}
 OWN_RUNTIME_ENV = '{"env_vars": {"USER_VARIABLE": "1"}, "working_dir": "."}'
 
@@ -69,14 +74,7 @@ def test_program_is_traced_by_a_variable_alone(tmp_path: Path) -> None:
     [
         [sys.executable, "-m", every_call_on_ray.__name__],
         [sys.executable, "train.py", "", OWN_RUNTIME_ENV],
-        [
-            str(BIN / "uv"),
-            "run",
-            "--no-project",
-            "--python",
-            sys.executable,
-            "train.py",
-        ],
+        [str(UV), "run", "--no-project", "--python", sys.executable, "train.py"],
     ],
     ids=["python -m", "a runtime_env", "uv run"],
 )
