@@ -1,10 +1,12 @@
-"""Replace attributes of third-party classes and modules, now or after import."""
+"""Replace attributes of third-party classes and modules, now or after import, and environment variables."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import MethodType, ModuleType
@@ -59,6 +61,21 @@ def is_replaceable(owner: Any, name: str) -> bool:
     if not callable(found) or isinstance(found, type) or hasattr(found, "cache_clear"):
         return False
     return not is_bound or (hasattr(type(found), "__get__") and not isinstance(found, MethodType))
+
+
+@contextmanager
+def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables during a block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def when_imported(name: str, callback: ImportCallback) -> None:

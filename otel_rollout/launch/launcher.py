@@ -22,6 +22,7 @@ from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 from otel_rollout.launch import receiving
 from otel_rollout.launch.detached import path_with_package, start_detached
+from otel_rollout.runs.ray_job import NODE_VARIABLES
 from otel_rollout.runs.target import is_further_variable, is_published, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.settings_reader import from_founder, to_variable
@@ -132,7 +133,9 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     # The run's target takes precedence over the target that this process's variables name.
     of_run = configured.target_variables
     has_target = bool(of_run) or is_published(environ)
-    for name in [name for name in passed if has_target and names_target(name, configured)]:
+    of_node = environ.get(NODE_VARIABLES, "").split(",")  # its own agent, for example
+    of_others = [name for name in passed if has_target and names_target(name, configured)]
+    for name in set(of_others).difference(of_node):
         if without_credentials(passed[name].strip()) != of_run.get(name):
             del passed[name]
     passed = {**of_run, **passed}

@@ -6,8 +6,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -123,12 +122,12 @@ def _replace_where_it_is_pickled(patches: Patches, init: Callable[..., Any]) -> 
 def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
-        submitted = os.environ.get(ray_worker_setup.SUBMITTED_JOB)
+        preparation = ray_worker_setup.Preparation(kwargs)
         if patches.active and not _is_ray_client(*args, **kwargs):
             with internal_errors("preparing Ray's workers"):
-                kwargs, submitted = ray_worker_setup.init_arguments(kwargs, os.environ)
-        with _environment_variable(ray_worker_setup.SUBMITTED_JOB, submitted):
-            result = original(*args, **kwargs)
+                preparation = ray_worker_setup.prepare(args, kwargs, os.environ)
+        with preparation.during:
+            result = original(*args, **preparation.arguments)
         if patches.active and membership.decide().enabled:
             at_exit.register()  # again: the exit function must run before Ray's own
         return result
@@ -154,18 +153,3 @@ def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS")
     return "://" in str(address)
-
-
-@contextmanager
-def _environment_variable(name: str, value: str | None) -> Iterator[None]:
-    """Set an environment variable during a block; None leaves the variable unchanged."""
-    before = os.environ.get(name)
-    if value == before or value is None:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ[name] = before

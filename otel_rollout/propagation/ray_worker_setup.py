@@ -1,6 +1,7 @@
-"""Prepare the workers of a Ray job by its ``runtime_env``.
+"""Prepare the workers of a Ray job.
 
-A prepared job has variables and a setup hook in its ``runtime_env``.
+A prepared job has variables and a setup hook in its ``runtime_env``. A cluster that ``ray.init`` starts needs
+no runtime_env (:mod:`otel_rollout.propagation.ray_own_cluster`).
 
 The variables are the driver's settings. They also reach workers of a cluster that was started before the
 driver. The hook is a function that is pickled by value. Ray kills a worker that cannot import the hook's
@@ -17,16 +18,18 @@ import copy
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.access_variables import may_be_credential
 from otel_rollout.base.given import items, reading
 from otel_rollout.base.known_exporters import PREFIXES
-from otel_rollout.propagation import ray_later_runs, ray_private_api
+from otel_rollout.base.patching import environment_variables
+from otel_rollout.propagation import ray_later_runs, ray_own_cluster, ray_private_api
 from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
 from otel_rollout.runs import membership
-from otel_rollout.runs.ray_job import RECEIVER_MARK
+from otel_rollout.runs.ray_job import NODE_VARIABLES, RECEIVER_MARK
 from otel_rollout.settings import CONFIG_VARIABLE
 
 RuntimeEnv = Mapping[str, Any]
@@ -34,8 +37,11 @@ RuntimeEnv = Mapping[str, Any]
 HIDDEN: Final = "hidden-by-otel-rollout"
 """Value of a variable whose real value the setup hook sets."""
 _NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
+_OF_NODE: Final = frozenset(
+    {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
+)
+"""Variables that a node may set for itself: its value takes precedence over the driver's."""
 _HOOK: Final = "worker_process_setup_hook"
-_HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable by which ``ray job submit`` gives the driver a runtime_env.
 
@@ -65,13 +71,25 @@ def ray_runtime_env(runtime_env: RuntimeEnv | None = None) -> Any:
     return _with_tracing(runtime_env, {})
 
 
-def init_arguments(
-    arguments: dict[str, Any], environ: Mapping[str, str]
-) -> tuple[dict[str, Any], str | None]:
-    """Return keyword arguments for ``ray.init`` that prepare the job's workers.
+class Preparation(NamedTuple):
+    """What prepares the workers of the job that ``ray.init`` starts.
 
-    Returns:
-        The arguments, and the value that :data:`SUBMITTED_JOB` needs during the call; None if it is not set.
+    Attributes:
+        arguments: keyword arguments for ``ray.init``.
+        during: is entered during the call.
+    """
+
+    arguments: dict[str, Any]
+    during: AbstractContextManager[None] = nullcontext()
+
+
+def prepare(args: Sequence[Any], arguments: dict[str, Any], environ: Mapping[str, str]) -> Preparation:
+    """Prepare a call of ``ray.init``.
+
+    Args:
+        args: positional arguments of the call.
+        arguments: keyword arguments of the call.
+        environ: variables of this process.
     """
     submitted = environ.get(SUBMITTED_JOB)
     job = json.loads(submitted) if submitted else {}
@@ -79,13 +97,24 @@ def init_arguments(
     given = arguments.get("runtime_env")
     if given is None:
         given = getattr(arguments.get("job_config"), "runtime_env", None)
-    hook = of_job.get(_HOOK)
+    if not membership.settle_for_workers().enabled:  # first: may start a run and set its variable
+        return Preparation(arguments)
+    if not given and not of_job and _starts_cluster(args, arguments, environ):
+        ray_later_runs.set_first_run(membership.run_id())
+        return Preparation(
+            arguments, ray_own_cluster.preparing(setup_hook(None, {}, {}), _variables_to_copy({}))
+        )
     prepared = _with_tracing(given, of_job)
-    if prepared is None:
-        return arguments, submitted
-    if hook is not None and _HOOK in prepared:  # the prepared hook calls the submitted one
+    if prepared is None:  # the submitted one is prepared
+        return Preparation(arguments)
+    if of_job.get(_HOOK) is not None and _HOOK in prepared:  # the prepared hook calls the submitted one
         submitted = json.dumps({**job, "runtime_env": {k: v for k, v in of_job.items() if k != _HOOK}})
-    return {**arguments, "runtime_env": prepared}, submitted
+    during = environment_variables({} if submitted is None else {SUBMITTED_JOB: submitted})
+    return Preparation({**arguments, "runtime_env": prepared}, during)
+
+
+def _starts_cluster(args: Sequence[Any], arguments: dict[str, Any], environ: Mapping[str, str]) -> bool:
+    return _is_supported() and ray_own_cluster.is_started_by(args, arguments, environ)
 
 
 def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
@@ -104,14 +133,15 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     if RECEIVER_MARK in variables_of_job:
         return given
     copied = _variables_to_copy(variables_of_job)
+    defaults = {name: value for name, value in copied.items() if name in _OF_NODE}
     secrets = {name: value for name, value in copied.items() if _may_be_credential(name, value)}
     prepared: Any = copy.copy(given) if given is not None else {}
     if _can_have_hook({**submitted, **(given or {})}, variables_of_job):
-        prepared[_HOOK] = setup_hook((given or {}).get(_HOOK) or submitted.get(_HOOK), secrets)
-        copied |= {
-            **dict.fromkeys(secrets, HIDDEN),
-            RECEIVER_MARK: ",".join(sorted({*copied, *variables_of_job})),
-        }
+        user_hook = (given or {}).get(_HOOK) or submitted.get(_HOOK)
+        prepared[_HOOK] = setup_hook(user_hook, secrets, defaults)
+        copied |= dict.fromkeys(secrets, HIDDEN)
+        copied = {name: value for name, value in copied.items() if name not in defaults}
+        copied[RECEIVER_MARK] = ",".join(sorted({*copied, *variables_of_job}))
     else:
         copied = {name: value for name, value in copied.items() if name not in secrets}
         copied[CONFIG_VARIABLE] = os.environ[CONFIG_VARIABLE]  # without it workers would start runs
@@ -137,9 +167,7 @@ def _may_be_credential(name: str, value: str) -> bool:
 
 def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> bool:
     """Return whether the job can have a setup hook; warn if something forbids it."""
-    try:
-        ray_private_api.look_up()
-    except ray_private_api.UnsupportedRay:  # instrument() has warned
+    if not _is_supported():
         return False
     obstacle = _obstacle(runtime_env, variables)
     if obstacle is not None:
@@ -151,23 +179,34 @@ def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> boo
     return obstacle is None
 
 
+def _is_supported() -> bool:
+    try:
+        ray_private_api.look_up()
+    except ray_private_api.UnsupportedRay:  # instrument() has warned
+        return False
+    return True
+
+
 def _obstacle(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> str | None:
     for key in _EXCLUSIVE:
         if runtime_env.get(key):
             return f"its runtime_env has {key!r}"
-    if _HOOK_VARIABLE in variables:
+    if ray_own_cluster.HOOK_VARIABLE in variables:
         return "it inherits the setup hook of another job"
     return None
 
 
-def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, str]) -> Callable[[], None]:
+def setup_hook(
+    user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, str], defaults: Mapping[str, str]
+) -> Callable[[], None]:
     """Return the function that Ray runs first in every worker of the job.
 
     Args:
         user_hook: the job's own setup hook, called before tracing starts. Its exception ends the worker.
         secrets: real values of the variables that are HIDDEN in the runtime_env.
+        defaults: values of variables that the worker's node does not set.
     """
-    hidden, remove_carriers = HIDDEN, _carrier_remover(ARGUMENT)
+    hidden, of_node, remove_carriers = HIDDEN, NODE_VARIABLES, _carrier_remover(ARGUMENT)
 
     # A nested function is pickled by value. So it may use only builtins, its own imports and variables of
     # this call, but no name of this module.
@@ -180,6 +219,9 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
         for name, value in secrets.items():
             if os.environ.get(name) == hidden:
                 os.environ[name] = value
+        kept = [name for name, value in defaults.items() if os.environ.setdefault(name, value) != value]
+        if kept:
+            os.environ[of_node] = ",".join(kept)
         if isinstance(user_hook, str):
             module, _, function = user_hook.rpartition(".")
             getattr(importlib.import_module(module), function)()

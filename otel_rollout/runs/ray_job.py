@@ -12,10 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 
 RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"
-"""Variable in the runtime_env of a job whose workers receive trajectories; lists its other variables."""
+"""Variable of workers that receive trajectories; lists the other variables that their job gives them."""
+
+SETUP_HOOK: Final = "otel_rollout_worker_setup"
+"""Name of the setup hook, as Ray shows it in a runtime_env."""
+NODE_VARIABLES: Final = "_OTEL_ROLLOUT_NODE_VARIABLES"
+"""Variable of workers whose node sets variables for itself that the driver sets otherwise; lists them."""
 
 
 class RayJob(NamedTuple):
@@ -83,11 +89,15 @@ def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
 def is_prepared() -> bool:
     """Return whether this job's workers receive trajectories.
 
-    Ray knows this in the driver, however the job was prepared. A worker has the mark among its variables: Ray
-    ends a worker that asks for its runtime_env before its first task, as in a setup hook.
+    A worker does if our setup hook has run in it. The driver has started the workers' cluster, or asks Ray for
+    the job's runtime_env, in which a hook of Ray's own variable may have replaced ours.
     """
     import ray
 
-    if ray._private.worker.global_worker.mode == ray.WORKER_MODE:
-        return RECEIVER_MARK in os.environ
-    return f'"{RECEIVER_MARK}"' in ray.get_runtime_context().get_runtime_env_string()
+    worker: Any = ray._private.worker.global_worker
+    if worker.mode == ray.WORKER_MODE:
+        return process.is_receiver
+    if process.prepared_cluster == worker.current_cluster_and_job[0]:
+        return True
+    runtime_env = ray.get_runtime_context().get_runtime_env_string()
+    return f'"{RECEIVER_MARK}"' in runtime_env and f'"{SETUP_HOOK}"' in runtime_env

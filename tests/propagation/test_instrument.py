@@ -140,9 +140,9 @@ def test_worker_is_instrumented_once(first):
 def test_ray_init_keeps_its_arguments_and_gets_a_runtime_env(init, tracing):
     """The runtime_env prepares the workers."""
     instrument.instrument()
-    ray.init("local", num_cpus=2)
+    ray.init("10.0.0.1:6379", num_cpus=2)
     args, kwargs, _ = init[0]
-    assert (args, kwargs["num_cpus"]) == (("local",), 2)
+    assert (args, kwargs["num_cpus"]) == (("10.0.0.1:6379",), 2)
     assert ray_job.RECEIVER_MARK in kwargs["runtime_env"]["env_vars"]
 
 

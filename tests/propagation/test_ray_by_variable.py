@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,13 +53,14 @@ def assert_whole(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three nodes that were started before, with a dashboard and without a variable of this package."""
-    head = {"num_cpus": 1, "include_dashboard": True}
+    """Three nodes that were started before, with a dashboard; the last one has variables of its own."""
+    head = {"num_cpus": 1, "include_dashboard": True, "resources": {"head": 1}}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("RAY_AUTH_MODE", "disabled")
         started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
-        for _ in range(2):
-            start_ray(lambda: started.add_node(num_cpus=1))
+        start_ray(lambda: started.add_node(num_cpus=1))
+        patched.setenv("OTEL_RESOURCE_ATTRIBUTES", "rack=of the last node")
+        start_ray(lambda: started.add_node(num_cpus=1, resources={"last": 1}))
         yield started
         started.shutdown()
 
@@ -91,6 +93,89 @@ def test_program_on_three_running_nodes_is_traced(cluster: Cluster, tmp_path: Pa
     """The nodes have none of the driver's variables."""
     run([sys.executable, PROGRAM, cluster.address], tmp_path)
     assert_whole(tmp_path / "spool")
+
+
+def test_variables_of_a_node_take_precedence_over_the_drivers(cluster: Cluster, tmp_path: Path) -> None:
+    """They say where the machine stands; a node without them has the driver's."""
+    (tmp_path / "train.py").write_text(
+        "import ray, otel_rollout\n"
+        "def call(name):\n"
+        "    return otel_rollout.rollout_trace_op(lambda: name, name=name)()\n"
+        f"ray.init(address={cluster.address!r})\n"
+        "with otel_rollout.rollout_trace_attr(step=1):\n"
+        "    for name in ('head', 'last'):\n"
+        "        ray.get(ray.remote(call).options(resources={name: 1}).remote(name))\n"
+    )
+    run([sys.executable, "train.py"], tmp_path, OTEL_RESOURCE_ATTRIBUTES="rack=of the driver")
+    racks = {span.span.name: span.resource["rack"] for span in read_directory(tmp_path / "spool")}
+    assert racks == {
+        "rollout_trace": "of the driver",
+        "head": "of the driver",
+        "last": "of the last node",
+    }
+
+
+@pytest.mark.parametrize(("installer", "of"), [("pip", "job"), ("uv", "task")])
+def test_environment_that_ray_installs_is_traced(installer: str, of: str, tmp_path: Path) -> None:
+    """Ray makes it from the environment of the driver, so it has this package."""
+    wheel = tmp_path / "tiny_tool-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_tool.py", "answer = 42\n")
+        archive.writestr(
+            "tiny_tool-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-tool\nVersion: 1\n"
+        )
+        archive.writestr("tiny_tool-1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_tool-1.dist-info/RECORD", "")
+    (tmp_path / "train.py").write_text(
+        "import ray, otel_rollout\n"
+        f"installed, of_job = {{{installer!r}: [{str(wheel)!r}]}}, {of == 'job'}\n"
+        "@ray.remote\n"
+        "def call():\n"
+        "    import tiny_tool\n"
+        "    return otel_rollout.rollout_trace_op(lambda: tiny_tool.answer, name='tool')()\n"
+        "ray.init(num_cpus=1, include_dashboard=False, runtime_env=installed if of_job else None)\n"
+        "with otel_rollout.rollout_trace_attr(step=1):\n"
+        "    remote = call if of_job else call.options(runtime_env=installed)\n"
+        "    assert ray.get(remote.remote()) == 42\n"
+    )
+    run([sys.executable, "train.py"], tmp_path)
+    root, tool = sorted(read_directory(tmp_path / "spool"), key=lambda span: span.name)
+    assert (root.name, tool.name) == ("rollout_trace", "tool")
+    assert tool.span.parent_span_id == root.span.span_id
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_hook_of_rays_own_variable_runs(replaces: bool, tmp_path: Path) -> None:
+    """It may change the runtime_env; if it replaces our setup hook, calls go out as they are."""
+    program = tmp_path / "program"
+    program.mkdir()
+    shutil.copy(PROGRAM, program / "train.py")
+    (program / "platform_hooks.py").write_text(
+        "import pathlib\n"
+        "def setup():\n"
+        f"    pathlib.Path({str(tmp_path / 'set up')!r}).touch()\n"
+        "def change(runtime_env):\n"
+        "    changed = dict(runtime_env or {})\n"
+        "    changed['env_vars'] = {**changed.get('env_vars', {}), 'OF_PLATFORM': '1'}\n"
+        "    hook = 'worker_process_setup_hook'\n"
+        f"    changed[hook] = setup if {replaces} else changed.get(hook, setup)\n"
+        f"    pathlib.Path({str(tmp_path / 'changed')!r}).touch()\n"
+        "    return changed\n"
+    )
+    run(
+        [sys.executable, "train.py"],
+        program,
+        OTEL_ROLLOUT_SPOOL_DIR=str(tmp_path / "spool"),
+        RAY_RUNTIME_ENV_HOOK="platform_hooks.change",
+        PYTHONPATH=f"{ROOT}{os.pathsep}{program}",
+    )
+    assert (tmp_path / "changed").exists()
+    assert (tmp_path / "set up").exists() is replaces
+    if replaces:
+        roots = [span for span in read_directory(tmp_path / "spool") if span.name == "rollout_trace"]
+        assert len(roots) == every_call_on_ray.TRAJECTORIES
+    else:
+        assert_whole(tmp_path / "spool")
 
 
 def test_submitted_job_is_traced(cluster: Cluster, tmp_path: Path) -> None:

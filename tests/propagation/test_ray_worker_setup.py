@@ -10,9 +10,9 @@ from ray.runtime_env import RuntimeEnv
 
 from otel_rollout import settings
 from otel_rollout.propagation import ray_private_api, ray_worker_setup
-from otel_rollout.propagation.ray_worker_setup import HIDDEN, init_arguments
+from otel_rollout.propagation.ray_worker_setup import HIDDEN, prepare
 from otel_rollout.ray import ray_runtime_env
-from otel_rollout.runs.ray_job import RECEIVER_MARK
+from otel_rollout.runs.ray_job import NODE_VARIABLES, RECEIVER_MARK
 
 HOOK = "worker_process_setup_hook"
 called: list[str] = []
@@ -39,6 +39,45 @@ def test_variables_are_copied_and_credentials_hidden(variables):
     assert hidden == {"MLFLOW_TRACKING_TOKEN", "WANDB_BASE_URL", settings.CONFIG_VARIABLE}
     assert "AWS_SECRET_ACCESS_KEY" not in given
     assert "sesame" not in json.dumps(given)
+
+
+def test_variables_of_a_node_win(variables, monkeypatch):
+    """What describes a machine, or its own Collector, is set by the hook where the node does not set it."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "node=driver")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://driver:4318")
+    prepared = ray_runtime_env()
+    assert not {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_ENDPOINT"} & prepared["env_vars"].keys()
+    hook = cloudpickle.loads(cloudpickle.dumps(prepared[HOOK]))
+    monkeypatch.setattr("otel_rollout.propagation.ray_worker.instrument_worker", lambda: None)
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "node=worker")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    hook()
+    assert os.environ["OTEL_RESOURCE_ATTRIBUTES"] == "node=worker"
+    assert os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://driver:4318"
+    assert os.environ.pop(NODE_VARIABLES) == "OTEL_RESOURCE_ATTRIBUTES"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"address": "10.0.0.1:6379"},
+        {"runtime_env": {"working_dir": "."}},
+        {"local_mode": True},
+        {"job_config": ray.job_config.JobConfig(runtime_env={"env_vars": {"A": "1"}})},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_job_that_starts_no_cluster_or_has_a_runtime_env_gets_one(arguments, variables):
+    """All others start a cluster, whose workers inherit what they need."""
+    assert RECEIVER_MARK in prepare((), arguments, {}).arguments["runtime_env"]["env_vars"]
+    assert prepare(("local",), {}, {}).arguments == {}
+    assert prepare((), {"num_cpus": 1}, {"RAY_ADDRESS": "local"}).arguments == {"num_cpus": 1}
+
+
+@pytest.mark.parametrize("name", ["RAY_RUNTIME_ENV_HOOK", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"])
+def test_other_setup_hooks_are_joined_in_a_runtime_env(name, variables):
+    """They may replace the hook that the cluster's workers inherit."""
+    assert RECEIVER_MARK in prepare(("local",), {}, {name: "a.b"}).arguments["runtime_env"]["env_vars"]
 
 
 def test_hook_sets_credentials_unless_an_actor_has_its_own(variables, monkeypatch):
@@ -79,14 +118,14 @@ def test_prepared_runtime_env_is_returned_as_it_is(variables):
     """
     prepared = ray_runtime_env({"env_vars": {}})
     assert ray_runtime_env(prepared) is prepared
-    assert init_arguments({"runtime_env": prepared}, {})[0]["runtime_env"] is prepared
+    assert prepare((), {"runtime_env": prepared}, {}).arguments["runtime_env"] is prepared
 
 
 def test_runtime_env_is_unchanged_when_tracing_is_off(fresh_process):
     """The job is started as without this package."""
     given = {"env_vars": {"A": "1"}}
     assert ray_runtime_env(given) is given
-    assert init_arguments({"num_cpus": 1}, {}) == ({"num_cpus": 1}, None)
+    assert prepare((), {"num_cpus": 1}, {}).arguments == {"num_cpus": 1}
 
 
 @pytest.mark.parametrize("hook", [user_hook, f"{__name__}.user_hook"])
@@ -139,8 +178,10 @@ def test_runtime_env_of_a_submitted_job_has_no_key_twice(variables, monkeypatch)
     """Ray merges both runtime_envs, and refuses a key that is in both."""
     theirs = {"env_vars": {"MLFLOW_TRACKING_URI": "theirs"}, HOOK: f"{__name__}.user_hook", "pip": ["x"]}
     variable = json.dumps({"runtime_env": theirs, "metadata": {"a": "b"}})
-    arguments, submitted = init_arguments({"num_cpus": 1}, {ray_worker_setup.SUBMITTED_JOB: variable})
-    merged = json.loads(submitted or "")
+    preparation = prepare((), {"num_cpus": 1}, {ray_worker_setup.SUBMITTED_JOB: variable})
+    arguments = preparation.arguments
+    with preparation.during:
+        merged = json.loads(os.environ[ray_worker_setup.SUBMITTED_JOB])
     assert merged["metadata"] == {"a": "b"}
     assert merged["runtime_env"].keys() == {"env_vars", "pip"}
     assert not merged["runtime_env"].keys() & (arguments["runtime_env"].keys() - {"env_vars"})
@@ -154,7 +195,7 @@ def test_runtime_env_of_a_submitted_job_has_no_key_twice(variables, monkeypatch)
 def test_runtime_env_of_a_job_config_is_kept(variables):
     """``ray.init(job_config=…)`` may contain a runtime_env."""
     config = ray.job_config.JobConfig(runtime_env={"env_vars": {"A": "1"}})
-    arguments, _ = init_arguments({"job_config": config}, {})
+    arguments = prepare((), {"job_config": config}, {}).arguments
     assert arguments["runtime_env"]["env_vars"]["A"] == "1"
 
 

@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+import otel_rollout
 from tests.forwarders import forwarders
 from tests.local_weave import ENTITY, LocalWeave, where
+from tests.mlflow_server import stored
+from tests.propagation.programs import every_call_on_ray
 from tests.ray_start import run_program
 from tests.waiting import wait_for
 
@@ -213,3 +216,40 @@ def test_demo_without_an_api_key_ends_before_it_starts_anything(variables: dict[
     assert ran.returncode == 2
     assert "wandb login" in ran.stdout
     assert "Starting Ray" not in ran.stdout
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's client warns of what its database does
+def test_ray_program_that_variables_trace_is_whole_everywhere(
+    weave: LocalWeave, variables: dict[str, str], project: str, tmp_path: Path
+) -> None:
+    """One trajectory is one trace in Weave, in MLflow and in the table; the program knows of none of them."""
+    mlflow_uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    named = {
+        "OTEL_TRACES_EXPORTER": "weave,mlflow,delta",
+        "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "rollouts"),
+        "MLFLOW_TRACKING_URI": mlflow_uri,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "RAY_AUTH_MODE": "disabled",
+    }
+    ran = run_program(
+        [sys.executable, every_call_on_ray.__file__], env={**variables, **named}, cwd=tmp_path, timeout=240
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    spans = {
+        "weave": [(call["trace_id"], call["op_name"]) for call in weave.calls(project)],
+        "mlflow": [
+            (trace.info.trace_id, span.name)
+            for trace in stored(mlflow_uri, project)
+            for span in trace.data.spans
+        ],
+        "table": [
+            (row["trace_id"], row["name"])
+            for row in otel_rollout.open_table(str(tmp_path / "rollouts")).spans
+        ],
+    }
+    for destination, found in spans.items():
+        traces: dict[str, Counter[str]] = {}
+        for trace_id, name in found:
+            traces.setdefault(trace_id, Counter())[name] += 1
+        whole = [every_call_on_ray.OPERATIONS] * every_call_on_ray.TRAJECTORIES
+        assert [*traces.values()] == whole, destination
