@@ -59,7 +59,9 @@ SELECT
   CASE
     WHEN NOT isnan(of_run.reward) AND abs(of_run.reward) <= {_GREATEST} THEN of_run.reward
   END AS reward,
-  coalesce(isnan(of_run.reward) OR abs(of_run.reward) > {_GREATEST}, false) AS has_odd_reward,
+  coalesce(isnan(of_run.reward) OR abs(of_run.reward) > {_GREATEST}, false)
+    OR (of_run.reward IS NULL AND coalesce(lower(of_run.reward_label) IN ('nan', 'inf', '-inf'), false))
+    AS has_odd_reward,
   CASE WHEN NOT of_run.validate THEN of_run.step - of_run.policy_version_min END AS policy_lag,
   of_run.policy_version_max > of_run.policy_version_min AS has_several_policies,
   phases.generate_seconds, phases.tool_seconds, phases.reward_seconds, phases.waiting_seconds,

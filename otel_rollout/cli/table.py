@@ -22,12 +22,12 @@ _LISTED: Final = {
         "tokens_out", "error_type",
     ),
     "groups": (
-        "path", "trajectories", "failed", "reward_mean", "reward_min", "reward_max", "reward_spread",
-        "turns_mean", "tool_calls", "tool_errors", "tokens_out",
+        "path", "trajectories", "failed", "rewarded", "reward_mean", "reward_min", "reward_max",
+        "reward_spread", "turns_mean", "tool_errors", "tokens_out",
     ),
     "steps": (
-        "step", "groups", "trajectories", "failed", "reward_mean", "reward_min", "reward_max", "reward_std",
-        "turns_mean", "tool_calls", "tool_errors", "tokens_out", "seconds_mean",
+        "step", "groups", "trajectories", "failed", "rewarded", "reward_mean", "reward_min", "reward_max",
+        "reward_std", "turns_mean", "tool_calls", "tool_errors", "tokens_out", "seconds_mean",
     ),
 }  # fmt: skip
 """View → the columns that its table shows; files have all columns."""

@@ -29,7 +29,7 @@ from otel_rollout.base.patching import environment_variables
 from otel_rollout.propagation import ray_later_runs, ray_own_cluster, ray_private_api
 from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
 from otel_rollout.runs import membership
-from otel_rollout.runs.ray_job import NODE_VARIABLES, RECEIVER_MARK
+from otel_rollout.runs.ray_job import NODE_VARIABLES, RECEIVER_MARK, RECEIVES
 from otel_rollout.settings import CONFIG_VARIABLE
 
 RuntimeEnv = Mapping[str, Any]
@@ -206,7 +206,7 @@ def setup_hook(
         secrets: real values of the variables that are HIDDEN in the runtime_env.
         defaults: values of variables that the worker's node does not set.
     """
-    hidden, of_node, remove_carriers = HIDDEN, NODE_VARIABLES, _carrier_remover(ARGUMENT)
+    hidden, of_node, receives, remove_carriers = HIDDEN, NODE_VARIABLES, RECEIVES, _carrier_remover(ARGUMENT)
 
     # A nested function is pickled by value. So it may use only builtins, its own imports and variables of
     # this call, but no name of this module.
@@ -216,6 +216,7 @@ def setup_hook(
         import os
         import sys
 
+        os.environ[receives] = "true"
         for name, value in secrets.items():
             if os.environ.get(name) == hidden:
                 os.environ[name] = value

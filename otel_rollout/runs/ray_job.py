@@ -18,6 +18,8 @@ from otel_rollout.base.interrupts import pass_on
 RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"
 """Variable of workers that receive trajectories; lists the other variables that their job gives them."""
 
+RECEIVES: Final = "_OTEL_ROLLOUT_RAY_RECEIVES"
+"""Variable that the setup hook sets in a worker."""
 SETUP_HOOK: Final = "otel_rollout_worker_setup"
 """Name of the setup hook, as Ray shows it in a runtime_env."""
 NODE_VARIABLES: Final = "_OTEL_ROLLOUT_NODE_VARIABLES"
@@ -89,14 +91,14 @@ def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
 def is_prepared() -> bool:
     """Return whether this job's workers receive trajectories.
 
-    A worker does if our setup hook has run in it. The driver has started the workers' cluster, or asks Ray for
+    A worker does if our setup hook runs in it. The driver has started the workers' cluster, or asks Ray for
     the job's runtime_env, in which a hook of Ray's own variable may have replaced ours.
     """
     import ray
 
     worker: Any = ray._private.worker.global_worker
     if worker.mode == ray.WORKER_MODE:
-        return process.is_receiver
+        return RECEIVES in os.environ
     if process.prepared_cluster == worker.current_cluster_and_job[0]:
         return True
     runtime_env = ray.get_runtime_context().get_runtime_env_string()

@@ -56,6 +56,7 @@ ORDER: Final = (
     SPANS,
     "unended_traces",
     "inner_calls",
+    "inner_tokens",
     "roots",
     "given_by_identity",
     "identity_scores",
@@ -77,7 +78,7 @@ ORDER: Final = (
     "runs",
 )
 """All views, each after the views that it reads."""
-SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls"})
+SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_tokens"})
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})
 """Views with many rows that cost most of a query. A process with many queries keeps their rows."""

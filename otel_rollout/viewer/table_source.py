@@ -34,7 +34,7 @@ _RUN: Final = "run_id, project, experiment"
 _NAMED: Final = f"trace_id, {_RUN}, step, sample_index, rollout_n, validate, name, start_time"
 _ROOT_COLUMNS: Final = f"{_NAMED}, duration_ns / 1e9 AS seconds"
 _STATE: Final = "CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state"
-_LISTED: Final = f"{_NAMED}, state, seconds, tokens_in, tokens_out, tokens_cached, reward"
+_LISTED: Final = f"{_NAMED}, state, seconds, tokens_in, tokens_out, tokens_cached, reward, reward_label"
 _IN_ORDER: Final = (
     " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
     "rollout_n, start_time"
@@ -293,7 +293,7 @@ def _identity(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _summary(row: Mapping[str, Any]) -> Summary:
     """Return a trajectory's summary; scores and tokens if the row has them."""
-    reward = row.get("reward")
+    reward = _value(row.get("reward"), row.get("reward_label"))
     return Summary(
         trace_id=row["trace_id"],
         run=row["run_id"] or "",
@@ -309,14 +309,20 @@ def _summary(row: Mapping[str, Any]) -> Summary:
     )
 
 
+def _value(number: float | None, label: str | None) -> evaluations.Value | None:
+    """Return a score's value from its columns; None without a score."""
+    is_bool = number is not None and label in ("True", "False")
+    return label == "True" if is_bool else label if number is None else number
+
+
 def _evaluation_span(
     row: Mapping[str, Any], number: int, root: ReadableSpan, further: Mapping[str, str]
 ) -> ReadableSpan:
     """Return a score by identity as an evaluation span of the trajectory."""
-    label = row["label"]
-    value: evaluations.Value = label if row["value"] is None else row["value"]
-    if label in ("True", "False") and row["value"] is not None:
-        value = label == "True"
+    value = _value(row["value"], row["label"])
+    evaluation = evaluations.attributes_of(
+        row["name"], "" if value is None else value, row["comment"], row["origin"]
+    )
     context = root.get_span_context()
     trace_id = context.trace_id if context else 0
     return ReadableSpan(
@@ -324,10 +330,7 @@ def _evaluation_span(
         context=SpanContext(trace_id, number, is_remote=False),
         parent=context,
         resource=root.resource,
-        attributes={
-            **evaluations.attributes_of(row["name"], value, row["comment"], row["origin"]),
-            **further,
-        },
+        attributes={**evaluation, **further},
         start_time=row["time_ns"],
         end_time=row["time_ns"],
     )

@@ -12,7 +12,7 @@ from otel_rollout import settings
 from otel_rollout.propagation import ray_private_api, ray_worker_setup
 from otel_rollout.propagation.ray_worker_setup import HIDDEN, prepare
 from otel_rollout.ray import ray_runtime_env
-from otel_rollout.runs.ray_job import NODE_VARIABLES, RECEIVER_MARK
+from otel_rollout.runs.ray_job import NODE_VARIABLES, RECEIVER_MARK, RECEIVES
 
 HOOK = "worker_process_setup_hook"
 called: list[str] = []
@@ -28,6 +28,7 @@ def variables(tracing, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "sesame")
     monkeypatch.setenv("WANDB_BASE_URL", "https://me:sesame@wandb.local")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not ours")
+    monkeypatch.setenv(RECEIVES, "")  # the hook sets it
 
 
 def test_variables_are_copied_and_credentials_hidden(variables):

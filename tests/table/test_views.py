@@ -311,7 +311,7 @@ def test_groups_steps_and_runs_sum_their_trajectories(tmp_path: Path) -> None:
     columns = "path, trajectories, failed, reward_mean, reward_spread"
     assert asked(store, f"SELECT {columns} FROM groups ORDER BY path") == [
         {"path": "1/7", "trajectories": 2, "failed": 0, "reward_mean": 0.5, "reward_spread": 1.0},
-        {"path": "1/8", "trajectories": 1, "failed": 0, "reward_mean": 0.5, "reward_spread": 0.0},
+        {"path": "1/8", "trajectories": 1, "failed": 0, "reward_mean": 0.5, "reward_spread": None},
         {
             "path": "validation/1/7",
             "trajectories": 1,

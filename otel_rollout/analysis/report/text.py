@@ -109,12 +109,14 @@ def figures(step: StepReport) -> tuple[str, ...]:
     """Return a step's row, in the order of the headings."""
     reward = step.reward
     spread = "" if reward.std is None else f" ± {number(reward.std)}"
+    ended = step.trajectories - step.running
+    covered = f", of {reward.count} of {ended}" if 0 < reward.count < ended else ""
     trajectories = f"{step.trajectories}" + (f" ({step.running} running)" if step.running else "")
     return (
         step.name,
         trajectories,
         str(step.failed),
-        f"{number(reward.mean)}{spread}",
+        f"{number(reward.mean)}{spread}{covered}",
         *map(number, (reward.p10, reward.p50, reward.p90)),
         f"{step.groups_without_spread} of {step.groups_compared}" if step.groups_compared else UNKNOWN,
         number(step.turns_mean),

@@ -1,4 +1,5 @@
--- Each group: the trajectories of one dataset row in one step. A reward that is NaN or infinite does not count.
+-- Each group: the trajectories of one dataset row in one step. A reward that is NaN or infinite does not count; a
+-- spread needs two that do.
 SELECT
   run_id, project, experiment, validate, step, sample_index,
   CASE WHEN validate THEN 'validation/' ELSE '' END
@@ -6,7 +7,8 @@ SELECT
   count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running, avg(finite_reward) AS reward_mean,
   min(finite_reward) AS reward_min, max(finite_reward) AS reward_max,
-  max(finite_reward) - min(finite_reward) AS reward_spread, avg(turns) AS turns_mean,
+  CASE WHEN count(finite_reward) > 1 THEN max(finite_reward) - min(finite_reward) END AS reward_spread,
+  count(finite_reward) AS rewarded, avg(turns) AS turns_mean,
   CAST(sum(tool_calls) AS BIGINT) AS tool_calls, CAST(sum(tool_errors) AS BIGINT) AS tool_errors,
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   avg(seconds) AS seconds_mean, min(start_time) AS start_time

@@ -1,14 +1,22 @@
 -- What the time of each trajectory went into, in seconds. Time in which several calls run belongs to the one that
--- began first. Waiting is the rest of the trajectory's duration; time after its end, such as of a reward that was
--- computed later, is no waiting.
-WITH calls AS (
+-- began first. A call counts from the trajectory's start to its end; a reward that is computed after its end counts,
+-- too. Waiting is the rest of the trajectory's duration.
+WITH clipped AS (
   SELECT
-    trace_id, kind, start_ns, start_ns + duration_ns AS end_ns,
-    max(start_ns + duration_ns) OVER (
-      PARTITION BY trace_id ORDER BY start_ns, duration_ns DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    call.trace_id, call.kind, greatest(call.start_ns, root.start_ns) AS start_ns,
+    CASE
+      WHEN call.kind = 'EVALUATOR' OR root.duration_ns IS NULL THEN call.start_ns + call.duration_ns
+      ELSE least(call.start_ns + call.duration_ns, root.start_ns + root.duration_ns)
+    END AS end_ns
+  FROM spans AS call JOIN roots AS root ON call.trace_id = root.trace_id
+  WHERE call.kind IN ('LLM', 'TOOL', 'EVALUATOR') AND call.duration_ns > 0
+), calls AS (
+  SELECT
+    *,
+    max(end_ns) OVER (
+      PARTITION BY trace_id ORDER BY start_ns, end_ns DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS earlier_end_ns
-  FROM spans
-  WHERE kind IN ('LLM', 'TOOL', 'EVALUATOR') AND duration_ns > 0
+  FROM clipped
 ), own AS (
   SELECT trace_id, kind, greatest(start_ns, coalesce(earlier_end_ns, start_ns)) AS start_ns, end_ns
   FROM calls

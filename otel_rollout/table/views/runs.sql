@@ -4,6 +4,7 @@ SELECT
   count(*) FILTER (WHERE validate) AS validations, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running,
   avg(finite_reward) FILTER (WHERE NOT validate) AS reward_mean,
+  count(finite_reward) FILTER (WHERE NOT validate) AS rewarded,
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   min(start_time) AS start_time, max(start_time) AS last_start_time
 FROM finite_rewards

@@ -4,7 +4,7 @@ SELECT
   count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running, avg(finite_reward) AS reward_mean,
   min(finite_reward) AS reward_min, max(finite_reward) AS reward_max,
-  stddev_samp(finite_reward) AS reward_std, avg(turns) AS turns_mean,
+  stddev_samp(finite_reward) AS reward_std, count(finite_reward) AS rewarded, avg(turns) AS turns_mean,
   CAST(sum(tool_calls) AS BIGINT) AS tool_calls, CAST(sum(tool_errors) AS BIGINT) AS tool_errors,
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   avg(seconds) AS seconds_mean, min(start_time) AS start_time
