@@ -47,6 +47,7 @@ def address(tmp_path_factory):
         started.shutdown()
 
 
+@pytest.mark.usefixtures("fresh_process")  # another test may have declined what the variable instruments
 def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypatch, request):
     """Nodes are checked with the driver's variables, and no value is shown.
 
