@@ -16,7 +16,7 @@ import sys
 
 TYPE_CHECKING = False  # `typing` is not imported
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -148,17 +148,13 @@ def _prepare_init(ray: ModuleType) -> None:
         return  # no Ray, or a stand-in of a test; or it is done
     import functools
 
-    traced: Callable[..., Any] | None = None
-
     @functools.wraps(untraced)
     def init(*args: Any, **kwargs: Any) -> Any:
-        nonlocal traced
         is_rays_own = kwargs.get("_skip_env_hook")  # its dashboard
-        if is_rays_own or not is_on("ray") or (traced is None and _is_initialized(ray)):
+        if is_rays_own or not is_on("ray") or _is_initialized(ray):
             return untraced(*args, **kwargs)
-        if traced is None:
-            tracing = _imported("ray", RAY)
-            traced = untraced if tracing is None else tracing.init_by_variable(untraced)
+        tracing = _imported("ray", RAY)
+        traced = untraced if tracing is None else tracing.init_by_variable(untraced)
         return traced(*args, **kwargs)
 
     init.otel_rollout_untraced = untraced  # type: ignore[attr-defined]
