@@ -162,6 +162,7 @@ class Gathering:
             span.parent.span_id if span.parent else None,
             span.start_time or 0,
             {name: attributes[name] for name in semconv.IDENTITY if name in attributes},
+            (attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM),
             tokens_of(span),
             score_of(span),
         )
@@ -193,7 +194,7 @@ class Gathering:
             path=path_of(identity),
             start_ns=min((span.start_ns for span in seen), default=0),
             scores=self._scores(root, identity),
-            tokens=Tokens.total(self._outermost_tokens()),
+            tokens=self._tokens(),
         )
         if root is None:
             return known
@@ -223,21 +224,31 @@ class Gathering:
         known = scored.identity if semconv.VALIDATE in scored.identity else span.identity
         return semconv.VALIDATE not in known or path_of(known) == path_of(identity)
 
-    def _outermost_tokens(self) -> list[Tokens]:
-        """Return the token counts of model calls that are not inside other model calls.
+    def _tokens(self) -> Tokens:
+        """Return the token counts of model calls that are not inside other ones; see ``inner_calls.sql``."""
+        inside: dict[int | None, list[int]] = {}
+        for span_id, span in self._seen.items():
+            if span.is_call:
+                inside.setdefault(self._call_around(span), []).append(span_id)
+        return Tokens.total(self._counted(span_id, inside) for span_id in inside.get(None, ()))
 
-        A client's span may contain the engine's span, and both count the tokens of one call.
-        """
-        seen = self._seen.values()
-        return [span.tokens for span in seen if span.tokens and not self._is_inside_a_call(span)]
+    def _counted(self, span_id: int, inside: Mapping[int | None, Sequence[int]]) -> Tokens:
+        """Return a call's counts; one that it lacks is the sum over the nearest calls inside it."""
+        own = self._seen[span_id].tokens or Tokens()
+        below = Tokens.total(self._counted(inner, inside) for inner in inside.get(span_id, ()))
+        return Tokens(
+            below.input if own.input is None else own.input,
+            below.output if own.output is None else own.output,
+            below.cached if own.cached is None else own.cached,
+        )
 
-    def _is_inside_a_call(self, span: _Seen) -> bool:
-        parent = self._seen.get(span.parent_id or 0)
+    def _call_around(self, span: _Seen) -> int | None:
         for _ in range(len(self._seen)):  # damaged spans may be parents of one another
-            if parent is None or parent.tokens is not None:
-                break
-            parent = self._seen.get(parent.parent_id or 0)
-        return parent is not None
+            parent = self._seen.get(span.parent_id or 0)
+            if parent is None or parent.is_call:
+                return None if parent is None else span.parent_id
+            span = parent
+        return span.parent_id
 
 
 @dataclass(frozen=True)
@@ -247,6 +258,7 @@ class _Seen:
     parent_id: int | None
     start_ns: int
     identity: Mapping[str, Any]
+    is_call: bool
     tokens: Tokens | None
     score: Evaluation | None
 

@@ -14,7 +14,7 @@ WITH clipped AS (
   SELECT
     *,
     max(end_ns) OVER (
-      PARTITION BY trace_id ORDER BY start_ns, end_ns DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      PARTITION BY trace_id ORDER BY start_ns, end_ns DESC, kind ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS earlier_end_ns
   FROM clipped
 ), own AS (

@@ -1,0 +1,186 @@
+"""Facts of trajectories, from each source, against an account in plain Python.
+
+The account knows the rules of docs/table.md alone. Traces are generated: calls inside calls, tools, rewards,
+and spans that outlive their trajectory.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.viewer import spool_table
+from otel_rollout.viewer.spool_source import SpoolSource
+from otel_rollout.viewer.summary import Summary
+from otel_rollout.viewer.table_source import TableSource
+
+SECOND = 1_000_000_000
+START = 1_767_225_600 * SECOND
+COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+count = st.none() | st.integers(0, 9)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A span below the root: what it is inside of (an earlier span, or 0, the root), and what it says."""
+
+    inside: int
+    kind: str
+    tokens: tuple[int | None, int | None]
+    began: int
+    lasted: int
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Made]:
+    """Return up to eight spans below a root that lasts 100 ms."""
+    return [
+        Made(
+            draw(st.integers(0, number)),
+            draw(st.sampled_from(["LLM", "LLM", "TOOL", "CHAIN", "EVALUATOR"])),
+            (draw(count), draw(count)),
+            draw(st.integers(0, 120)),
+            draw(st.integers(1, 80)),
+        )
+        for number in range(draw(st.integers(0, 8)))
+    ]
+
+
+def line(made: list[Made], scores: dict[str, Any] | None = None) -> str:
+    """Return a trace as a line of OTLP/JSON; the root has number 0."""
+    identity = {"step": 1, "sample_index": "7", "rollout_n": 0, "validate": False}
+    root = Made(-1, "AGENT", (50, 60), 0, 100)  # counts of an agent are no model call's
+    spans = []
+    for number, span in enumerate([root, *made]):
+        attributes: dict[str, Any] = {f"rollout.{name}": value for name, value in identity.items()}
+        attributes["openinference.span.kind"] = span.kind
+        attributes |= {name: n for name, n in zip(COUNTS, span.tokens, strict=True) if n is not None}
+        attributes |= (scores or {}) if number == 0 else {}
+        began = START + span.began * 1_000_000
+        spans.append(
+            {
+                "traceId": "a" * 32,
+                "spanId": f"{number + 1:016x}",
+                "parentSpanId": f"{span.inside + 1:016x}" if span.inside >= 0 else "",
+                "name": span.kind.lower(),
+                "startTimeUnixNano": str(began),
+                "endTimeUnixNano": str(began + span.lasted * 1_000_000),
+                "attributes": [{"key": key, "value": encoded(value)} for key, value in attributes.items()],
+            }
+        )
+    scope = {"scope": {"name": "otel_rollout"}, "spans": spans}
+    return json.dumps({"resourceSpans": [{"resource": {}, "scopeSpans": [scope]}]})
+
+
+def encoded(value: object) -> dict[str, object]:
+    """Return a value of OTLP/JSON."""
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
+
+
+def asked(text: str, sql: str) -> tuple[Summary, Summary, list[dict[str, Any]]]:
+    """Return what the spool and the table say of the only trajectory, and a query's rows."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "lines.jsonl"
+        path.write_text(text + "\n")
+        source = SpoolSource(path)
+        (of_spool,) = source.find(None)
+        with spool_table.table_of(source) as store:
+            (of_table,) = TableSource(store).find(None)
+            return of_spool, of_table, dicts_of(Engine(store.open()).select(sql))
+
+
+def calls_of(made: list[Made]) -> list[int]:
+    """Return the numbers of model calls that are not inside another one."""
+    return [
+        number
+        for number, span in enumerate(made, start=1)
+        if span.kind == "LLM" and call_around(made, number) is None
+    ]
+
+
+def call_around(made: list[Made], number: int) -> int | None:
+    """Return the number of the nearest model call around a span."""
+    above = made[number - 1].inside
+    while above and made[above - 1].kind != "LLM":
+        above = made[above - 1].inside
+    return above or None
+
+
+def tokens_of(made: list[Made], number: int, which: int) -> int | None:
+    """Return a call's count: its own, or the sum over the nearest calls inside it that have one."""
+    own = made[number - 1].tokens[which]
+    if own is not None:
+        return own
+    return summed(
+        tokens_of(made, inner, which)
+        for inner, span in enumerate(made, start=1)
+        if span.kind == "LLM" and call_around(made, inner) == number
+    )
+
+
+def summed(numbers: Any) -> int | None:
+    """Return the sum of known numbers; None without any."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+@given(traces())
+def test_tokens_of_a_call_count_once(made: list[Made]) -> None:
+    """A count that an outer call lacks is that of the calls inside it, from every source."""
+    of_spool, of_table, (row,) = asked(line(made), "SELECT turns, tokens_in, tokens_out FROM trajectories")
+    calls = calls_of(made)
+    expected = [summed(tokens_of(made, number, which) for number in calls) for which in (0, 1)]
+    assert [row["turns"], row["tokens_in"], row["tokens_out"]] == [len(calls), *expected]
+    assert [of_spool.tokens.input, of_spool.tokens.output] == expected
+    assert [of_table.tokens.input, of_table.tokens.output] == expected
+
+
+@given(traces())
+def test_phases_stay_inside_their_trajectory(made: list[Made]) -> None:
+    """Each millisecond belongs to the call that began first; only a reward counts after the end."""
+    _, _, (row,) = asked(line(made), "SELECT * FROM phases")
+    last = {"LLM": 100, "TOOL": 100, "EVALUATOR": 1000}
+    calls = [
+        (span.began, min(span.began + span.lasted, last[span.kind]), span.kind)
+        for span in made
+        if span.kind in last and span.began < last[span.kind]
+    ]
+    phases = dict.fromkeys(last, 0)
+    taken: set[int] = set()
+    reached = -1
+    for began, end, kind in sorted(calls, key=lambda call: (call[0], -call[1], call[2])):
+        own = {moment for moment in range(began, end) if moment >= reached}
+        phases[kind] += len(own)
+        taken |= own
+        reached = max(reached, end)
+    waiting = 100 - len([moment for moment in taken if moment < 100])
+    found = [row[f"{name}_seconds"] * 1000 for name in ("generate", "tool", "reward", "waiting")]
+    assert found == pytest.approx([*phases.values(), waiting], abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.25, True, "good", "nan", "-inf"])
+def test_reward_is_what_was_given(value: Any) -> None:
+    """In a list, too: a bool and a text stay what they are."""
+    scores = {"rollout.score.reward": value, "rollout.score_time.reward": START + 5}
+    of_spool, of_table, _ = asked(line([], scores), "SELECT 1 AS one FROM trajectories")
+    assert [score.value for score in of_spool.scores] == [score.value for score in of_table.scores] == [value]
+
+
+def test_group_of_one_has_no_spread() -> None:
+    """So it is no group without a signal."""
+    scores = {"rollout.score.reward": 0.25, "rollout.score_time.reward": START + 5}
+    _, _, (row,) = asked(line([], scores), "SELECT reward_spread, rewarded, reward_mean FROM groups")
+    assert row == {"reward_spread": None, "rewarded": 1, "reward_mean": 0.25}
