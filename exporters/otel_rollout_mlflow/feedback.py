@@ -140,5 +140,10 @@ def _feedback(trace_id: str, scored_id: str, score: Evaluation, *, tagged: bool)
         time_ns=score.time_ns,
         is_dated=score.is_dated,
         rationale=storable_text(score.comment) or None,
-        tagged=tagged and score.name not in NOT_FOR_SCORES and problem_of_tag(score.name) is None,
+        tagged=tagged and can_be_tagged(score.name),
     )
+
+
+def can_be_tagged(name: str) -> bool:
+    """Return whether a trajectory's score of this name is a tag of its trace, too."""
+    return name not in NOT_FOR_SCORES and problem_of_tag(name) is None

@@ -50,7 +50,7 @@ def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     """Return the tags of a root span: its identity, scores and ``rollout.*``.
 
     Values are ``str(value)``, as verl writes them: ``'1'``, ``'False'``. Where names are equal, identity wins
-    over other attributes, and attributes win over scores.
+    over scores, and scores win over other attributes.
     """
     return {name: text for name, text in _wanted_tags(attributes).items() if problem_of_tag(name) is None}
 
@@ -80,9 +80,10 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
         if name.startswith(semconv.SCORE_PREFIX):
             short = name.removeprefix(semconv.SCORE_PREFIX)
             if short not in NOT_FOR_SCORES and short not in FEEDBACK_ONLY:
-                tags.setdefault(short, tag_text(value))
-        elif name.startswith(semconv.EXTRA_PREFIX) and not _is_no_tag(name):
-            tags[semconv.short_name(name)] = tag_text(value)
+                tags[short] = tag_text(value)
+    for name, value in attributes.items():
+        if name.startswith(semconv.EXTRA_PREFIX) and not _is_no_tag(name):
+            tags.setdefault(semconv.short_name(name), tag_text(value))
     for name in _IDENTITY_TAGS:
         if name in attributes:
             tags[semconv.short_name(name)] = tag_text(attributes[name])
@@ -92,7 +93,7 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 def _is_no_tag(name: str) -> bool:
     """Whether MLflow stores an attribute as experiment or feedback, and not as a tag."""
-    return name == semconv.PROJECT_NAME or name.startswith(semconv.SCORE_TIME_PREFIX)
+    return name == semconv.PROJECT_NAME or name.startswith((semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX))
 
 
 def tag_text(value: AttributeValue) -> str:

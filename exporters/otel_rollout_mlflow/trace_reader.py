@@ -153,9 +153,10 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
 
 
 def is_of_part(assessment: Mapping[str, Any]) -> bool:
-    """Return whether this exporter wrote the score for a span, not the trajectory."""
+    """Return whether this exporter wrote the score for a span, not the trajectory, whose scores have tags."""
     source = (assessment.get("source") or {}).get("source_id")
-    return source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
+    is_ours = source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
+    return is_ours and feedback.can_be_tagged(str(assessment.get("assessment_name")))
 
 
 def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> JsonSpan | None:

@@ -29,11 +29,9 @@ _REASONS_FOR_A_RUNTIME_ENV: Final = ("RAY_RUNTIME_ENV_HOOK", HOOK_VARIABLE)
 
 def is_started_by(args: Sequence[Any], arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether ``ray.init`` will start a cluster that can be prepared here."""
+    if not _can_publish() or any(environ.get(name) for name in _REASONS_FOR_A_RUNTIME_ENV):
+        return False
     ray: Any = sys.modules["ray"]
-    if ray.is_initialized() or arguments.get("local_mode") or not _can_publish():
-        return False
-    if any(environ.get(name) for name in _REASONS_FOR_A_RUNTIME_ENV):
-        return False
     address = args[0] if args else arguments.get("address")
     if address in (None, "auto"):
         address = environ.get("RAY_ADDRESS") or address

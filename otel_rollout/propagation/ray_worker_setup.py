@@ -18,6 +18,7 @@ import copy
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
@@ -97,7 +98,9 @@ def prepare(args: Sequence[Any], arguments: dict[str, Any], environ: Mapping[str
     given = arguments.get("runtime_env")
     if given is None:
         given = getattr(arguments.get("job_config"), "runtime_env", None)
-    if not membership.settle_for_workers().enabled:  # first: may start a run and set its variable
+    has_no_workers_to_start = sys.modules["ray"].is_initialized() or arguments.get("local_mode")
+    # May start a run and set its variable.
+    if has_no_workers_to_start or not membership.settle_for_workers().enabled:
         return Preparation(arguments)
     if not given and not of_job and _starts_cluster(args, arguments, environ):
         ray_later_runs.set_first_run(membership.run_id())
@@ -207,6 +210,8 @@ def setup_hook(
         defaults: values of variables that the worker's node does not set.
     """
     hidden, of_node, receives, remove_carriers = HIDDEN, NODE_VARIABLES, RECEIVES, _carrier_remover(ARGUMENT)
+    # Ray has read it. A process that this worker starts may start another cluster, which lacks the hook.
+    of_ray = ray_own_cluster.HOOK_VARIABLE if user_hook is None else ""
 
     # A nested function is pickled by value. So it may use only builtins, its own imports and variables of
     # this call, but no name of this module.
@@ -217,6 +222,7 @@ def setup_hook(
         import sys
 
         os.environ[receives] = "true"
+        os.environ.pop(of_ray, None)
         for name, value in secrets.items():
             if os.environ.get(name) == hidden:
                 os.environ[name] = value

@@ -134,18 +134,15 @@ def _summary(info: Mapping[str, Any]) -> Summary:
 
 
 def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
-    """Return the newest score of each name.
-
-    MLflow stores the scores of sub-trajectories with their trace. A sub-trajectory's score counts only if the
-    trajectory itself has no score of that name.
-    """
+    """Return the newest score of each name; those of sub-trajectories are not its."""
     from otel_rollout_mlflow.trace_reader import is_of_part, score_in
 
-    given = [(is_of_part(assessment), score_in(assessment)) for assessment in info.get("assessments") or ()]
-    parts = evaluations.newest(score for is_part, score in given if score and is_part)
-    whole = evaluations.newest(score for is_part, score in given if score and not is_part)
-    found = sorted((parts | whole).values(), key=lambda score: score.time_ns)
-    return tuple(Score(score.name, score.value, score.comment) for score in found)
+    given = [score_in(each) for each in info.get("assessments") or () if not is_of_part(each)]
+    found = evaluations.newest(score for score in given if score).values()
+    return tuple(
+        Score(score.name, score.value, score.comment)
+        for score in sorted(found, key=lambda score: score.time_ns)
+    )
 
 
 @contextmanager

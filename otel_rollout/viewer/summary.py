@@ -162,7 +162,7 @@ class Gathering:
             span.parent.span_id if span.parent else None,
             span.start_time or 0,
             {name: attributes[name] for name in semconv.IDENTITY if name in attributes},
-            (attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM),
+            str(attributes.get(semconv.SPAN_KIND, "")),
             tokens_of(span),
             score_of(span),
         )
@@ -176,8 +176,26 @@ class Gathering:
         """Id of the trajectory's first span; None until that span is added."""
         if self._root_id is not None:
             return self._root_id if self._root_id in self._roots else None
-        tops = {id_: seen for id_ in self._roots if (seen := self._seen[id_]).parent_id not in self._seen}
-        return min(tops, key=lambda id_: (tops[id_].parent_id is not None, tops[id_].start_ns), default=None)
+        parentless = [id_ for id_ in self._roots if self._seen[id_].parent_id is None]
+        if parentless:
+            return min(parentless, key=lambda id_: self._seen[id_].start_ns)
+        return self._root_with_a_parent()
+
+    def _root_with_a_parent(self) -> int | None:
+        """Return the root of a trace that begins in another system; see ``roots.sql``."""
+        named = {id_: seen for id_, seen in self._seen.items() if semconv.VALIDATE in seen.identity}
+        candidates = named or {id_: self._seen[id_] for id_ in self._roots}
+        first = min(
+            candidates,
+            key=lambda id_: (candidates[id_].start_ns, candidates[id_].kind != semconv.KIND_AGENT, id_),
+            default=None,
+        )
+        if first is None or first not in self._roots:
+            return None
+        above = self._seen[first].parent_id
+        siblings = (seen for seen in named.values() if seen.parent_id == above)
+        is_part = any(sibling.kind != semconv.KIND_AGENT for sibling in siblings)
+        return None if is_part or self._roots[first].end_time is None else first
 
     def summary(self) -> Summary:
         """Return the summary of the spans added so far."""
@@ -228,7 +246,7 @@ class Gathering:
         """Return the token counts of model calls that are not inside other ones; see ``inner_calls.sql``."""
         inside: dict[int | None, list[int]] = {}
         for span_id, span in self._seen.items():
-            if span.is_call:
+            if span.kind == semconv.KIND_LLM:
                 inside.setdefault(self._call_around(span), []).append(span_id)
         return Tokens.total(self._counted(span_id, inside) for span_id in inside.get(None, ()))
 
@@ -245,7 +263,7 @@ class Gathering:
     def _call_around(self, span: _Seen) -> int | None:
         for _ in range(len(self._seen)):  # damaged spans may be parents of one another
             parent = self._seen.get(span.parent_id or 0)
-            if parent is None or parent.is_call:
+            if parent is None or parent.kind == semconv.KIND_LLM:
                 return None if parent is None else span.parent_id
             span = parent
         return span.parent_id
@@ -258,7 +276,7 @@ class _Seen:
     parent_id: int | None
     start_ns: int
     identity: Mapping[str, Any]
-    is_call: bool
+    kind: str
     tokens: Tokens | None
     score: Evaluation | None
 

@@ -7,6 +7,9 @@ and spans that outlive their trajectory.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +19,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.store import Store
 from otel_rollout.viewer import spool_table
+from otel_rollout.viewer.mlflow_source import MlflowSource
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout.viewer.summary import Summary
 from otel_rollout.viewer.table_source import TableSource
+from tests.mlflow_server import stored
 
 SECOND = 1_000_000_000
 START = 1_767_225_600 * SECOND
@@ -184,3 +191,52 @@ def test_group_of_one_has_no_spread() -> None:
     scores = {"rollout.score.reward": 0.25, "rollout.score_time.reward": START + 5}
     _, _, (row,) = asked(line([], scores), "SELECT reward_spread, rewarded, reward_mean FROM groups")
     assert row == {"reward_spread": None, "rewarded": 1, "reward_mean": 0.25}
+
+
+def test_running_trajectory_is_not_its_ended_sub_trajectory() -> None:
+    """Its root has not ended; a model call beside the sub-trajectory has."""
+    whole = json.loads(line([Made(0, "LLM", (1, 1), 0, 5), Made(0, "AGENT", (None, None), 10, 5)]))
+    of_trace = whole["resourceSpans"][0]["scopeSpans"][0]
+    of_trace["spans"] = of_trace["spans"][1:]
+    of_spool, of_table, (row,) = asked(json.dumps(whole), "SELECT state, name FROM trajectories")
+    assert (of_spool.state, of_spool.name) == (of_table.state, of_table.name) == ("running", "")
+    assert row == {"state": "running", "name": None}
+
+
+PROGRAM = """
+from otel_rollout import rollout_trace_attr, score
+with rollout_trace_attr(step=1, sample_index="outer"):
+    with rollout_trace_attr(step=1, sample_index="inner"):
+        score("reward", 0.33)
+with rollout_trace_attr(step=1, sample_index="named", reward=7):
+    score("reward", 0.5)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's client warns of what its database does
+def test_reward_is_that_of_the_trajectory_alone(tmp_path: Path) -> None:
+    """Neither that of a trajectory inside it, nor an attribute of the same name, in any destination."""
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    variables = {
+        "OTEL_TRACES_EXPORTER": "mlflow,delta",
+        "OTEL_ROLLOUT_PROJECT": "facts",
+        "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "rollouts"),
+        "MLFLOW_TRACKING_URI": uri,
+    }
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **variables},
+        cwd=tmp_path,
+        check=True,
+        timeout=120,
+    )
+    sources = [
+        SpoolSource(Path(os.environ["OTEL_ROLLOUT_SPOOL_DIR"])),
+        MlflowSource(uri, "facts"),
+        TableSource(Store(location_of(str(tmp_path / "rollouts")))),
+    ]
+    for source in sources:
+        found = {summary.path: [score.value for score in summary.scores] for summary in source.find(None)}
+        assert found == {"1/outer/-": [], "1/named/-": [0.5]}, source
+    tags = {trace.info.tags["sample_index"]: trace.info.tags.get("reward") for trace in stored(uri, "facts")}
+    assert tags == {"outer": None, "named": "0.5"}

@@ -144,6 +144,25 @@ def test_environment_that_ray_installs_is_traced(installer: str, of: str, tmp_pa
     assert tool.span.parent_span_id == root.span.span_id
 
 
+def test_program_that_a_worker_starts_may_start_a_cluster_of_its_own(tmp_path: Path) -> None:
+    """It inherits the worker's environment; an untraced one has no setup hook of ours."""
+    (tmp_path / "inner.py").write_text(
+        "import ray\n"
+        "ray.init(address='local', num_cpus=1, include_dashboard=False)\n"
+        "assert ray.get(ray.remote(lambda: 42).remote()) == 42\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import os, ray, subprocess, sys\n"
+        "def start():\n"
+        "    environ = {**os.environ, 'OTEL_TRACES_EXPORTER': 'none'}\n"
+        f"    inner = [sys.executable, {str(tmp_path / 'inner.py')!r}]\n"
+        "    return subprocess.run(inner, env=environ).returncode\n"
+        "ray.init(num_cpus=1, include_dashboard=False)\n"
+        "assert ray.get(ray.remote(start).remote()) == 0\n"
+    )
+    run([sys.executable, "train.py"], tmp_path)
+
+
 @pytest.mark.parametrize("replaces", [False, True])
 def test_hook_of_rays_own_variable_runs(replaces: bool, tmp_path: Path) -> None:
     """It may change the runtime_env; if it replaces our setup hook, calls go out as they are."""

@@ -9,6 +9,7 @@ from ray import cloudpickle
 from ray.runtime_env import RuntimeEnv
 
 from otel_rollout import settings
+from otel_rollout._state import process
 from otel_rollout.propagation import ray_private_api, ray_worker_setup
 from otel_rollout.propagation.ray_worker_setup import HIDDEN, prepare
 from otel_rollout.ray import ray_runtime_env
@@ -63,7 +64,6 @@ def test_variables_of_a_node_win(variables, monkeypatch):
     [
         {"address": "10.0.0.1:6379"},
         {"runtime_env": {"working_dir": "."}},
-        {"local_mode": True},
         {"job_config": ray.job_config.JobConfig(runtime_env={"env_vars": {"A": "1"}})},
     ],
     ids=lambda arguments: next(iter(arguments)),
@@ -73,6 +73,15 @@ def test_job_that_starts_no_cluster_or_has_a_runtime_env_gets_one(arguments, var
     assert RECEIVER_MARK in prepare((), arguments, {}).arguments["runtime_env"]["env_vars"]
     assert prepare(("local",), {}, {}).arguments == {}
     assert prepare((), {"num_cpus": 1}, {"RAY_ADDRESS": "local"}).arguments == {"num_cpus": 1}
+
+
+def test_call_that_starts_no_workers_is_left_alone(variables, monkeypatch):
+    """Those of a connected process know their run; in local mode there are none."""
+    assert prepare((), {"local_mode": True}, {}).arguments == {"local_mode": True}
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    process.run_of_workers = "first"
+    assert prepare((), {"address": "10.0.0.1:6379"}, {}).arguments == {"address": "10.0.0.1:6379"}
+    assert process.run_of_workers == "first"
 
 
 @pytest.mark.parametrize("name", ["RAY_RUNTIME_ENV_HOOK", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"])

@@ -89,7 +89,7 @@ def tail_of(lanes: Sequence[Lane]) -> Tail | None:
 
 
 def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
-    """Return the stragglers of a step; None if its trajectories ended evenly.
+    """Return the stragglers of a step; None if it did not wait for a few trajectories alone.
 
     The last tenth of the trajectories, ``m``, held the step from the moment when all others had ended. With
     ``held(k)`` as the time since all but the last ``k`` had ended, the stragglers are the last ``k`` of them

@@ -58,7 +58,7 @@ def straggling(timeline: Timeline) -> str:
         return "There is one trajectory, so no other one waited for it."
     if timeline.tail is not None:
         return _tail(timeline.tail, timeline)
-    return "No stragglers: the trajectories ended evenly."
+    return "No stragglers: the step did not wait for a few trajectories alone."
 
 
 def slow(timeline: Timeline, worker: SlowWorker) -> str:
