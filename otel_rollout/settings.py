@@ -168,17 +168,11 @@ class Settings:
     )
     sample_groups: int = _setting(
         "OTEL_ROLLOUT_SAMPLE_GROUPS",
-        "Groups recorded of a step. With verl this is the most of a batch; elsewhere it is an average, which "
-        "needs OTEL_ROLLOUT_GROUPS_PER_STEP. 0: no limit.",
+        "Most groups recorded of a batch of verl's, the only framework where a process sees a whole step. "
+        "Elsewhere, set OTEL_ROLLOUT_SAMPLE_RATE. 0: no limit.",
         setting_parsers.count,
         0,
         forwarder="founder",
-    )
-    groups_per_step: int = _setting(
-        "OTEL_ROLLOUT_GROUPS_PER_STEP",
-        "Number of groups in a step, of which OTEL_ROLLOUT_SAMPLE_GROUPS are recorded. 0: not known.",
-        setting_parsers.count,
-        0,
     )
     sample_seed: str = _setting(
         "OTEL_ROLLOUT_SAMPLE_SEED",

@@ -64,7 +64,6 @@ def test_every_setting_is_read_from_its_variable():
         "sample_every": ("10", 10),
         "sample_validation": ("Always", "always"),
         "sample_groups": ("4", 4),
-        "groups_per_step": ("128", 128),
         "sample_seed": ("7", "7"),
         "outcome_keep": (" errors, spread=0.5 ", "errors, spread=0.5"),
         "outcome_score": ("acc", "acc"),
