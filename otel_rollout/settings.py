@@ -298,12 +298,6 @@ class Settings:
         setting_parsers.positive,
         1 << 20,
     )
-    segment_bytes: int = _setting(
-        "OTEL_ROLLOUT_SEGMENT_BYTES",
-        "Size at which a process begins a new segment file in the spool.",
-        setting_parsers.positive,
-        64 << 20,
-    )
     spool_limit: int = _setting(
         "OTEL_ROLLOUT_SPOOL_LIMIT",
         "Bytes of segments that a run may have on a machine. Spans beyond that are dropped and counted. 0: "

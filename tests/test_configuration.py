@@ -57,7 +57,6 @@ def test_every_setting_is_read_from_its_variable():
         "tokenizer": ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
         "turns": ("all", "all"),
         "value_limit": ("7", 7),
-        "segment_bytes": ("8", 8),
         "spool_limit": ("0", 0),
         "spool_full": ("trajectories", "trajectories"),
         "sample_rate": ("0.25", 0.25),

@@ -30,6 +30,8 @@ from otel_rollout.spool import layout
 from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import MAX_LINE, RootTable
 
+SEGMENT_BYTES: Final = 64 << 20
+"""Size of a segment file at which the next one is created."""
 JOURNAL_BYTES: Final = 4 << 20
 """Bytes of the journal's ring, which holds lines until they are on the disk."""
 _ROOT_TEXT_CHARS: Final = (None, 4096, 256, 32)
@@ -65,7 +67,7 @@ class SegmentWriter:
         node_dir: Path,
         resource: Mapping[str, writer.AttributeInput],
         *,
-        segment_bytes: int,
+        segment_bytes: int = SEGMENT_BYTES,
         spool_limit: float = math.inf,
         whole_trajectories: bool = False,
         found: Callable[[], object] = lambda: None,

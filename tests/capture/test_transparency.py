@@ -251,7 +251,6 @@ SETTINGS = {
     "OTEL_ROLLOUT_CAPTURE_CONTENT": ["full", "metadata", "none"],
     "OTEL_ROLLOUT_REDACT": ["secrets", "no.such:function", "os:getcwd"],
     "OTEL_ROLLOUT_VALUE_LIMIT": ["1", "100", "-1"],
-    "OTEL_ROLLOUT_SEGMENT_BYTES": ["1", "5000"],
     "OTEL_ROLLOUT_SPOOL_LIMIT": ["1", "100"],
     "OTEL_ROLLOUT_SPOOL_FULL": ["newest", "trajectories"],
     "OTEL_ROLLOUT_PROJECT": ["p", "\U0001f600"],

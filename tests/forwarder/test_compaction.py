@@ -22,17 +22,19 @@ from otel_rollout.recording.writer import JOURNAL_BYTES, SegmentWriter
 from otel_rollout.runs import membership
 from otel_rollout.spool import layout, segments
 from tests.forwarder.test_delivery import node_directory, record
+from tests.small_segments import set_segment_bytes
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
 
 @pytest.fixture
-def removing(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+def removing(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Switch tracing on, with many small segments that are removed once delivered."""
-    otel_rollout.configure(
-        {"test-faulty": {"path": str(tmp_path / "delivered")}}, keep=False, segment_bytes=20_000
-    )
+    set_segment_bytes(20_000, monkeypatch)
+    otel_rollout.configure({"test-faulty": {"path": str(tmp_path / "delivered")}}, keep=False)
 
 
 def segments_of(tmp_path: Path) -> list[layout.SegmentName]:
@@ -95,9 +97,12 @@ def test_undelivered_segments_are_not_removed(removing: None, tmp_path: Path) ->
     assert len(read_directory(tmp_path / "spool")) == 201
 
 
-def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+def test_kept_segments_are_compressed(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With OTEL_ROLLOUT_KEEP the archive holds every line."""
-    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, segment_bytes=20_000)
+    set_segment_bytes(20_000, monkeypatch)
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}})
     record(200)
     otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
