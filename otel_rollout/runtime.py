@@ -65,7 +65,6 @@ class Runtime:
             node_dir,
             resource,
             spool_limit=configured.spool_limit or layout.default_limit(node_dir),
-            whole_trajectories=configured.spool_full == "trajectories",
             found=found,
             redact=redact,
             observe=_span_observer(configured),

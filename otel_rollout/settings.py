@@ -34,8 +34,6 @@ ExportedTurns: TypeAlias = Literal["tokens", "all", "whole"]
 """How the context that each turn resends is exported."""
 ApplicationProvider: TypeAlias = Literal["auto", "share", "apart"]
 """Whether spans of trajectories go through the application's own tracer provider."""
-SpoolFull: TypeAlias = Literal["newest", "trajectories"]
-"""What is dropped when the spool fills up."""
 ReceivedTraces: TypeAlias = Literal["all", "trajectories"]
 """Which traces of other programs are recorded."""
 StepMetrics: TypeAlias = Literal["none", "mlflow"]
@@ -305,14 +303,6 @@ class Settings:
         "system does not report its free space.",
         setting_parsers.count,
         0,
-    )
-    spool_full: SpoolFull = _setting(
-        "OTEL_ROLLOUT_SPOOL_FULL",
-        "What is dropped when the spool fills up. `newest`: spans that end while it is full. `trajectories`: "
-        "from half of the limit on, more and more whole groups are not recorded, so that trajectories that "
-        "have begun stay complete.",
-        setting_parsers.choice(*get_args(SpoolFull)),
-        "newest",
     )
     keep: bool = _setting(
         "OTEL_ROLLOUT_KEEP",

@@ -58,7 +58,6 @@ def test_every_setting_is_read_from_its_variable():
         "turns": ("all", "all"),
         "value_limit": ("7", 7),
         "spool_limit": ("0", 0),
-        "spool_full": ("trajectories", "trajectories"),
         "sample_rate": ("0.25", 0.25),
         "sample_every": ("10", 10),
         "sample_validation": ("Always", "always"),

@@ -252,7 +252,6 @@ SETTINGS = {
     "OTEL_ROLLOUT_REDACT": ["secrets", "no.such:function", "os:getcwd"],
     "OTEL_ROLLOUT_VALUE_LIMIT": ["1", "100", "-1"],
     "OTEL_ROLLOUT_SPOOL_LIMIT": ["1", "100"],
-    "OTEL_ROLLOUT_SPOOL_FULL": ["newest", "trajectories"],
     "OTEL_ROLLOUT_PROJECT": ["p", "\U0001f600"],
     "OTEL_ROLLOUT_IDENTITY_HOSTS": ["*"],
     "OTEL_ROLLOUT_TRACEPARENT_HOSTS": ["none", "http://x"],
