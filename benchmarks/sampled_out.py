@@ -56,7 +56,7 @@ def main() -> None:
         "trace=False": (_switched_off, None),
         "sampled out by group": (_trajectory, nothing),
         "recorded": (_trajectory, None),
-        "recorded, where groups are sampled": (_trajectory, GroupSampling(rate=1.0, most=1, out_of=1)),
+        "recorded, where groups are sampled": (_trajectory, GroupSampling(rate=1.0)),
     }
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as spool:
         otel_rollout.configure("spool", spool_dir=Path(spool))

@@ -64,9 +64,7 @@ class Runtime:
         self.writer = SegmentWriter(
             node_dir,
             resource,
-            segment_bytes=configured.segment_bytes,
             spool_limit=configured.spool_limit or layout.default_limit(node_dir),
-            whole_trajectories=configured.spool_full == "trajectories",
             found=found,
             redact=redact,
             observe=_span_observer(configured),

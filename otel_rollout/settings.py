@@ -34,8 +34,6 @@ ExportedTurns: TypeAlias = Literal["tokens", "all", "whole"]
 """How the context that each turn resends is exported."""
 ApplicationProvider: TypeAlias = Literal["auto", "share", "apart"]
 """Whether spans of trajectories go through the application's own tracer provider."""
-SpoolFull: TypeAlias = Literal["newest", "trajectories"]
-"""What is dropped when the spool fills up."""
 ReceivedTraces: TypeAlias = Literal["all", "trajectories"]
 """Which traces of other programs are recorded."""
 StepMetrics: TypeAlias = Literal["none", "mlflow"]
@@ -168,17 +166,11 @@ class Settings:
     )
     sample_groups: int = _setting(
         "OTEL_ROLLOUT_SAMPLE_GROUPS",
-        "Groups recorded of a step. With verl this is the most of a batch; elsewhere it is an average, which "
-        "needs OTEL_ROLLOUT_GROUPS_PER_STEP. 0: no limit.",
+        "Most groups recorded of a batch of verl's, the only framework where a process sees a whole step. "
+        "Elsewhere, set OTEL_ROLLOUT_SAMPLE_RATE. 0: no limit.",
         setting_parsers.count,
         0,
         forwarder="founder",
-    )
-    groups_per_step: int = _setting(
-        "OTEL_ROLLOUT_GROUPS_PER_STEP",
-        "Number of groups in a step, of which OTEL_ROLLOUT_SAMPLE_GROUPS are recorded. 0: not known.",
-        setting_parsers.count,
-        0,
     )
     sample_seed: str = _setting(
         "OTEL_ROLLOUT_SAMPLE_SEED",
@@ -304,12 +296,6 @@ class Settings:
         setting_parsers.positive,
         1 << 20,
     )
-    segment_bytes: int = _setting(
-        "OTEL_ROLLOUT_SEGMENT_BYTES",
-        "Size at which a process begins a new segment file in the spool.",
-        setting_parsers.positive,
-        64 << 20,
-    )
     spool_limit: int = _setting(
         "OTEL_ROLLOUT_SPOOL_LIMIT",
         "Bytes of segments that a run may have on a machine. Spans beyond that are dropped and counted. 0: "
@@ -317,14 +303,6 @@ class Settings:
         "system does not report its free space.",
         setting_parsers.count,
         0,
-    )
-    spool_full: SpoolFull = _setting(
-        "OTEL_ROLLOUT_SPOOL_FULL",
-        "What is dropped when the spool fills up. `newest`: spans that end while it is full. `trajectories`: "
-        "from half of the limit on, more and more whole groups are not recorded, so that trajectories that "
-        "have begun stay complete.",
-        setting_parsers.choice(*get_args(SpoolFull)),
-        "newest",
     )
     keep: bool = _setting(
         "OTEL_ROLLOUT_KEEP",

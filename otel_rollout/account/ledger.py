@@ -14,16 +14,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_rollout.account.ledger_file import LedgerFile
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.exporting.api import ExportFailure
-from otel_rollout.otlp.engine_requests import Placement
 from otel_rollout.otlp.scan import StepKey
-
-ENGINE_WAITING: Final = "waiting"
-"""Outcome of an engine's request that is not decided."""
 
 
 class Outcome(NamedTuple):
@@ -74,20 +70,6 @@ class HeldScore(NamedTuple):
     end: int
     line: bytes
     since: float
-
-
-class EngineLine(NamedTuple):
-    """A line of an engine's request that came without a trace header, and what was decided about it.
-
-    Attributes:
-        segment: stem of the segment that holds the line.
-        end: byte offset in the segment at which the next line begins.
-        placement: where the line belongs; None if it is exported as recorded.
-    """
-
-    segment: str
-    end: int
-    placement: Placement | None
 
 
 class Ledger(LedgerFile):
@@ -262,50 +244,3 @@ class Ledger(LedgerFile):
     def kept_bytes(self) -> dict[str, int]:
         """Return step → bytes of the groups that are delivered."""
         return dict(self._db.execute("SELECT step, SUM(bytes) FROM verdict WHERE kept GROUP BY step"))
-
-    def engine_line(self, segment: str, end: int) -> EngineLine | None:
-        """Return what was decided about the line of an engine's request; None while undecided."""
-        query = "SELECT placement FROM engine_line WHERE segment = ? AND end = ?"
-        row = self._db.execute(query, (segment, end)).fetchone()
-        if row is None:
-            return None
-        try:
-            return EngineLine(segment, end, None if row[0] is None else Placement(*json.loads(row[0])))
-        except (ValueError, TypeError):  # a damaged file: the line is exported as recorded
-            return EngineLine(segment, end, None)
-
-    def has_engine_lines(self) -> bool:
-        """Return whether anything was decided about lines of engines' requests."""
-        return self._db.execute("SELECT 1 FROM engine_line LIMIT 1").fetchone() is not None
-
-    def place_engine_lines(
-        self, lines: Iterable[EngineLine], outcomes: Mapping[str, int], waiting: int
-    ) -> None:
-        """Record where lines of engines' requests belong, in one transaction.
-
-        Args:
-            lines: the decided lines.
-            outcomes: outcome → number of requests that were decided so since the last call.
-            waiting: number of undecided requests.
-        """
-        with self._change():
-            self._db.executemany(
-                "INSERT OR IGNORE INTO engine_line VALUES (?, ?, ?)",
-                [
-                    (line.segment, line.end, None if line.placement is None else json.dumps(line.placement))
-                    for line in lines
-                ],
-            )
-            self._db.executemany(
-                "INSERT INTO engine_request VALUES (?, ?) "
-                "ON CONFLICT (outcome) DO UPDATE SET requests = requests + excluded.requests",
-                list(outcomes.items()),
-            )
-            self._db.execute("INSERT OR REPLACE INTO engine_request VALUES (?, ?)", (ENGINE_WAITING, waiting))
-
-    def forget_engine_lines(self, present: Iterable[str]) -> None:
-        """Remove the decisions about lines of segments that are not among ``present``."""
-        with self._change():
-            known = {stem for (stem,) in self._db.execute("SELECT DISTINCT segment FROM engine_line")}
-            gone = known.difference(present)
-            self._db.executemany("DELETE FROM engine_line WHERE segment = ?", [(stem,) for stem in gone])

@@ -54,10 +54,6 @@ _LATER_TABLES = (
     "since REAL NOT NULL, PRIMARY KEY (exporter, segment, end)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS unresolved_score (exporter TEXT, reason TEXT, scores INTEGER NOT NULL, "
     "PRIMARY KEY (exporter, reason)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS engine_line (segment TEXT, end INTEGER, placement TEXT, "
-    "PRIMARY KEY (segment, end)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS engine_request ("
-    "outcome TEXT PRIMARY KEY, requests INTEGER NOT NULL) WITHOUT ROWID",
 )
 """Tables that files of older versions lack."""
 

@@ -63,7 +63,6 @@ class LedgerState:
         destinations: exporter → where to find its spans.
         held: exporter → steps of the scores by identity that wait for their trajectories.
         unresolved: exporter → reason → scores by identity that belong to no trajectory.
-        engine_requests: outcome → requests of engines whose span came without a trace header.
     """
 
     cursors: dict[str, dict[str, int]]
@@ -76,7 +75,6 @@ class LedgerState:
     destinations: dict[str, str] = field(default_factory=dict)
     held: dict[str, list[StepKey]] = field(default_factory=dict)
     unresolved: dict[str, dict[str, int]] = field(default_factory=dict)
-    engine_requests: dict[str, int] = field(default_factory=dict)
 
     def count(self, exporter: str) -> DeliveryCount:
         """Return the counts of an exporter."""
@@ -213,8 +211,6 @@ def _read(path: Path, busy_timeout: float | None, mode: str = "mode=rw") -> Ledg
         if "unresolved_score" in tables:
             for exporter, reason, number in db.execute("SELECT * FROM unresolved_score"):
                 state.unresolved.setdefault(exporter, {})[reason] = int(number)
-        if "engine_request" in tables:
-            state.engine_requests.update(db.execute("SELECT * FROM engine_request WHERE requests > 0"))
         if "destination" in tables:
             for exporter, text in db.execute("SELECT exporter, text FROM destination"):
                 state.destinations[str(exporter)] = str(text)

@@ -107,7 +107,6 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         directory=str(node_dir),
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
         other_scopes=bounded_scopes(other_scopes),
-        engine_requests=ledger.engine_requests,
         trajectories=tallies["trajectories"],
         operations_outside=tallies["operations_outside"],
     )

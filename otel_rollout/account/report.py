@@ -138,8 +138,6 @@ class Report:
             recorded.
         problem: why the spool could not be read, or None. The counts are then those of this process.
         other_scopes: instrumentation scope of another library → its recorded spans; see ``scopes``.
-        engine_requests: outcome → requests of engines whose span came without a trace header: ``joined`` to
-            a model call by the request's id, ``waiting`` for one, or why it is exported as recorded.
         trajectories: recorded trajectories that began inside none.
         operations_outside: recorded operations that began outside any trajectory, without those below them.
     """
@@ -156,7 +154,6 @@ class Report:
     count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
     problem: str | None = None
     other_scopes: Mapping[str, int] = field(default_factory=dict)
-    engine_requests: Mapping[str, int] = field(default_factory=dict)
     trajectories: int = 0
     operations_outside: int = 0
 
@@ -193,7 +190,6 @@ class Report:
             count_steps=lambda: _merged_steps([report.by_step for report in reports]),
             problem="; ".join(report.problem for report in reports if report.problem) or None,
             other_scopes=bounded_scopes(_sum(report.other_scopes for report in reports)),
-            engine_requests=_sum(report.engine_requests for report in reports),
             trajectories=sum(report.trajectories for report in reports),
             operations_outside=sum(report.operations_outside for report in reports),
         )

@@ -115,9 +115,6 @@ ENGINE_REQUEST: Final = "llm_request"
 ENGINE_PHASE: Final = "rollout.engine.phase"
 """str. On a span below the engine's: ``queue``, ``prefill`` or ``decode``, which is the span's name too
 (:mod:`otel_rollout.otlp.engine_phases`). For example ``queue``."""
-ENGINE_UNPLACED: Final = "rollout.engine.unplaced"
-"""bool. True on an engine's request that came without a parent, and that is below the root of its trajectory:
-the model call that made it is not known. For example ``true``."""
 
 # --- Inference engines (vLLM, without a level). On the engine's span. --------------------------------------
 LATENCY_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105 - no password
@@ -296,7 +293,7 @@ GEN_AI_REQUEST_ID: Final = "gen_ai.request.id"
 ``chatcmpl-8a1f``."""
 GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
 """str. Id of a model's reply. vLLM makes it of the request's id in the engine
-(:mod:`otel_rollout.otlp.engine_requests`). For example ``chatcmpl-8a1f``."""
+(:mod:`otel_rollout.forwarder.foreign_spans`). For example ``chatcmpl-8a1f``."""
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 """str. Model that replied. For example ``Qwen/Qwen3-4B``."""
 GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"

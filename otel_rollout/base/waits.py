@@ -138,20 +138,6 @@ class Waits:
     absent: Pause = 5.0
     """Before another look for a missing tokenizer, or another question to an unavailable tracker."""
 
-    # --- Engines' spans without a trace header ------------------------------------------------------------
-    engine_settle: Limit = 1.0
-    """That a request waits at least: another call with its id may be read after the first."""
-    engine_call: Limit = 30.0
-    """That a request waits for its call, at most."""
-    engine_call_waited: Limit = 6.0
-    """The same while a program waits for delivery. Agents export their spans every five seconds."""
-    engine_parent: Limit = 2.0
-    """That a request below another span waits at most: its call, if it is here, ended before it came."""
-    engine_look: Pause = 0.5
-    """Between two looks at all waiting requests."""
-    engine_forget: Pause = 60.0
-    """Between removals of decisions about segments that are gone."""
-
     # --- Scores by identity -------------------------------------------------------------------------------
     score: Limit = 600.0
     """That a score waits for its trajectory while a process of this machine records. They count from the last

@@ -280,10 +280,6 @@ class Trajectory:
             },
             None if self._token2text is None else truth("token2text=", self._token2text),
         )
-        if self._gives_way(active, parent, identity):
-            active.writer.counters.skip("spool_full")
-            self._attach(outside, context, active.tracer.unrecorded(parent))
-            return
         identified = with_identity(identity, context)
         span = span_io.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
@@ -319,18 +315,6 @@ class Trajectory:
             return False
         known = {semconv.EXPERIMENT_NAME: active.settings.experiment, **recorded_identity(self.identity)}
         return not sampling.takes(Group.of(known), context)
-
-    def _gives_way(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
-        """Return whether the trajectory is not recorded because the spool fills up.
-
-        A trajectory inside an existing trace is always recorded. So is a trajectory in an application's own
-        provider: the application's other exporters do not depend on the spool.
-        """
-        return (
-            not active.writer.has_room_for(identity)
-            and not parent.get_span_context().is_valid
-            and active.application_tracer() is None
-        )
 
     def _attach(self, outside: Context, identified: Context, span: Span) -> None:
         """Make a context with the trajectory and its span the current one."""

@@ -162,13 +162,8 @@ def _is_mlflow(path: str) -> bool:
 def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
     """Yield the files of a source, or MLflow as a whole, with their lines."""
     if not _is_mlflow(path):
-        from otel_rollout.forwarder.engine_calls import RecordedCalls
-
-        found = list(files.files_of([Path(path)]))
-        # The table has engines' spans below their model calls, with other ids than the recorded ones.
-        calls = RecordedCalls(lambda: (line for file in found for line in _lines_of_file(file)))
-        for file in found:
-            yield str(file), calls.joined(_lines_of_file(file))
+        for file in files.files_of([Path(path)]):
+            yield str(file), _lines_of_file(file)
         return
     from otel_rollout.viewer.mlflow_source import MlflowSource
 

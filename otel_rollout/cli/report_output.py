@@ -56,7 +56,6 @@ def as_json(report: Report) -> dict[str, object]:
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
         "receiver": _receiver_as_json(report),
-        "engine_requests": dict(report.engine_requests),
         "trajectories": report.trajectories,
         "operations_outside": report.operations_outside,
         "steps": [
@@ -78,7 +77,6 @@ def _shown(report: Report, steps: bool) -> RenderableType:
         *_reasons("groups delivered", report.groups_kept),
         *_reasons("groups sampled out", report.groups_sampled_out),
         *_received(report),
-        *_reasons("engine requests without a trace header", report.engine_requests),
         report.broken_chain,
     ]
     exporters = report.exporters.items()

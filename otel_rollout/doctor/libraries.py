@@ -168,8 +168,6 @@ def _check_loss(configured: Settings, found: Sequence[Instrumentor], choice: Cho
         else:
             found_text = "recorded inside trajectories, with or without a tracer provider of the application"
             yield Finding(check, Verdict.OK, found_text)
-    elif type(provider).__module__.partition(".")[0] == "ddtrace":
-        yield Finding(check, Verdict.OK, "recorded inside trajectories, beside Datadog's own trace")
     else:
         found_text = f"the tracer provider is {_type_name(provider)}, which is none of OpenTelemetry's SDK"
         yield Finding(check, Verdict.WARN, found_text, _GIVE_PROVIDER)

@@ -29,7 +29,6 @@ from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.forwarder.batch_commits import BatchCommits, CommitClock
 from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
-from otel_rollout.forwarder.engine_joins import EngineJoins
 from otel_rollout.forwarder.identity_scores import IdentityScores
 from otel_rollout.forwarder.lines import Line, LineCache
 from otel_rollout.forwarder.live_trajectories import LiveTrajectories, running_roots
@@ -55,12 +54,10 @@ class DeliveryOptions:
         project: the run's project, from which the exporter derives its destination.
         is_tail_sampled: whether tail sampling decides which traces are exported
             (:class:`~otel_rollout.forwarder.tail_sampling.TailSampling`).
-        joins: decides where the spans of engines belong; None to export them as recorded.
     """
 
     project: str = ""
     is_tail_sampled: bool = False
-    joins: EngineJoins | None = None
 
 
 class Delivery:
@@ -309,16 +306,8 @@ class Delivery:
         return self._scores is not None and line.is_by_identity and not line.is_sampled_out
 
     def _is_decided(self, line: Line) -> bool:
-        """Set where a line belongs, and whether it is sampled out; return False while that is undecided."""
-        joins = self._options.joins
-        if line.placed is None and joins is not None:
-            resolved = joins.resolve(line.segment, line.end, line.recorded, self._ledger)
-            if resolved is None:
-                return False
-            if resolved.is_left_out:  # set first: another exporter may share the line
-                line.is_sampled_out = True
-            line.placed = resolved.line
-        trace_id = trace_id_of(line.placed or line.recorded) if self._options.is_tail_sampled else None
+        """Set whether a line is sampled out; return False while that is undecided."""
+        trace_id = trace_id_of(line.recorded) if self._options.is_tail_sampled else None
         if trace_id is None:
             return True
         is_kept = self._ledger.is_kept(trace_id)

@@ -11,13 +11,13 @@ those that LangChain has serialized. The recorded value is then in ``input.value
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import model_calls, scan
 from otel_rollout.otlp.chat_messages import ChatMessage, Event, as_json
-from otel_rollout.otlp.engine_requests import call_ids_of
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.model_calls import structured
 from otel_rollout.otlp.reader import TraceLine, attributes_of, events_of, parsed_line
@@ -31,6 +31,8 @@ _MIME_TYPES: Final = {
     semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
     semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
 }
+_PART_OF_CALL: Final = re.compile(r"(cmpl-.+)-\d+|((?:chatcmpl-|resp_).+)_\d+")
+"""Ids of an engine's requests that are parts of one call: a prompt of several, a step of a response."""
 _CHAT: Final = "chat"
 _DUMPED_REPLY: Final = "raw"
 """Field of smolagents' message that holds the client's reply as Python prints it."""
@@ -186,7 +188,8 @@ def _fill_engine_request(filled: _Filled) -> None:
     """Add the id of the reply: by one attribute, a query finds the span and its call, wherever they are."""
     request_id = filled.recorded.get(semconv.GEN_AI_REQUEST_ID)
     if isinstance(request_id, str):
-        filled.add(semconv.GEN_AI_RESPONSE_ID, call_ids_of(request_id)[-1])
+        part = _PART_OF_CALL.fullmatch(request_id)
+        filled.add(semconv.GEN_AI_RESPONSE_ID, request_id if part is None else part[1] or part[2])
 
 
 def _fill_tool(filled: _Filled) -> None:

@@ -24,7 +24,6 @@ from otel_rollout.forwarder import compaction
 from otel_rollout.forwarder.crash_recovery import CrashRecovery
 from otel_rollout.forwarder.dead_letters import rejected_file
 from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
-from otel_rollout.forwarder.engine_joins import EngineJoins
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.lock import ForwarderLock
@@ -77,7 +76,6 @@ class Forwarder:
         self._other_targets = OtherTargets(node_dir, configured.exporters.keys())
         self._deliveries: list[Delivery] = []
         self._tail_sampling: TailSampling | None = None
-        self._joins: EngineJoins | None = None
         self._curves: StepCurves | None = None
 
     def run(self) -> None:
@@ -96,9 +94,7 @@ class Forwarder:
         """Run deliveries to their end; return False if a target stayed unavailable."""
         self._deliveries = self._started_deliveries()
         if self._settings.outcome_keep and self._deliveries:
-            self._tail_sampling = TailSampling(
-                self._node_dir, self._settings, self._lock.is_current, self._joins
-            )
+            self._tail_sampling = TailSampling(self._node_dir, self._settings, self._lock.is_current)
             self._tail_sampling.start()
         try:
             is_finished = self._follow()
@@ -111,8 +107,6 @@ class Forwarder:
             if self._tail_sampling is not None:
                 self._tail_sampling.stop(timeout)
                 self._tail_sampling = None
-            if self._joins is not None:
-                self._joins.stop(timeout)
         if is_finished and self._lock.is_current() and not self._lock.is_requested():
             self._clean_up(at_end=True)
         return is_finished
@@ -122,16 +116,8 @@ class Forwarder:
         ledger = Ledger(self._node_dir)
         ledger.forget_failures()
         self._lock.publish_access(access_in(os.environ))
-        self._joins = EngineJoins(
-            self._node_dir,
-            self._lock.is_current,
-            ledger.has_engine_lines(),
-            _is_partly_recorded(self._settings),
-        )
-        self._joins.start()
         lines = _line_cache(self._node_dir, self._settings)
-        is_tail_sampled = bool(self._settings.outcome_keep)
-        options = DeliveryOptions(self._settings.project_name, is_tail_sampled, self._joins)
+        options = DeliveryOptions(self._settings.project_name, bool(self._settings.outcome_keep))
         deliveries = []
         exporters = {}
         for name, exporter_options in self._settings.exporters.items():
@@ -190,8 +176,6 @@ class Forwarder:
             is_over = writers.dead_are_complete and not writers.any_alive
             if self._tail_sampling is not None:
                 self._tail_sampling.is_over = is_over
-            if self._joins is not None:
-                self._joins.is_over = is_over
             is_delivered = is_over and self._is_settled()
             is_complete = is_delivered if self._curves is None else self._curves.note_over(is_delivered)
             if writers.any_alive:
@@ -237,11 +221,6 @@ class Forwarder:
         if not self._node_dir.is_dir():
             return False
         return bool(segments.living_writers(self._node_dir)) or not self._is_settled()
-
-
-def _is_partly_recorded(configured: Settings) -> bool:
-    """Return whether there may be model calls that are not recorded on purpose."""
-    return configured.receive_traces == "trajectories" or configured.is_head_sampled
 
 
 def _line_cache(node_dir: Path, configured: Settings) -> LineCache:

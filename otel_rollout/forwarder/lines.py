@@ -33,8 +33,6 @@ class Line:
         segment: stem of the segment that holds the line.
         end: byte offset in the segment at which the next line begins.
         recorded: the line as it was recorded.
-        placed: the recorded line in the place where it belongs; None while that is undecided. Only the line
-            of an engine's span differs from the recorded one (:mod:`otel_rollout.forwarder.engine_joins`).
         is_sampled_out: whether tail sampling decided against the line's group.
     """
 
@@ -45,7 +43,6 @@ class Line:
         "_step",
         "end",
         "is_sampled_out",
-        "placed",
         "recorded",
         "segment",
     )
@@ -56,7 +53,6 @@ class Line:
         self.segment = segment
         self.end = end
         self.recorded = recorded
-        self.placed: bytes | None = None
         self.is_sampled_out = False
         self._rewrite = rewrite
         self._exported: TraceLine | None = None
@@ -93,7 +89,7 @@ class Line:
     def exported(self) -> TraceLine:
         """The line as exporters get it, rewritten at first use."""
         if self._exported is None:
-            self._exported = self._rewrite(self.recorded if self.placed is None else self.placed)
+            self._exported = self._rewrite(self.recorded)
         return self._exported
 
     def forget(self) -> None:

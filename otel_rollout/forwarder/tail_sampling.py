@@ -20,7 +20,6 @@ from pathlib import Path
 from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.waits import waits
-from otel_rollout.forwarder.engine_joins import EngineJoins
 from otel_rollout.forwarder.tail_rules import TailRules, TrajectoryOutcome, trajectories_in
 from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.recording.sampling import Group
@@ -43,21 +42,13 @@ class TailSampling:
         node_dir: holds the segments and the ledger.
         configured: settings of the run.
         is_ours: returns whether this process still forwards the directory.
-        joins: decides where the spans of engines belong; None if they stay where they are.
 
     Attributes:
         is_over: set by the forwarder when no writer lives and segments are complete: no more lines come.
     """
 
-    def __init__(
-        self,
-        node_dir: Path,
-        configured: Settings,
-        is_ours: Callable[[], bool],
-        joins: EngineJoins | None = None,
-    ) -> None:
+    def __init__(self, node_dir: Path, configured: Settings, is_ours: Callable[[], bool]) -> None:
         self.is_over = False
-        self._joins = joins
         self._node_dir = node_dir
         self._settings = configured
         self._is_ours = is_ours
@@ -167,23 +158,13 @@ class TailSampling:
         for name in layout.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
             try:
-                for recorded, end in recorded_lines(self._node_dir / name.file, position, READ_BYTES):
-                    line = self._placed(name.stem, end, recorded)
-                    if line is None:  # deliveries wait there too
-                        break
+                for line, end in recorded_lines(self._node_dir / name.file, position, READ_BYTES):
                     is_new = True
                     self._add(line)
                     self._positions[name.stem] = end
             except OSError:  # deliveries log the error; the file stays where it is
                 continue
         return is_new
-
-    def _placed(self, segment: str, end: int, line: bytes) -> bytes | None:
-        """Return a line in the place where it belongs; None while that is undecided."""
-        if self._joins is None:
-            return line
-        resolved = self._joins.resolve(segment, end, line, self._ledger)
-        return None if resolved is None else resolved.line
 
     def _first_positions(self) -> dict[str, int]:
         """Return segment → the position of the exporter that is furthest behind."""

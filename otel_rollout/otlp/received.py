@@ -193,8 +193,6 @@ def fields_of(
 def put_below(span: ReceivedSpan, parent_id: str) -> None:
     """Put a span without a parent below the root of its trajectory: a trace has one root.
 
-    An engine's request says so, because its model call may be found by its id.
-
     Args:
         span: the span, which is changed.
         parent_id: the root's id in hex.
@@ -202,8 +200,6 @@ def put_below(span: ReceivedSpan, parent_id: str) -> None:
     fields = span.fields
     fields["parentSpanId"] = parent_id
     fields["flags"] = fields["flags"] & 0xFF | writer.HAS_IS_REMOTE | writer.IS_REMOTE
-    if span.name == semconv.ENGINE_REQUEST:
-        fields["attributes"].append({"key": semconv.ENGINE_UNPLACED, "value": {"boolValue": True}})
 
 
 def event_of(time_ns: int, name: str, attributes: list[Entry], dropped: int) -> dict[str, Any]:

@@ -195,12 +195,10 @@ class Intake:
         known = self._trajectories.find(trace_id)
         if known is not None and not span.parent_id:
             received.put_below(span, known.span_id)
-        # The forwarder finds the model call of an engine's span that came without a trace header.
-        is_chosen = known is not None or (span.name == semconv.ENGINE_REQUEST and not span.parent_id)
-        if not is_chosen and self._policy.only_trajectories:
+        if known is None and self._policy.only_trajectories:
             raise RefusedSpanError("belongs to no trajectory of this machine")
         self._span_ids.make_unique(scope, span, "" if known is None else known.span_id)
-        if not is_chosen and not self._is_recorded(trace_id, span.name):
+        if known is None and not self._is_recorded(trace_id, span.name):
             return None
         identity = NO_IDENTITY if known is None else known.identity
         line = received.line_of(scope, span, () if known is None else known.entries)

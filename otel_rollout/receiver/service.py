@@ -204,7 +204,6 @@ def _writer(node_dir: Path, configured: Settings, found: Callable[[], object]) -
     return SegmentWriter(
         node_dir,
         {semconv.RUN_ID: configured.run_id, semconv.PROJECT_NAME: configured.project_name},
-        segment_bytes=configured.segment_bytes,
         spool_limit=configured.spool_limit or layout.default_limit(node_dir),
         found=found,
         journal_bytes=JOURNAL_BYTES,

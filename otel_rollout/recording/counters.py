@@ -16,8 +16,6 @@ from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Jour
 _SKIP_WARNINGS: Final = {
     "application_sampler": "the sampler of the application's own OpenTelemetry samples a trajectory out, "
     "which reaches no exporter",
-    "spool_full": "the run is near its disk limit on this machine; a trajectory is not recorded, so that "
-    "others stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
 }
 """Reason → warning for the first trajectory that is skipped although the user did not ask for that."""
 _logger = logging.getLogger("otel_rollout")

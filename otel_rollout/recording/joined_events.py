@@ -16,7 +16,7 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.recording.joined_span import JoinedSpan
-from otel_rollout.recording.runtime_context import recorded_as
+from otel_rollout.recording.span import RecordingSpan
 
 SEAMS: Final = (
     ("opentelemetry._logs._internal", "ProxyLogger", "_logger"),
@@ -66,9 +66,8 @@ def _recorder_of(span: Span) -> Callable[..., None] | None:
 
     A span of the application's own provider does not get the event itself: its backend would show it.
     """
-    recorder = recorded_as(span)
-    if recorder is not None:
-        return recorder.add_event if isinstance(recorder, JoinedSpan) else None
+    if isinstance(span, RecordingSpan):
+        return span.add_event if isinstance(span, JoinedSpan) else None
     open_span = process.sdk_spans.get(span.get_span_context().span_id) if process.sdk_spans else None
     return open_span.add_log_event if open_span is not None and not open_span.is_ours else None
 

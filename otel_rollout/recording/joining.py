@@ -22,13 +22,14 @@ from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.otlp.writer import AttributeInput, text_of
-from otel_rollout.recording import content, datadog, doubles, joined_events
+from otel_rollout.recording import content, doubles, joined_events, runtime_context
 from otel_rollout.recording.application import sdk_provider_in
 from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.joined_span import JoinedSpan, end_never_ended, is_model_call
 from otel_rollout.recording.provider import Place, RecordingTracer, current_span
-from otel_rollout.recording.runtime_context import recorded_as, span_above
+from otel_rollout.recording.runtime_context import span_above
+from otel_rollout.recording.span import RecordingSpan
 
 if TYPE_CHECKING:
     from otel_rollout.runtime import Runtime
@@ -129,7 +130,7 @@ class JoinedTracer(Tracer):
         A :class:`JoinedSpan` is recorded; any other span is not.
         """
         parent = span_above(context if context is not None else present_context())
-        above = recorded_as(parent)
+        above = parent if isinstance(parent, RecordingSpan) else None  # or a wrapper, as OpenInference's
         identity = above.identity if above is not None else identity_in(context)
         if not identity.attributes:
             return parent if _is_unrecorded(parent) else None
@@ -259,7 +260,7 @@ def install() -> None:
         patches.replace(trace.ProxyTracer, "_tracer", _joining(patches, "_noop_tracer", _tracer_for))
         if "_set_tracer_provider" in vars(trace):
             patches.replace(trace, "_set_tracer_provider", functools.partial(_noticing_provider, patches))
-        when_imported(datadog.MODULE, functools.partial(datadog.record_spans, patches, _joined_tracer))
+        when_imported(runtime_context.DDTRACE, functools.partial(runtime_context.note_spans_above, patches))
         for module, class_, name in joined_events.SEAMS:
             when_imported(module, functools.partial(_join_events, patches, class_, name))
 
@@ -325,10 +326,6 @@ def _tracer_for(proxy: Any) -> Tracer:
         getattr(proxy, "_attributes", None),
     )
     return JoinedTracer(scope, proxy._noop_tracer)
-
-
-def _joined_tracer(*scope: Any, **rest_of_scope: Any) -> JoinedTracer:
-    return JoinedTracer(Scope(*scope, **rest_of_scope), trace.NoOpTracer())
 
 
 def _join_events(patches: Patches, class_: str, name: str, module: ModuleType) -> None:

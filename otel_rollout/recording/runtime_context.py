@@ -2,12 +2,18 @@
 
 In its OpenTelemetry mode, ddtrace replaces the runtime context by one that holds only a span's ids and the
 baggage, in Datadog's own context. The trajectory, its identity and its spans would be lost.
+
+The spans that ddtrace makes are Datadog's alone. What we record below one of them belongs below the recorded
+span above it.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any, Final, NamedTuple, cast
 
 from opentelemetry import context as otel_context
@@ -15,6 +21,8 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, get_current_span
 
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.patching import Patches
 from otel_rollout.recording.span import RecordingSpan
 
 _RUNTIME_CONTEXT: Final = "_RUNTIME_CONTEXT"
@@ -27,8 +35,10 @@ _ABOVE: Final = otel_context.create_key("otel-rollout-above")
 
 TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
 """Key of the trajectory of a context."""
-RECORDED_AS: Final = "_otel_rollout_recorded_as"
-"""Attribute of another library's span that holds the span of ours that records it."""
+DDTRACE: Final = "ddtrace.internal.opentelemetry.trace"
+"""ddtrace's module of its tracer for OpenTelemetry's API."""
+_RECORDED_ABOVE: Final = "_otel_rollout_above"
+"""Attribute of a span of that tracer that holds the span above it, which is recorded."""
 
 
 class _Attached(NamedTuple):
@@ -52,7 +62,7 @@ class WholeRuntimeContext:
     def attach(self, context: Context) -> Any:
         """Make a context current, here and in Datadog's tracer."""
         token = self._theirs.attach(context)
-        above = span_above(context)
+        above = _known_span(context)
         if above is not get_current_span(context):  # their span ends without our knowledge
             context = Context({**context, SPAN: above})
         if above is INVALID_SPAN:
@@ -66,11 +76,11 @@ class WholeRuntimeContext:
             return cast("Context", self._theirs.get_current())
         if active is attached.active or active is None:  # None: after a span of theirs below one that is not
             return attached.context
-        span, above = get_current_span(self._theirs.get_current()), span_above(attached.context)
-        span_id = id_of(span)
-        if span_id == id_of(above):
+        span = get_current_span(self._theirs.get_current())
+        span_id = _id_of(span)
+        if span_id == _id_of(_known_span(attached.context)):
             return attached.context
-        return Context({**attached.context, SPAN: span, _ABOVE: (span_id, above)})
+        return Context({**attached.context, SPAN: span, _ABOVE: (span_id, span_above(attached.context))})
 
     def detach(self, token: Any) -> None:
         """Make the context current that was so before ``attach``."""
@@ -103,11 +113,43 @@ def keep_whole() -> None:
         setattr(otel_context, _RUNTIME_CONTEXT, WholeRuntimeContext(theirs))
 
 
+def note_spans_above(patches: Patches, module: ModuleType) -> None:
+    """Note the recorded span above each span that ddtrace's tracer for OpenTelemetry's API makes.
+
+    Args:
+        patches: active while the spans above are noted.
+        module: the module :data:`DDTRACE`.
+    """
+    if patches.active:
+        patches.replace(module.Tracer, "start_span", functools.partial(_noting_above, patches))
+
+
+def _noting_above(patches: Patches, start: Callable[..., Span]) -> Callable[..., Span]:
+    @functools.wraps(start)
+    def start_span(self: Any, name: str, context: Context | None = None, *args: Any, **kwargs: Any) -> Span:
+        span = start(self, name, context, *args, **kwargs)
+        if patches.active:
+            with internal_errors("noting the span above one of ddtrace"):
+                above = span_above(otel_context.get_current() if context is None else context)
+                if isinstance(above, RecordingSpan):
+                    vars(span)[_RECORDED_ABOVE] = above
+        return span
+
+    return start_span
+
+
 def span_above(context: Context) -> Span:
     """Return the span that a span of ours is to have as its parent.
 
-    It is the current span. If only Datadog's tracer knows the current span, it is the span above.
+    It is the current span, or the recorded span above a current span of ddtrace.
     """
+    span = _known_span(context)
+    above = getattr(span, _RECORDED_ABOVE, None)
+    return above if isinstance(above, RecordingSpan) else span
+
+
+def _known_span(context: Context) -> Span:
+    """Return the current span; if only Datadog's tracer knows that, the span above."""
     if SPAN not in context:
         return INVALID_SPAN
     span = get_current_span(context)
@@ -115,17 +157,10 @@ def span_above(context: Context) -> Span:
     if entry is None:
         return span
     below, above = entry
-    return above if below == id_of(span) else span
+    return above if below == _id_of(span) else span
 
 
-def recorded_as(span: Span) -> RecordingSpan | None:
-    """Return the span of ours that records a span; None if there is none."""
-    if not isinstance(span, RecordingSpan):  # false for OpenInference's wrapper of one
-        span = getattr(span, RECORDED_AS, None)  # type: ignore[assignment]
-    return span if isinstance(span, RecordingSpan) else None
-
-
-def id_of(span: Span) -> int:
+def _id_of(span: Span) -> int:
     """Return a span's id; ddtrace decides about sampling when it is asked for a span context."""
     theirs: Any = getattr(span, "_ddspan", None)
     return span.get_span_context().span_id if theirs is None else int(theirs.span_id)

@@ -32,9 +32,9 @@ CHOSEN = otel_context.create_key("otel-rollout-chosen")
 """Key of the dataset rows of a step that are chosen to be recorded."""
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 """Text that counts as an integer."""
-_GROUPS_PER_STEP_NEEDED = (
+_NO_WHOLE_STEP = (
     "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, because no process sees a whole step: set "
-    "OTEL_ROLLOUT_GROUPS_PER_STEP to the number of groups of a step"
+    "OTEL_ROLLOUT_SAMPLE_RATE to a share of the groups"
 )
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
@@ -99,8 +99,7 @@ class GroupSampling:
         rate: share of groups that are recorded.
         every: steps that are multiples of this number are recorded.
         validation: ``always``, ``never``, or ``sampled`` like training.
-        most: maximum number of groups recorded of a step; 0: all.
-        out_of: number of groups of a step; 0: unknown.
+        most: maximum number of groups recorded of a step that one process sees whole; 0: all.
         seed: each seed leads to another choice of groups.
     """
 
@@ -108,7 +107,6 @@ class GroupSampling:
     every: int = 1
     validation: str = "sampled"
     most: int = 0
-    out_of: int = 0
     seed: str = ""
     _random: random.Random = field(default_factory=random.SystemRandom, compare=False)
     """For trajectories without a group. The global generator is left alone, because training depends on
@@ -124,7 +122,6 @@ class GroupSampling:
             configured.sample_every,
             configured.sample_validation,
             configured.sample_groups,
-            configured.groups_per_step,
             configured.sample_seed,
         )
 
@@ -134,9 +131,9 @@ class GroupSampling:
         if decided is not None:
             return decided
         chosen = chosen_in(context) if self.most else None
-        if chosen is not None:
-            return group.sample_index in chosen and self._hash(group) < self.rate
-        return self._hash(group) < self._expected_share()
+        if chosen is None and self.most:
+            warn_once(_NO_WHOLE_STEP)
+        return (chosen is None or group.sample_index in chosen) and self._hash(group) < self.rate
 
     def excludes(self, group: Group) -> bool:
         """Return whether no process records a group of a dataset row, as far as its name tells."""
@@ -169,14 +166,6 @@ class GroupSampling:
         if group.sample_index is None:
             return self._random.random()
         return group_hash(group, f"sample {self.seed}")
-
-    def _expected_share(self) -> float:
-        if not self.most:
-            return self.rate
-        if not self.out_of:
-            warn_once(_GROUPS_PER_STEP_NEEDED)
-            return self.rate
-        return min(self.rate, self.most / self.out_of)
 
 
 def with_chosen(rows: frozenset[Any] | None, context: otel_context.Context) -> otel_context.Context:

@@ -23,13 +23,14 @@ from otel_rollout.recording.flusher import Flusher, Line
 from otel_rollout.recording.identity import NO_IDENTITY, Identity
 from otel_rollout.recording.patience import CHECK_INTERVAL, Patience
 from otel_rollout.recording.redaction import Redaction
-from otel_rollout.recording.sampling import Group
 from otel_rollout.recording.segment_file import SegmentFile
 from otel_rollout.recording.spool_usage import SpoolUsage
 from otel_rollout.spool import layout
 from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import MAX_LINE, RootTable
 
+SEGMENT_BYTES: Final = 64 << 20
+"""Size of a segment file at which the next one is created."""
 JOURNAL_BYTES: Final = 4 << 20
 """Bytes of the journal's ring, which holds lines until they are on the disk."""
 _ROOT_TEXT_CHARS: Final = (None, 4096, 256, 32)
@@ -45,7 +46,6 @@ class SegmentWriter:
         resource: attributes of the entity that records; each line has them.
         segment_bytes: size of a segment file at which the next one is created.
         spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
-        whole_trajectories: whether, near that limit, new trajectories are not recorded.
         found: creates ``node_dir`` again after somebody has removed it.
         redact: applied to each line before it is written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
@@ -65,9 +65,8 @@ class SegmentWriter:
         node_dir: Path,
         resource: Mapping[str, writer.AttributeInput],
         *,
-        segment_bytes: int,
+        segment_bytes: int = SEGMENT_BYTES,
         spool_limit: float = math.inf,
-        whole_trajectories: bool = False,
         found: Callable[[], object] = lambda: None,
         redact: Redaction | None = None,
         journal_bytes: int = JOURNAL_BYTES,
@@ -92,7 +91,7 @@ class SegmentWriter:
             table_file.unlink(missing_ok=True)
             raise
         self.counters = Counters(self._journal)
-        self._usage = SpoolUsage(node_dir, spool_limit, whole_trajectories)
+        self._usage = SpoolUsage(node_dir, spool_limit)
         self._usage.check()
         self._segment.switch_to(first)
         self._journal.begin_segment(first.name.sequence)
@@ -266,15 +265,6 @@ class SegmentWriter:
         return self._journal.room
 
     # --- Trajectories ---------------------------------------------------------------------------------------
-
-    def has_room_for(self, identity: Identity) -> bool:
-        """Return whether a trajectory may start: near the limit, some groups may not."""
-        usage = self._usage
-        if not usage.is_shedding:
-            return True
-        if usage.is_check_due:
-            self._flusher.wake()  # without new lines, nothing else would start a check
-        return not usage.sheds(Group.of(identity.attributes))
 
     def start_trajectory(self, body_of: Callable[[int | None], bytes]) -> int | None:
         """Store the line that is recorded if this process dies before the trajectory ends.

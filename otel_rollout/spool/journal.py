@@ -83,9 +83,8 @@ SKIP_REASONS = (
 """Reasons why a trajectory or a score was skipped, that is, not recorded on purpose.
 
 Of a trajectory, in order: ``trace=False``; ``OTEL_ROLLOUT_SAMPLE_…`` or ``OTEL_TRACES_SAMPLER``; the sampler
-of the application's own OpenTelemetry; an unrecorded caller in another process; segments near
-``OTEL_ROLLOUT_SPOOL_LIMIT`` (``OTEL_ROLLOUT_SPOOL_FULL``). Of a score: its trajectory is not recorded; its
-``trajectory`` is no id.
+of the application's own OpenTelemetry; an unrecorded caller in another process; ``spool_full``, which only
+other versions count. Of a score: its trajectory is not recorded; its ``trajectory`` is no id.
 """
 TALLIES = ("trajectories", "operations_outside")
 """Trajectories that began inside none; operations that began outside any trajectory, without those below."""

@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.forwarder.engine_calls import RecordedCalls
 from otel_rollout.forwarder.live_trajectories import running_roots
 from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
@@ -63,7 +62,7 @@ class SpoolSource:
         """
         newer: list[_Run] = []
         for run in reversed(self._runs):
-            found = _matching(run, partial(self._lines, run), reference, self._scores_by_identity)
+            found = _matching(run, partial(_lines, run.paths), reference, self._scores_by_identity)
             if found:
                 self.notes = _notes_on_newer_runs(newer, reference)
                 return found
@@ -77,7 +76,7 @@ class SpoolSource:
     def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
         """Return all spans of each trace, by its id; the files are read once."""
         found: dict[str, list[ReadableSpan]] = {trace_id: [] for trace_id in trace_ids}
-        for span in self._every_span(lambda run: _with_ids(self._lines(run), trace_ids), _decoded):
+        for span in self._every_span(lambda run: _with_ids(_lines(run.paths), trace_ids), _decoded):
             if (trace_id := _trace_id(span)) in found:
                 found[trace_id].append(span)
         for trace_id, spans in found.items():
@@ -99,7 +98,7 @@ class SpoolSource:
 
         The root of a trajectory that runs has no end.
         """
-        return self._every_span(self._lines, RecordedTurns().spans_of)
+        return self._every_span(lambda run: _lines(run.paths), RecordedTurns().spans_of)
 
     def _every_span(
         self,
@@ -115,15 +114,6 @@ class SpoolSource:
                         running.pop(_ids(span), None)
                     yield span
             yield from running.values()
-
-    def _lines(self, run: _Run) -> Iterator[bytes]:
-        """Yield a run's lines, with engines' spans below their model calls."""
-        return self._calls.joined(_lines(run.paths))
-
-    @cached_property
-    def _calls(self) -> RecordedCalls:
-        """The model calls of engines' requests without a trace header, of all runs."""
-        return RecordedCalls(lambda: _lines(self.files()))
 
     def files(self) -> list[Path]:
         """Return the files that are read."""

@@ -135,9 +135,15 @@ def test_responses_api_is_recorded_in_the_same_form(proxy: Proxy, trajectory: in
     assert second.attributes["gen_ai.usage.output_tokens"] == 24
 
 
-def test_engine_gets_the_traceparent_of_the_model_call(proxy: Proxy, trajectory: int, scripted: str) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+def test_engine_gets_the_traceparent_of_the_model_call(
+    proxy: Proxy, trajectory: int, scripted: str, path: str, stream: bool
+) -> None:
     """The engine's span is below the call, not beside it."""
-    assert ask(proxy, proxy.key(trajectory)) == 200
+    messages = [{"role": "user", "content": QUESTION}]
+    asked = {"model": "shop", "max_tokens": 64, "messages": messages, "stream": stream}
+    assert proxy.post(path, asked, proxy.key(trajectory))[0] == 200
     (span,) = proxy.calls(trajectory, 1)
     sent = {request["traceparent"] for request in requests_of(scripted, "shop")}
     assert f"00-{span.span.trace_id.hex()}-{span.span.span_id.hex()}-01" in {

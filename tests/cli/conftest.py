@@ -9,6 +9,7 @@ import pytest
 import otel_rollout
 from otel_rollout.launch import launcher
 from tests.forwarder.test_delivery import node_directory, record
+from tests.small_segments import set_segment_bytes
 from tests.waiting import wait_for
 
 
@@ -19,9 +20,12 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def archived(fresh_process: None, test_exporters: None, tmp_path: Path) -> Path:
+def archived(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Return the node directory of a finished run with 30 archived spans."""
-    otel_rollout.configure({"test-file": {"path": str(tmp_path / "first")}}, segment_bytes=5000)
+    set_segment_bytes(5000, monkeypatch)
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "first")}})
     for _ in range(3):
         record(9)
         otel_rollout.runtime.current().writer.flush(10)  # type: ignore[attr-defined]

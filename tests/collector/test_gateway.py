@@ -28,7 +28,6 @@ def sampling(binary, tmp_path_factory) -> Iterator[Collector]:
     place = tmp_path_factory.mktemp("sampling")
     names = ("gateway.yaml", "sampling.yaml", "to-file.yaml")
     environment = training_environment(place / "spool")
-    environment["OTEL_ROLLOUT_SEGMENT_BYTES"] = "500000"  # several segments, so several resources
     with running_collectors(binary, place) as start:
         gateway = start(*names, DECISION_AFTER_ROOT="2s", METRICS_INTERVAL="1s", KEEP_REWARD_FROM="1")
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint

@@ -76,8 +76,6 @@ DEATHS_COMMITTING = (
 """Points at which tests kill a forwarder while it commits a batch to a table in a directory."""
 ONCE = frozenset({"before the table is begun", "after the table is begun"})
 """Points that no later forwarder reaches: the table is there."""
-DEATHS_JOINING = ("before the join", "in the join's transaction", "after the join")
-"""Points at which tests kill a forwarder while it joins engines' spans with model calls."""
 DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after the verdict")
 """Points at which tests kill a forwarder while it decides about groups."""
 
@@ -130,8 +128,6 @@ class _Deaths:
             self.die("in the note's transaction")
         elif "INTO outcome VALUES" in statement:
             self.die("in the verdict's transaction")
-        elif "INTO engine_line VALUES" in statement:
-            self.die("in the join's transaction")
 
 
 def _commit_small_batches(spans: int) -> None:
@@ -210,8 +206,6 @@ def _die_as_told(directory: Path) -> None:
     deaths.before(batch_sender.BatchSender, "_export", "before the request")
     deaths.before(delivery.Delivery, "_advance", "after the answer")
     deaths.after(ledger.Ledger, "advance", "after the cursor's write")
-    deaths.before(ledger.Ledger, "place_engine_lines", "before the join")
-    deaths.after(ledger.Ledger, "place_engine_lines", "after the join")
     deaths.before(ledger.Ledger, "decide", "before the verdict")
     deaths.after(ledger.Ledger, "decide", "after the verdict")
     deaths.after(segments, "_end_of_last_line", "completing a segment")  # writes are on disk, the cut is not

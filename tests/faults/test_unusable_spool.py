@@ -135,14 +135,11 @@ def unlimited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-@pytest.mark.parametrize("spool_full", ["newest", "trajectories"])
 def test_file_system_that_reports_no_free_space_is_recorded_in(
-    unlimited: Path, spool_full: str, fresh_process: None, test_exporters: None, tmp_path: Path
+    unlimited: Path, fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
     """All spans, roots included, are recorded and delivered up to a fixed limit."""
-    otel_rollout.configure(
-        {"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(unlimited), spool_full=spool_full
-    )
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(unlimited))
     for _ in range(10):
         with rollout_trace_attr(step=1):
             rollout_trace_op(lambda: None)()

@@ -55,8 +55,10 @@ def main(name: str, moment: str) -> None:
 
     @rollout_trace_op(name="turn", kind="LLM")
     async def turn() -> None:
-        with app.start_as_current_span("app in task"):
+        with app.start_as_current_span("app in task") as span:
             await asyncio.sleep(0.001)
+            if library is not None:
+                assert trace.get_current_span() is span
             tool()
 
     @rollout_trace_op(name="job")

@@ -6,33 +6,32 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from backports import zstd
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import runtime
 from otel_rollout.forwarder import compaction
 from otel_rollout.launch import launcher
 from otel_rollout.recording.flusher import FLUSH_CHUNK
-from otel_rollout.recording.identity import Identity
 from otel_rollout.recording.writer import JOURNAL_BYTES, SegmentWriter
 from otel_rollout.runs import membership
 from otel_rollout.spool import layout, segments
 from tests.forwarder.test_delivery import node_directory, record
+from tests.small_segments import set_segment_bytes
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
-from tests.waits import set_waits
 
 
 @pytest.fixture
-def removing(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+def removing(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Switch tracing on, with many small segments that are removed once delivered."""
-    otel_rollout.configure(
-        {"test-faulty": {"path": str(tmp_path / "delivered")}}, keep=False, segment_bytes=20_000
-    )
+    set_segment_bytes(20_000, monkeypatch)
+    otel_rollout.configure({"test-faulty": {"path": str(tmp_path / "delivered")}}, keep=False)
 
 
 def segments_of(tmp_path: Path) -> list[layout.SegmentName]:
@@ -95,9 +94,12 @@ def test_undelivered_segments_are_not_removed(removing: None, tmp_path: Path) ->
     assert len(read_directory(tmp_path / "spool")) == 201
 
 
-def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+def test_kept_segments_are_compressed(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With OTEL_ROLLOUT_KEEP the archive holds every line."""
-    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, segment_bytes=20_000)
+    set_segment_bytes(20_000, monkeypatch)
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}})
     record(200)
     otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
@@ -138,79 +140,6 @@ def test_spool_at_its_limit_drops_and_counts_spans(
     assert "spool_limit" in ran.stdout
     assert "cannot write to" in ran.stderr
     assert "limit of 200000 bytes here" in ran.stderr
-
-
-def identity_of(row: int) -> Identity:
-    return Identity({"rollout.step": 1, "rollout.sample_index": row, "rollout.validate": False})
-
-
-def fill(node_dir: Path, size: int) -> None:
-    """Make the segments in a directory ``size`` bytes large."""
-    with (node_dir / "1-0000000000000000.000001.jsonl").open("wb") as segment:
-        segment.truncate(size)
-
-
-def test_spool_that_fills_up_skips_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below half of the limit no group is skipped; from three quarters on, all are."""
-    set_waits(monkeypatch, spool_check=0.0)
-    fill(tmp_path, 0)
-    limit = 100 << 20
-    writers = [
-        SegmentWriter(tmp_path, {}, segment_bytes=1 << 20, spool_limit=limit, whole_trajectories=True)
-        for _ in range(2)
-    ]
-
-    def taken(share: float) -> list[set[int]]:
-        fill(tmp_path, int(share * limit))
-        for writer in writers:
-            assert writer.write(b"x\n")
-            wait_for(lambda w=writer: w._usage.used / limit == pytest.approx(share, abs=0.01), what="a look")
-        return [{row for row in range(300) if w.has_room_for(identity_of(row))} for w in writers]
-
-    everything = set(range(300))
-    assert taken(0.4) == [everything, everything]
-    some, others = taken(0.6)
-    assert some == others, "all processes decide alike"
-    assert 0.4 < len(some) / 300 < 0.8
-    fewer, _ = taken(0.7)
-    assert fewer < some, "a skipped group stays skipped while the spool fills up"
-    assert taken(0.8) == [set(), set()]
-    fill(tmp_path, 0)  # everything is delivered, and nothing is recorded
-    wait_for(lambda: all(writer.has_room_for(identity_of(0)) for writer in writers), what="room")
-    for writer in writers:
-        writer.close(10)
-
-
-def test_trajectories_recorded_in_a_full_spool_are_whole(
-    fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With SPOOL_FULL=trajectories a group is recorded whole or not at all."""
-    set_waits(monkeypatch, spool_check=1e9)  # once
-    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_FULL", "trajectories")
-    node_dir = layout.node_directory(tmp_path / "spool", "run", "")
-    layout.create_private(node_dir, tmp_path / "spool")
-    fill(node_dir, 60 << 20)
-    otel_rollout.configure(
-        "spool", run_id="run", spool_limit=100 << 20, shutdown_timeout=1, experiment_name="e"
-    )
-    for row in range(40):
-        for sibling in range(4):
-            with rollout_trace_attr(step=1, sample_index=row, rollout_n=sibling):
-                rollout_trace_op(lambda: None)()
-    report = otel_rollout.shutdown(None)
-    (node_dir / "1-0000000000000000.000001.jsonl").unlink()
-    found = Counter(
-        (span.attributes["rollout.sample_index"], span.attributes["rollout.rollout_n"])
-        for span in read_directory(node_dir)
-    )
-    assert 0 < len(found) < 160
-    assert set(found.values()) == {2}, "root and operation"
-    groups = Counter(row for row, _ in found)
-    # These spans change the used share by at most 1/100: at most one group crosses the threshold.
-    assert len([row for row, siblings in groups.items() if siblings < 4]) <= 1
-    assert report.sampled_out["spool_full"] == 160 - len(found)
-    assert (report.dropped, report.open) == ({}, 0)
-    assert "near its disk limit on this machine" in caplog.text
 
 
 def test_the_empty_segment_of_a_living_writer_stays(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from otel_rollout.viewer import conversation
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout_mlflow.mapping import to_mlflow
 from otel_rollout_weave.mapping import to_call
-from tests.engine_lines import engine_lines
 from tests.otlp.foreign_spans import QUESTION, RULES
 from tests.otlp.model_server import ANSWER, ARGUMENTS
 from tests.otlp.recorded_foreign import LIBRARIES, calls_in, exported, lines_of, path_of
@@ -33,13 +32,13 @@ LIBRARIES_WITH_TOOLS = ("openinference_langchain", "openllmetry_langchain", "pyd
 REPLACED = (semconv.INPUT_VALUE, semconv.OUTPUT_VALUE, semconv.INPUT_MIME_TYPE, semconv.OUTPUT_MIME_TYPE)
 
 
-def line(attributes: dict[str, Any], scope: str = "another.library") -> bytes:
+def line(attributes: dict[str, Any], scope: str = "another.library", name: str = "chat") -> bytes:
     """Return a recorded line of a span with text attributes."""
     span = {
         "traceId": "1" * 32,
         "spanId": "2" * 16,
         "parentSpanId": "3" * 16,
-        "name": "chat",
+        "name": name,
         "startTimeUnixNano": "1",
         "endTimeUnixNano": "2",
         "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
@@ -514,9 +513,20 @@ def test_own_lines_cost_one_short_search(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not foreign_spans.may_be_filled(own)
 
 
-def test_engine_span_and_model_call_have_one_attribute_with_the_id() -> None:
-    """The id of the reply is on both, so a query finds them also where they are recorded on two machines."""
-    engine = decoded(LineRewriter(Path()).rewritten(engine_lines(1, "cmpl-7-0")[0]))[0].attributes or {}
+@pytest.mark.parametrize(
+    ("request_id", "reply_id"),
+    [
+        ("chatcmpl-1", "chatcmpl-1"),
+        ("cmpl-7-0", "cmpl-7"),
+        ("chatcmpl-2_1", "chatcmpl-2"),
+        ("resp_3_0", "resp_3"),
+        ("mine", "mine"),
+    ],
+)
+def test_engine_span_and_model_call_have_one_attribute_with_the_id(request_id: str, reply_id: str) -> None:
+    """The id of the reply is on both, so a query finds them also where no trace header travelled."""
+    recorded = line({semconv.GEN_AI_REQUEST_ID: request_id}, "vllm.tracing.otel", semconv.ENGINE_REQUEST)
+    engine = decoded(LineRewriter(Path()).rewritten(recorded))[0].attributes or {}
+    assert engine[semconv.GEN_AI_RESPONSE_ID] == reply_id
     call = calls_in(exported("openinference_openai"))[0].attributes or {}
-    assert engine[semconv.GEN_AI_RESPONSE_ID] == "cmpl-7"
     assert call[semconv.GEN_AI_RESPONSE_ID] == "chatcmpl-1"

@@ -7,7 +7,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +38,6 @@ from otel_rollout.runs import directory, membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
-from tests.engine_lines import MS, START, engine_lines, write_segment
 from tests.faults.forwarding import nobody_forwards
 from tests.forwarder.test_delivery import node_directory, otel_rollout_command
 from tests.forwarder.tokens_support import line as recorded_line
@@ -518,29 +516,3 @@ def test_decision_about_a_shared_line_stays_for_the_other_exporter(tmp_path: Pat
         assert knows._is_decided(shared)
         assert not waits._is_decided(shared)
     assert shared.is_sampled_out is not is_kept
-
-
-def test_joined_engine_spans_share_the_decision_about_their_trajectory(begin: Begin, tmp_path: Path) -> None:
-    """They came without a trace header: below their model call they are exported or sampled out with it."""
-    begin("spread=0.5")
-    calls: dict[str, tuple[int, int]] = {}
-
-    @rollout_trace_op(kind="LLM")
-    def ask(request_id: str) -> None:
-        trace.get_current_span().set_attribute(semconv.GEN_AI_REQUEST_ID, request_id)
-        start = time.time_ns()
-        time.sleep(0.05)
-        calls[request_id] = start, time.time_ns()
-
-    for row, rewards in (("wide", [0.0, 1.0]), ("narrow", [0.5, 0.5])):
-        for number, reward in enumerate(rewards):
-            with rollout_trace_attr(step=1, sample_index=row, rollout_n=number, group_size=2):
-                ask(f"{row}-{number}")
-                score("reward", reward)
-    for number, (request_id, (start, end)) in enumerate(calls.items(), 1):
-        times = (start - START) // MS + 1, (end - START) // MS - 1
-        write_segment(node_directory(tmp_path), 1, engine_lines(number, request_id, times))
-    otel_rollout.shutdown(30)
-    exported = [tmp_path / name for name in ("test-file", "test-faulty")]
-    wait_for(lambda: all(arrived(path)["wide"] == 14 for path in exported), what="the kept group")
-    assert arrived(exported[0]) == arrived(exported[1]) == {"wide": 14}

@@ -102,7 +102,6 @@ class InProcess:
         self.writer = SegmentWriter(
             node_dir,
             {"rollout.run.id": policy.run_id},
-            segment_bytes=64 << 20,
             journal_bytes=journal_bytes,
             is_resource_open=True,
             **writer_options,

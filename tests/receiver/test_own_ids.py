@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ import pytest
 import otel_rollout
 from otel_rollout.base import own_ids, semconv
 from otel_rollout.spool.receiver_files import read_address, read_counts
+from tests.cli.command import COMMAND
 from tests.mlflow_server import stored
 from tests.receiver.conftest import Run
 from tests.receiver.support import START, json_request, json_span
-from tests.receiver.test_engine_joins import run_command
 from tests.spool_reader import Recorded, tree
 from tests.waiting import wait_for
 
@@ -39,6 +40,14 @@ FORGED: dict[str, Any] = {
 """Attributes of a trajectory's root that has a reward."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+
+
+def run_command(environ: dict[str, str], *arguments: object) -> str:
+    """Run the command in a run's environment."""
+    command = [*COMMAND, *map(str, arguments)]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
 
 
 def attributes_of(values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def test_every_kth_step_is_recorded() -> None:
 @pytest.mark.parametrize(("validation", "expected"), [("always", 200), ("never", 0)])
 def test_validation_has_its_own_rule(validation: str, expected: int) -> None:
     """Validation is recorded always or never, whatever the rule for training."""
-    sampler = GroupSampling(rate=0.1, every=7, validation=validation, most=2, out_of=200)
+    sampler = GroupSampling(rate=0.1, every=7, validation=validation, most=2)
     assert len(taken(sampler, step=3, validate=True)) == expected
     assert taken(sampler, step=3) == set()
     chosen = sampler.chosen(group(row, 3, True) for row in ROWS)
@@ -93,19 +93,11 @@ def test_limit_is_exact_where_the_whole_step_is_known() -> None:
     assert GroupSampling(rate=0.5).chosen(step) is None
 
 
-def test_limit_is_an_average_where_only_the_step_size_is_known() -> None:
-    """Over many steps the average number of groups is the limit."""
-    sampler = GroupSampling(most=10, out_of=200)
-    counts = [len(taken(sampler, step)) for step in range(50)]
-    assert 9 <= sum(counts) / 50 <= 11
-    assert len(set(counts)) > 3, "on average, not exactly"
-
-
-def test_limit_without_step_size_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Everything is recorded, and the warning names the missing variable."""
+def test_limit_where_no_process_sees_a_whole_step_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Everything is recorded, and the warning names the variable that has an effect."""
     assert taken(GroupSampling(most=3)) == set(ROWS)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert "OTEL_ROLLOUT_GROUPS_PER_STEP" in warning
+    assert "OTEL_ROLLOUT_SAMPLE_RATE" in warning
 
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
@@ -118,7 +110,7 @@ def test_any_identity_has_a_stable_number(
     """The group of a trajectory with any identity has one number from 0 to 1."""
     name = Group("e", step, row, validate)
     assert 0 <= group_hash(name, seed) == group_hash(name, seed) < 1
-    sampler = GroupSampling(rate, 2, "sampled", most, 9, seed)
+    sampler = GroupSampling(rate, 2, "sampled", most, seed)
     assert sampler.takes(name, with_chosen(sampler.chosen([name]), Context())) in (True, False)
 
 
@@ -240,7 +232,7 @@ def test_groups_are_sampled_below_an_operation(recorded: Callable[[], list[Recor
     """A sub-trajectory is recorded if and only if the enclosing trajectory is."""
     active = runtime.current()
     assert active is not None
-    active.sampling = GroupSampling(most=1, out_of=2)
+    active.sampling = GroupSampling(rate=0.5)
 
     @rollout_trace_op(name="train step")
     def train() -> None:

@@ -21,6 +21,7 @@ from opentelemetry import trace
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.settings import CONFIG_VARIABLE
+from tests.small_segments import set_segment_bytes
 from tests.soak.account import Account
 from tests.soak.schedule import DRIVER, Schedule, Writer
 
@@ -118,6 +119,7 @@ def main() -> None:
     directory, role = Path(sys.argv[1]), sys.argv[2]
     plan = json.loads((directory / PLAN).read_text())
     schedule = Schedule.of(plan["seed"])
+    set_segment_bytes(schedule.segment_bytes)
     if role == "driver":
         drive(directory, schedule, plan["arguments"])
     else:

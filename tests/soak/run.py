@@ -94,7 +94,6 @@ class Run:
             "project_name": directory.name,
             "run_id": f"crash-{schedule.seed}",
             "spool_dir": str(directory / "disk" / "spool"),
-            "segment_bytes": schedule.segment_bytes,
             "spool_limit": schedule.spool_limit,
             "keep": True,
             "shutdown_timeout": 5.0,

@@ -25,7 +25,7 @@ from otel_rollout.integrations.verl.v1_rows import note_prompts
 from otel_rollout.recording.sampling import Group, GroupSampling, with_chosen
 from otel_rollout.runs import membership
 
-_LOSS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS needs OTEL_ROLLOUT_GROUPS_PER_STEP"
+_LOSS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect; OTEL_ROLLOUT_SAMPLE_RATE has"
 
 
 def install(module: ModuleType) -> None:

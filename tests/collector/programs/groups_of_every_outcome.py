@@ -9,6 +9,7 @@ import sys
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from tests.small_segments import set_segment_bytes
 
 
 @rollout_trace_op(kind="TOOL")
@@ -32,6 +33,7 @@ def record(group: int, sibling: int) -> None:
 
 def main(groups: int, siblings: int) -> None:
     """Record all groups, and wait for delivery."""
+    set_segment_bytes(500_000)  # several segments, so several resources
     for group in range(groups):
         for sibling in range(siblings):
             record(group, sibling)

@@ -4,6 +4,7 @@ import time
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
+from tests.small_segments import set_segment_bytes
 
 
 @rollout_trace_op
@@ -13,7 +14,8 @@ def turn(text: str) -> int:
 
 def main() -> None:
     """Record one trajectory, and shut down."""
-    otel_rollout.configure(value_limit=8 << 20, segment_bytes=2_000_000)
+    set_segment_bytes(2_000_000)
+    otel_rollout.configure(value_limit=8 << 20)
     with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
         for _ in range(3000):
             turn("x" * 1500)
