@@ -123,6 +123,8 @@ class ProcessState:
     """The patches of instrument() in HTTP clients."""
     flushing_pool_process: int = 0
     """Id of this pool process, once it is set to flush at exit; a forked child has another id."""
+    is_receiver: bool = False
+    """Whether this worker's setup hook has instrumented it; an older driver's hook sets no variable."""
     prepared_cluster: Any = None
     """Id of the cluster that this process has started, and whose workers inherit their setup hook."""
     run_of_workers: str = ""

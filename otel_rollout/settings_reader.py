@@ -95,7 +95,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             problems.append(f"{variable_of(field)}{shown} {error}; {used} is used.")
     try:
         published = _published(environ)
-        founder = _version_of_founder(environ)
+        founder = version_of_founder(environ) or "of another version"
         of_founder, unusable = _usable(published)
         values |= of_founder
         problems += [
@@ -209,12 +209,12 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…"
 
 
-def _version_of_founder(environ: Mapping[str, str]) -> str:
-    """Return the version of the process that founded the run, as far as it is known."""
+def version_of_founder(environ: Mapping[str, str]) -> str | None:
+    """Return the version of the process that founded the run; None if it is one of the first versions."""
     try:
         return in_one_line(str(json.loads(environ.get(CONFIG_VARIABLE, ""))[FOUNDER_KEY][VERSION_KEY]))[:40]
     except (KeyError, TypeError, ValueError, RecursionError):
-        return "of another version"
+        return None
 
 
 def from_founder(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:

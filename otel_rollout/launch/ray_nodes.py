@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from otel_rollout import settings_reader
 from otel_rollout.account import progress
 from otel_rollout.account.report import Report, StepCount
 from otel_rollout.base.waits import waits
@@ -190,12 +192,18 @@ def _drain_here(timeout: float) -> _Answer:
     )
 
 
+_LATER: Final = frozenset({"trajectories", "operations_outside"})
+"""Fields that drivers of the first versions refuse. A driver that publishes its version ignores unknown ones."""
+
+
 def _fields_to_send(report: Report) -> dict[str, Any]:
     """Return a report's fields without those that have their default, which an older driver may not know."""
+    refused = frozenset() if settings_reader.version_of_founder(os.environ) else _LATER
+    skipped = {"count_steps", *refused}
     return {
         field.name: getattr(report, field.name)
         for field in dataclasses.fields(report)
-        if field.name != "count_steps" and getattr(report, field.name) != _default(field)
+        if field.name not in skipped and getattr(report, field.name) != _default(field)
     }
 
 

@@ -20,6 +20,7 @@ def instrument_worker() -> None:
     """
     with process.instrument_lock:
         ray_calls.patch()
+        process.is_receiver = True
         if process.patches is None:
             process.patches = Patches()
             process_pools.install(process.patches)

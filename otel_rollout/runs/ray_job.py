@@ -98,7 +98,7 @@ def is_prepared() -> bool:
 
     worker: Any = ray._private.worker.global_worker
     if worker.mode == ray.WORKER_MODE:
-        return RECEIVES in os.environ
+        return RECEIVES in os.environ or process.is_receiver
     if process.prepared_cluster == worker.current_cluster_and_job[0]:
         return True
     runtime_env = ray.get_runtime_context().get_runtime_env_string()

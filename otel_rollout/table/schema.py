@@ -143,13 +143,20 @@ def score_fields() -> list[Field]:
 
 
 @cache
-def arrow_schema() -> Schema:
-    """Return the columns as an Arrow schema, with their meanings as metadata."""
+def arrow_schema(without_meaning: frozenset[str] = frozenset()) -> Schema:
+    """Return the columns as an Arrow schema, with their meanings as metadata.
+
+    Args:
+        without_meaning: names of columns that a table of an older version has; its meanings may differ, and
+            cannot be merged.
+    """
     from arro3.core import Schema
 
     return Schema(
         [
-            _field(column.name, data_type(column.type_)).with_metadata({COMMENT: column.meaning})
+            _field(column.name, data_type(column.type_)).with_metadata(
+                {} if column.name in without_meaning else {COMMENT: column.meaning}
+            )
             for column in COLUMNS
         ]
     )

@@ -122,8 +122,11 @@ class Store:
         from arro3.core import Table
         from deltalake import CommitProperties, PostCommitHookProperties, Transaction, write_deltalake
 
+        known = [field.name for field in table.schema().fields]
+        has_all = known == list(schema.NAMES)
         rows = Table.from_batches(list(batches), schema=schema.arrow_schema())
-        has_all = [field.name for field in table.schema().fields] == list(schema.NAMES)
+        if not has_all:
+            rows = rows.with_schema(schema.arrow_schema(without_meaning=frozenset(known)))
         with self._describing_changes_of(table):
             write_deltalake(
                 table,
