@@ -193,7 +193,7 @@ def _drain_here(timeout: float) -> _Answer:
 
 
 _LATER: Final = frozenset({"trajectories", "operations_outside"})
-"""Fields that drivers of the first versions refuse. A driver that publishes its version ignores unknown ones."""
+"""Fields that drivers of the first versions refuse; a driver that publishes its version ignores them."""
 
 
 def _fields_to_send(report: Report) -> dict[str, Any]:
