@@ -10,6 +10,7 @@ import pytest
 
 from otel_rollout import settings_reader
 from otel_rollout.launch import launcher
+from otel_rollout.runs.ray_job import NODE_VARIABLES
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 
 PACKAGE = Path(settings_reader.__file__).parent
@@ -105,3 +106,13 @@ def test_forwarder_gets_the_variables_of_exporters_of_other_packages() -> None:
     configured = Settings(exporters={"log-book": {}, "delta": {}}, forwarder_variables="SHELF_*")
     passed = launcher._forwarder_environment({**environ, "DELTA_X": "1"}, configured)
     assert passed.keys() & {*environ, "DELTA_X"} == {"LOG_BOOK_URL", "LOG_BOOK_TOKEN", "SHELF_URL"}
+
+
+@pytest.mark.parametrize("is_of_node", [True, False])
+def test_endpoint_that_a_node_sets_for_itself_is_that_of_its_forwarder(is_of_node: bool) -> None:
+    """A node's own Collector takes its spans; the endpoint of one process is no other run's."""
+    name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    configured = Settings(exporters={"otlp": {}}, target_variables={name: "http://driver:4318"})
+    environ = {name: "http://node:4318", NODE_VARIABLES: name if is_of_node else ""}
+    passed = launcher._forwarder_environment(environ, configured)
+    assert passed[name] == ("http://node:4318" if is_of_node else "http://driver:4318")
