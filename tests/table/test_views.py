@@ -453,3 +453,17 @@ def test_trajectory_has_the_policy_versions_of_its_turns(tmp_path: Path) -> None
     assert [(each["first"], each["last"]) for each in found] == [(7, 9), (3, 3), (5, 6), (None, None)]
     of_turns = asked(store, f"SELECT {versions} FROM turns ORDER BY start_ns")
     assert [(each["first"], each["last"]) for each in of_turns] == [(7, 7), (7, 9), (3, None)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_rows_of_a_span_the_latest_end_counts(tmp_path: Path, order: int) -> None:
+    """Then the longest attributes: a delivery may have rewritten the span, or may have cut it."""
+    begun = {"start_ns": START_NS, "kind": "LLM"}
+    rows = [
+        row("1", "b", "a1", **begun, duration_ns=None, attributes='{"a":"still running"}'),
+        row("1", "b", "a1", **begun, duration_ns=2_000, attributes='{"a":1}'),
+        row("1", "b", "a1", **begun, duration_ns=2_000, attributes='{"a":12}'),
+    ][::order]
+    store = written(tmp_path / "table", [root("1")], *([each] for each in rows))
+    found = asked(store, "SELECT duration_ns, attributes FROM spans WHERE kind = 'LLM'")
+    assert found == [{"duration_ns": 2_000, "attributes": '{"a":12}'}]
