@@ -81,9 +81,19 @@ def _rewards(root: Branch) -> str:
 
 
 def verdict(tree: GroupTree) -> str:
-    """Say where the good branch parts from the bad one, and which identical siblings differ in reward."""
+    """Say where good and bad branch part, which equal siblings differ in reward, and which failed."""
     mixed = [_mixed(leaf) for leaf in tree.mixed]
-    return " ".join([*mixed, *([] if mixed and tree.contrast is None else [_verdict(tree)])])
+    said = [] if mixed and tree.contrast is None else [_verdict(tree)]
+    return " ".join([*mixed, *said, *_failed(tree)])
+
+
+def _failed(tree: GroupTree) -> Iterator[str]:
+    """Say which siblings failed: a mean of rewards does not cover those without one."""
+    failed = [each for each in tree.group.found if each.summary.state == "error"]
+    if failed:
+        named = ", ".join(in_one_line(each.name) for each in failed[:_MAX_NAMED])
+        more = f", and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
+        yield f"{formatting.counted(len(failed), 'sibling')} failed: {named}{more}."
 
 
 def _mixed(leaf: Branch) -> str:

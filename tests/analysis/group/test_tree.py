@@ -210,6 +210,9 @@ def test_group_without_a_good_branch_says_why() -> None:
     no_reward = "No reward was recorded: nothing says which branch is the good one."
     assert verdict(sibling(0, said("a")), sibling(1, said("b"))) == no_reward
     assert verdict(sibling(0, said("a"), math.nan), sibling(1, said("b"), "good")) == no_reward
+    others = [sibling(number, said("a"), 1.0) for number in (0, 1)]
+    failed = sibling(2, said("a"), state="error")
+    assert verdict(*others, failed) == f"All siblings are identical. 1 sibling failed: {failed.name}."
     equal = "Wherever the siblings part, the mean rewards that are known are equal."
     assert verdict(sibling(0, said("a"), 1.0), sibling(1, said("b"), 1.0), sibling(2, said("c"))) == equal
 
