@@ -50,7 +50,11 @@ def phases_among(spans: Sequence[_SpanType]) -> list[_SpanType]:
 
     An engine may have spans of these names of its own.
     """
-    requests = {span.span_id for span in spans if span.name == semconv.ENGINE_REQUEST}
+    requests = {
+        span.span_id
+        for span in spans
+        if span.name == semconv.ENGINE_REQUEST and span.kind in ("", semconv.KIND_CHAIN)
+    }
     if not requests:
         return []
     return [

@@ -78,10 +78,13 @@ def _rows(engine: Engine, columns: str, conditions: Sequence[str]) -> list[dict[
 
 
 def _by_trace(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each trace by start; of rows of one span one."""
+    """Return the rows of each trace by start; of several of one span the latest end, as ``spans.sql``."""
     traces: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        traces[row["trace_id"]].setdefault(row["span_id"], row)
+        spans = traces[row["trace_id"]]
+        known = spans.setdefault(row["span_id"], row)
+        if (row["duration_ns"] or -1) > (known["duration_ns"] or -1):
+            spans[row["span_id"]] = row
     return {
         trace_id: sorted(spans.values(), key=lambda row: (row["start_ns"], row["span_id"]))
         for trace_id, spans in traces.items()

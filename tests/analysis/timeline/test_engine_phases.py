@@ -96,6 +96,13 @@ def test_step_without_requests_is_drawn_as_before(tmp_path: Path) -> None:
     assert '<i class="queue">' not in page
 
 
+def test_tool_of_a_requests_name_is_no_request(tmp_path: Path) -> None:
+    """As in the view ``engine_requests``."""
+    requests = engine(0, "0c0", 1, 1, 1, 5)
+    requests[0]["kind"] = "TOOL"
+    assert timed(tmp_path, *trajectory(0, 0, 10, call("LLM", 1, 9)), *requests).engine == ()
+
+
 def test_perfetto_has_a_colour_for_waiting(tmp_path: Path) -> None:
     """The phases are slices inside their request, whose categories tell waiting from computing."""
     slices = check(trace_of(step(tmp_path), tmp_path / "trace.json"))

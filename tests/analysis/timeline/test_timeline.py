@@ -13,7 +13,7 @@ from otel_rollout.analysis.timeline.step_time import PhaseTime
 from otel_rollout.analysis.timeline.stragglers import Part
 from otel_rollout.analysis.timeline.timeline import WorkerTime, slowest_timeline
 from otel_rollout.table.select import QueryError
-from tests.analysis.timeline.steps import at, call, engine_of, process, slowest, timed, trajectory
+from tests.analysis.timeline.steps import SECOND, at, call, engine_of, process, slowest, timed, trajectory
 from tests.table.tables import row, score
 
 
@@ -216,8 +216,10 @@ def test_reward_after_the_end_belongs_to_the_trajectory(tmp_path):
 def test_span_that_was_delivered_twice_counts_once(tmp_path):
     """A lost ledger doubles rows."""
     rows = trajectory(0, 0, 10, call("LLM", 1, 5))
-    found = timed(tmp_path, *rows, *rows)
+    rewritten = [{**row, "duration_ns": row["duration_ns"] + SECOND} for row in rows if row["kind"] == "LLM"]
+    found = timed(tmp_path, *rows, *rows, *rewritten)
     assert len(found.lanes[0].spans) == 2
+    assert phases(found) == {"generate": 5.0, "waiting": 5.0}, "the latest end counts"
 
 
 def test_spans_of_other_libraries_without_identity_count(tmp_path):
