@@ -12,6 +12,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations, model_calls
+from otel_rollout.otlp.call_tokens import CallTokens
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.score_identity import is_by_identity
@@ -38,7 +39,6 @@ class TrajectoryOutcome:
         has_ended: whether the root has been read.
         has_failed: whether any span has the status error.
         size: bytes of the trace's lines.
-        tokens: output tokens of the trajectory's model calls.
         seconds: duration of the root; 0 until it has been read.
         is_score: whether the trace is a score by identity, and no trajectory.
         rollout_n: index of the trajectory, or of the scored one, in the group.
@@ -52,13 +52,18 @@ class TrajectoryOutcome:
         self.has_ended = False
         self.has_failed = False
         self.size = 0
-        self.tokens = 0
         self.seconds = 0.0
         self.is_score = False
         self.rollout_n: Any = None
         self._root_id = ""
+        self._tokens: CallTokens[str] = CallTokens()
         # Id of the scored span → its newest score. The score of a sub-trajectory does not count here.
         self._scores: dict[str, Evaluation] = {}
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of the trajectory's model calls."""
+        return self._tokens.total(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)[0] or 0
 
     @property
     def is_scored(self) -> bool:
@@ -89,8 +94,10 @@ class TrajectoryOutcome:
     def _add_span(self, span: JsonSpan) -> None:
         attributes = span.scalars()
         self.has_failed |= span.has_failed
-        if model_calls.kind_of(attributes) == semconv.KIND_LLM:
-            self.tokens += model_calls.counts_of(attributes).get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, 0)
+        is_call = model_calls.kind_of(attributes) == semconv.KIND_LLM
+        self._tokens.add(
+            span.span_id, span.parent_id or None, model_calls.counts_of(attributes) if is_call else None
+        )
         if semconv.GEN_AI_EVALUATION_NAME in attributes:
             self._add_evaluation(span, attributes)
         is_root = not span.parent_id

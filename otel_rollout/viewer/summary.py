@@ -12,11 +12,18 @@ from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.call_tokens import CallTokens
 from otel_rollout.otlp.evaluations import Evaluation
 
 VALIDATION: Final = "validation"
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _IDENTITY: Final = (*_PATH, semconv.VALIDATE)
+_COUNTS: Final = (
+    semconv.GEN_AI_USAGE_INPUT_TOKENS,
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
+    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS,
+)
+"""Attributes of the counts of :class:`Tokens`, in its order."""
 _NO_FACTS: Final = (
     *semconv.IDENTITY,
     semconv.SCORE_ORIGIN,
@@ -127,12 +134,7 @@ def score_of(span: ReadableSpan) -> Evaluation | None:
 
 def tokens_of(span: ReadableSpan) -> Tokens | None:
     """Return the token counts of a model call's span; None without any."""
-    names = (
-        semconv.GEN_AI_USAGE_INPUT_TOKENS,
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
-        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS,
-    )
-    found = [(span.attributes or {}).get(name) for name in names]
+    found = [(span.attributes or {}).get(name) for name in _COUNTS]
     numbers = [number if isinstance(number, int) else None for number in found]
     return None if numbers == [None, None, None] else Tokens(*numbers)
 
@@ -151,6 +153,7 @@ class Gathering:
         self._seen: dict[int, _Seen] = {}
         self._roots: dict[int, ReadableSpan] = {}
         self._run = ""
+        self._tokens: CallTokens[int] = CallTokens()
 
     def add(self, span: ReadableSpan) -> None:
         """Add a span; a span that was added before changes nothing."""
@@ -163,9 +166,13 @@ class Gathering:
             span.start_time or 0,
             {name: attributes[name] for name in semconv.IDENTITY if name in attributes},
             str(attributes.get(semconv.SPAN_KIND, "")),
-            tokens_of(span),
             score_of(span),
         )
+        is_call = attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM
+        counts = (
+            {name: n for name in _COUNTS if isinstance(n := attributes.get(name), int)} if is_call else None
+        )
+        self._tokens.add(context.span_id, span.parent.span_id if span.parent else None, counts)
         if span.parent is None or span.parent.is_remote or semconv.VALIDATE in attributes:
             is_agent = attributes.get(semconv.SPAN_KIND) == semconv.KIND_AGENT
             if score_of(span) is None and (is_agent or span.parent is None or span.parent.is_remote):
@@ -212,7 +219,7 @@ class Gathering:
             path=path_of(identity),
             start_ns=min((span.start_ns for span in seen), default=0),
             scores=self._scores(root, identity),
-            tokens=self._tokens(),
+            tokens=Tokens(*self._tokens.total(*_COUNTS)),
         )
         if root is None:
             return known
@@ -242,32 +249,6 @@ class Gathering:
         known = scored.identity if semconv.VALIDATE in scored.identity else span.identity
         return semconv.VALIDATE not in known or path_of(known) == path_of(identity)
 
-    def _tokens(self) -> Tokens:
-        """Return the token counts of model calls that are not inside other ones; see ``inner_calls.sql``."""
-        inside: dict[int | None, list[int]] = {}
-        for span_id, span in self._seen.items():
-            if span.kind == semconv.KIND_LLM:
-                inside.setdefault(self._call_around(span), []).append(span_id)
-        return Tokens.total(self._counted(span_id, inside) for span_id in inside.get(None, ()))
-
-    def _counted(self, span_id: int, inside: Mapping[int | None, Sequence[int]]) -> Tokens:
-        """Return a call's counts; one that it lacks is the sum over the nearest calls inside it."""
-        own = self._seen[span_id].tokens or Tokens()
-        below = Tokens.total(self._counted(inner, inside) for inner in inside.get(span_id, ()))
-        return Tokens(
-            below.input if own.input is None else own.input,
-            below.output if own.output is None else own.output,
-            below.cached if own.cached is None else own.cached,
-        )
-
-    def _call_around(self, span: _Seen) -> int | None:
-        for _ in range(len(self._seen)):  # damaged spans may be parents of one another
-            parent = self._seen.get(span.parent_id or 0)
-            if parent is None or parent.kind == semconv.KIND_LLM:
-                return None if parent is None else span.parent_id
-            span = parent
-        return span.parent_id
-
 
 @dataclass(frozen=True)
 class _Seen:
@@ -277,7 +258,6 @@ class _Seen:
     start_ns: int
     identity: Mapping[str, Any]
     kind: str
-    tokens: Tokens | None
     score: Evaluation | None
 
 

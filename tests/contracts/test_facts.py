@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rollout.forwarder.tail_rules import TrajectoryOutcome
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
@@ -153,6 +154,9 @@ def test_tokens_of_a_call_count_once(made: list[Made]) -> None:
     assert [row["turns"], row["tokens_in"], row["tokens_out"]] == [len(calls), *expected]
     assert [of_spool.tokens.input, of_spool.tokens.output] == expected
     assert [of_table.tokens.input, of_table.tokens.output] == expected
+    of_tail_sampling = TrajectoryOutcome("reward")
+    of_tail_sampling.add(line(made).encode())
+    assert of_tail_sampling.tokens == (expected[1] or 0)
 
 
 @given(traces())

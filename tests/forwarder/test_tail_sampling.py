@@ -349,6 +349,7 @@ def test_configure_refuses_wrong_outcomes() -> None:
 def trajectory(**known: Any) -> TrajectoryOutcome:
     made = TrajectoryOutcome("reward")
     made.has_ended = True
+    made._tokens.add("1", None, {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: known.pop("tokens", 0)})
     for name, value in known.items():
         setattr(made, name, value)
     return made
