@@ -156,14 +156,16 @@ class Gathering:
         self._tokens: CallTokens[int] = CallTokens()
 
     def add(self, span: ReadableSpan) -> None:
-        """Add a span; a span that was added before changes nothing."""
+        """Add a span; of one that was added before, the later end counts, as in ``spans.sql``."""
         context, attributes = span.context, span.attributes or {}
-        if context is None or context.span_id in self._seen:
+        known = self._seen.get(context.span_id) if context else None
+        if context is None or (known and known.end_ns >= (span.end_time or 0)):
             return
         self._run = self._run or str(span.resource.attributes.get(semconv.RUN_ID, ""))
         self._seen[context.span_id] = _Seen(
             span.parent.span_id if span.parent else None,
             span.start_time or 0,
+            span.end_time or 0,
             {name: attributes[name] for name in semconv.IDENTITY if name in attributes},
             str(attributes.get(semconv.SPAN_KIND, "")),
             score_of(span),
@@ -256,6 +258,7 @@ class _Seen:
 
     parent_id: int | None
     start_ns: int
+    end_ns: int
     identity: Mapping[str, Any]
     kind: str
     score: Evaluation | None
