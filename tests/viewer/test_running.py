@@ -52,7 +52,7 @@ def test_running_trajectories_are_listed_until_they_end(
     """Each is listed once, with its own name and the score that names it."""
     assert callable(list_of)
     running = {"1/3/0": ("ok", ""), "1/3/1": ("running", ""), "1/3/2": ("running", "0.5")}
-    assert list_of(tmp_path / "spool") == running
+    wait_for(lambda: list_of(tmp_path / "spool") == running, what="the recorded score on disk")
     process.communicate("\n", timeout=60)
     assert list_of(tmp_path / "spool") == {path: ("ok", reward) for path, (_, reward) in running.items()}
 
@@ -73,7 +73,9 @@ def test_running_trajectory_is_shown_and_counted(tmp_path: Path, process: subpro
 
 def test_trajectory_of_a_dead_process_does_not_run(tmp_path: Path, process: subprocess.Popen[str]) -> None:
     """It is not listed until a forwarder has ended it as an error."""
-    assert shown(tmp_path / "spool")["1/3/2"] == ("running", "0.5")
+    wait_for(
+        lambda: shown(tmp_path / "spool")["1/3/2"] == ("running", "0.5"), what="the recorded score on disk"
+    )
     process.kill()
     process.wait()
 
