@@ -23,7 +23,7 @@ _LISTED: Final = {
     ),
     "groups": (
         "path", "trajectories", "failed", "rewarded", "reward_mean", "reward_min", "reward_max",
-        "reward_spread", "turns_mean", "tool_errors", "tokens_out",
+        "reward_spread", "tool_calls", "tool_errors", "tokens_out",
     ),
     "steps": (
         "step", "groups", "trajectories", "failed", "rewarded", "reward_mean", "reward_min", "reward_max",
