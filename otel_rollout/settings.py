@@ -431,11 +431,6 @@ class Settings:
         return is_limited or self.sample_validation == "never"
 
     @property
-    def is_head_sampled(self) -> bool:
-        """Whether some trajectories are not recorded on purpose."""
-        return self.samples_groups or "always_on" not in self.sampler
-
-    @property
     def tail_rules(self) -> dict[str, float]:
         """Tail-sampling rule → its number; empty if all groups are delivered."""
         return tail_rule_syntax.tail_rules(self.outcome_keep)

@@ -16,11 +16,9 @@ from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 PACKAGE = Path(settings_reader.__file__).parent
 FORWARDER = [*(PACKAGE / "forwarder").rglob("*.py"), *(PACKAGE / "exporting").rglob("*.py")]
 """Modules that run in the forwarder and read settings."""
-SAMPLED = {"sample_rate", "sample_every", "sample_groups", "sample_validation"}
 PROPERTIES = {
     "enabled": {"exporters"},
-    "samples_groups": SAMPLED,
-    "is_head_sampled": {*SAMPLED, "sampler"},
+    "samples_groups": {"sample_rate", "sample_every", "sample_groups", "sample_validation"},
     "tail_rules": {"outcome_keep"},
     "experiment": {"experiment_name", "run_id"},
     "missing_exporters": {"exporters", "step_metrics"},

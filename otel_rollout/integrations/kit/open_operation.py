@@ -60,11 +60,6 @@ class OpenOperation:
             if attributes is not None:
                 self.describe(attributes)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the operation is recorded and has not ended."""
-        return self._span is not None and self._span.is_recording()
-
     def inside(self) -> AbstractContextManager[None]:
         """Make the operation current in this thread or task."""
         return current_context(self._context)
