@@ -65,7 +65,8 @@ BUILT_FOR_OTHER_TESTS = $(BUILT_FOR_TESTS) tailing-collector go-tools browser $(
 	$(LITELLM)/.ready $(TINY_MODEL)/config.json $(VERIFIERS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready \
 	$(NEWEST)/.ready postgresql-server s3-server dist
 # Tests of the main environment are all others; those with an environment or a server of their own are parts.
-PARTS := $(addprefix tests/,package versions agents black_box vllm trl verifiers verl foreign delta/test_object_store.py)
+PARTS := $(addprefix tests/,package versions agents black_box vllm trl verifiers verl foreign delta/test_object_store.py \
+	propagation/test_ray_environments.py)
 MAIN := tests $(addprefix --ignore ,$(PARTS))
 
 .PHONY: demo demo-train test test-all versions mlflow-minors postgresql-server built-for-tests built-for-other-tests \

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -113,35 +112,6 @@ def test_variables_of_a_node_take_precedence_over_the_drivers(cluster: Cluster, 
         "head": "of the driver",
         "last": "of the last node",
     }
-
-
-@pytest.mark.parametrize(("installer", "of"), [("pip", "job"), ("uv", "task")])
-def test_environment_that_ray_installs_is_traced(installer: str, of: str, tmp_path: Path) -> None:
-    """Ray makes it from the environment of the driver, so it has this package."""
-    wheel = tmp_path / "tiny_tool-1-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_tool.py", "answer = 42\n")
-        archive.writestr(
-            "tiny_tool-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-tool\nVersion: 1\n"
-        )
-        archive.writestr("tiny_tool-1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("tiny_tool-1.dist-info/RECORD", "")
-    (tmp_path / "train.py").write_text(
-        "import ray, otel_rollout\n"
-        f"installed, of_job = {{{installer!r}: [{str(wheel)!r}]}}, {of == 'job'}\n"
-        "@ray.remote\n"
-        "def call():\n"
-        "    import tiny_tool\n"
-        "    return otel_rollout.rollout_trace_op(lambda: tiny_tool.answer, name='tool')()\n"
-        "ray.init(num_cpus=1, include_dashboard=False, runtime_env=installed if of_job else None)\n"
-        "with otel_rollout.rollout_trace_attr(step=1):\n"
-        "    remote = call if of_job else call.options(runtime_env=installed)\n"
-        "    assert ray.get(remote.remote()) == 42\n"
-    )
-    run([sys.executable, "train.py"], tmp_path)
-    root, tool = sorted(read_directory(tmp_path / "spool"), key=lambda span: span.name)
-    assert (root.name, tool.name) == ("rollout_trace", "tool")
-    assert tool.span.parent_span_id == root.span.span_id
 
 
 def test_program_that_a_worker_starts_may_start_a_cluster_of_its_own(tmp_path: Path) -> None:
