@@ -153,7 +153,7 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
 
 
 def is_of_part(assessment: Mapping[str, Any]) -> bool:
-    """Return whether this exporter wrote the score for a span, not the trajectory, whose scores have tags."""
+    """Return whether we wrote a score of a part of the trajectory; those of the whole have tags."""
     source = (assessment.get("source") or {}).get("source_id")
     is_ours = source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
     return is_ours and feedback.can_be_tagged(str(assessment.get("assessment_name")))

@@ -7,10 +7,12 @@ LLM spans inside it. The view ``inner_calls`` has the same rule, for spans in a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Id = TypeVar("Id", int, str)
 """A span's id, as its reader has it."""
+_MAX_DEPTH: Final = 32
+"""Spans inside one another that are followed, as in the view: damaged spans may be parents of one another."""
 
 
 class CallTokens(Generic[Id]):
@@ -31,17 +33,21 @@ class CallTokens(Generic[Id]):
                 inside.setdefault(self._call_around(parent_id), []).append(span_id)
         return tuple(self._sum(inside.get(None, ()), inside, name) for name in names)
 
-    def _sum(self, calls: Iterable[Id], inside: Mapping[Id | None, Sequence[Id]], name: str) -> int | None:
-        known = [count for call in calls if (count := self._count(call, inside, name)) is not None]
+    def _sum(
+        self, calls: Iterable[Id], inside: Mapping[Id | None, Sequence[Id]], name: str, depth: int = 0
+    ) -> int | None:
+        known = [count for call in calls if (count := self._count(call, inside, name, depth)) is not None]
         return sum(known) if known else None
 
-    def _count(self, call: Id, inside: Mapping[Id | None, Sequence[Id]], name: str) -> int | None:
+    def _count(self, call: Id, inside: Mapping[Id | None, Sequence[Id]], name: str, depth: int) -> int | None:
         own = (self._spans[call][1] or {}).get(name)
-        return self._sum(inside.get(call, ()), inside, name) if own is None else own
+        if own is not None or depth == _MAX_DEPTH:
+            return own
+        return self._sum(inside.get(call, ()), inside, name, depth + 1)
 
     def _call_around(self, span_id: Id | None) -> Id | None:
         """Return the nearest LLM span among a span and those around it; None without one."""
-        for _ in self._spans:  # damaged spans may be parents of one another
+        for _ in range(_MAX_DEPTH):
             if span_id is None or span_id not in self._spans:
                 return None
             parent_id, counts = self._spans[span_id]

@@ -21,6 +21,7 @@ from otel_rollout.propagation import (
     process_pools,
     ray_calls,
     ray_later_runs,
+    ray_own_cluster,
     ray_worker_setup,
     thread_pools,
 )
@@ -149,7 +150,4 @@ def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[
 
 def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
     """Return whether the address is Ray Client's, whose server is not instrumented."""
-    address = args[0] if args else kwargs.get("address")
-    if address in (None, "auto"):
-        address = os.environ.get("RAY_ADDRESS")
-    return "://" in str(address)
+    return "://" in str(ray_own_cluster.address_of(args, kwargs, os.environ))

@@ -32,12 +32,16 @@ def is_started_by(args: Sequence[Any], arguments: Mapping[str, Any], environ: Ma
     if not _can_publish() or any(environ.get(name) for name in _REASONS_FOR_A_RUNTIME_ENV):
         return False
     ray: Any = sys.modules["ray"]
-    address = args[0] if args else arguments.get("address")
-    if address in (None, "auto"):
-        address = environ.get("RAY_ADDRESS") or address
+    address = address_of(args, arguments, environ)
     if address is None:  # Ray looks for the cluster of the last `ray start`
         return ray._private.services.find_bootstrap_address(arguments.get("_temp_dir")) is None
     return bool(address == "local")
+
+
+def address_of(args: Sequence[Any], arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Any:
+    """Return the address that ``ray.init`` uses: that of the call, or that of Ray's variable."""
+    address = args[0] if args else arguments.get("address")
+    return environ.get("RAY_ADDRESS") or address if address in (None, "auto") else address
 
 
 @contextmanager

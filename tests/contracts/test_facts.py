@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.forwarder.tail_rules import TrajectoryOutcome
+from otel_rollout.otlp.call_tokens import CallTokens
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
@@ -157,6 +158,14 @@ def test_tokens_of_a_call_count_once(made: list[Made]) -> None:
     of_tail_sampling = TrajectoryOutcome("reward")
     of_tail_sampling.add(line(made).encode())
     assert of_tail_sampling.tokens == (expected[1] or 0)
+
+
+def test_calls_inside_one_another_without_end_are_counted() -> None:
+    """A thousand levels are more than a function of Python may call itself."""
+    made = CallTokens[int]()
+    for number in range(2_000):
+        made.add(number, number - 1 if number else None, {"out": 1} if number == 3 else {})
+    assert made.total("out", "in") == (1, None)
 
 
 @given(traces())

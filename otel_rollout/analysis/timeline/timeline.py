@@ -74,7 +74,7 @@ class Timeline:
         tools: phase ``tool`` by name, the most time first.
         engine: phase ``generate`` by engine phase; empty if no engine's span says so.
         moments: the running trajectories over the wall time.
-        stragglers: the trajectories that held the step; None if they ended evenly.
+        stragglers: the trajectories that held the step; None without such trajectories.
         tail: the few trajectories that ran alone at the end, if they are no stragglers; None without any.
         workers: the processes that trajectories ran in; empty if no resource names one.
         slow_workers: processes that are slower than their peers.
