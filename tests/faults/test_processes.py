@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from otel_rollout.account.ledger_reader import read_ledger
@@ -87,7 +88,8 @@ def test_writer_that_its_forked_child_outlives_is_completed(
             parent.stdin.flush()
             wait_for(lambda: receiver.names["child"] == 1, seconds=120, what="the child's spans")
         except BaseException:
-            os.kill(child, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
             raise
     assert receiver.names == Counter(["parent", "parent.0", "child", "child.0"])
 

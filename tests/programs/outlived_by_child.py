@@ -1,6 +1,7 @@
 """Die inside a trajectory, while a forked child lives on.
 
-The child records when a line comes in.
+The child records when a line comes in, and lives until its input ends: the parent's forwarder may have
+ended by then, and only a process that lives starts another one.
 """
 
 import os
@@ -27,6 +28,7 @@ def main() -> None:
         sys.stdin.readline()
         with rollout_trace_attr(name="child", step=1):
             rollout_trace_op(name="child.0")(lambda: None)()
+        sys.stdin.read()
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)
 

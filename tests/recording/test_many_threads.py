@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,12 +20,17 @@ from tests.waits import set_waits
 
 
 @pytest.fixture
-def healthy_disk(monkeypatch):
-    """Put the spool into memory, so that other writes of the machine do not matter."""
+def memory():
+    """Give a directory in memory, so that other writes of the machine do not matter."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as directory:
-        monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", directory)
-        monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "1000000000")
-        yield
+        yield Path(directory)
+
+
+@pytest.fixture
+def healthy_disk(memory, monkeypatch):
+    """Put the spool into memory."""
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(memory))
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "1000000000")
 
 
 @pytest.mark.parametrize(
@@ -62,10 +68,10 @@ def test_spans_that_interrupt_a_wait_for_room_lose_none(healthy_disk, interrupti
     assert (flushed, recorded, dropped) == (True, started, 0), ran.stderr
 
 
-def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
+def test_callers_wait_for_a_starved_thread_that_writes(memory, monkeypatch):
     """A lock holder that waits for the GIL costs the others no span."""
     set_waits(monkeypatch, journal_room=0.05)
-    writer = writer_in(tmp_path)
+    writer = writer_in(memory)
     entered, publish = threading.Event(), journal.Journal.publish
 
     def slowly(self: journal.Journal, written: int, lines: int = 0) -> None:
@@ -84,7 +90,7 @@ def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
     assert writer.write(b"second\n")
     holder.join(10)
     writer.close(10)
-    assert bodies(tmp_path) == [b"first", b"second"]
+    assert bodies(memory) == [b"first", b"second"]
 
 
 def record_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
@@ -107,25 +113,25 @@ def record_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, 
         signal.signal(signal.SIGALRM, before)
 
 
-def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypatch):
+def test_span_of_a_signal_handler_inside_a_write_is_recorded(memory, monkeypatch):
     """The handler does not wait for its own thread.
 
     The handler's span comes right after.
     """
     monkeypatch.setattr(patience.Patience, "sleep", pytest.fail)
-    writer = writer_in(tmp_path)
+    writer = writer_in(memory)
     for number in range(20):
         record_by_a_handler(writer, monkeypatch, b"%d\n" % number)
         assert writer.flush(10)
     writer.close(10)
-    lines = bodies(tmp_path)
+    lines = bodies(memory)
     assert sorted(lines) == sorted([*(b"%d" % number for number in range(20)), *[b"by the handler"] * 20])
     assert not any(writer.counts().drops.values())
 
 
-def test_thread_that_cannot_wait_for_a_handler_loses_no_span(tmp_path, monkeypatch):
+def test_thread_that_cannot_wait_for_a_handler_loses_no_span(memory, monkeypatch):
     """A handler that interrupts a write, and takes long, costs other threads no span, and one wait."""
-    writer, publish = writer_in(tmp_path), journal.Journal.publish
+    writer, publish = writer_in(memory), journal.Journal.publish
 
     def struck(self: journal.Journal, written: int, lines: int = 0) -> None:
         monkeypatch.setattr(journal.Journal, "publish", publish)
@@ -149,7 +155,7 @@ def test_thread_that_cannot_wait_for_a_handler_loses_no_span(tmp_path, monkeypat
     finally:
         signal.signal(signal.SIGALRM, before)
     writer.close(10)
-    assert sorted(bodies(tmp_path)) == sorted([b"interrupted", *(b"%d" % number for number in range(1000))])
+    assert sorted(bodies(memory)) == sorted([b"interrupted", *(b"%d" % number for number in range(1000))])
 
 
 @pytest.fixture
@@ -166,9 +172,9 @@ def slow_disk(monkeypatch):
     monkeypatch.setattr(flusher, "CATCH_UP_CHUNK", 8192)
 
 
-def test_slow_disk_that_works_loses_no_span(tmp_path, slow_disk, monkeypatch):
+def test_slow_disk_that_works_loses_no_span(memory, slow_disk, monkeypatch):
     """Threads that record faster than the disk writes wait for the disk."""
-    writer = writer_in(tmp_path, journal_bytes=1 << 14)
+    writer = writer_in(memory, journal_bytes=1 << 14)
     written: list[bool] = []
 
     def record() -> None:
@@ -181,13 +187,13 @@ def test_slow_disk_that_works_loses_no_span(tmp_path, slow_disk, monkeypatch):
         thread.join(60)
     monkeypatch.undo()
     writer.close(30)
-    assert (written.count(True), len(bodies(tmp_path))) == (200, 200)
+    assert (written.count(True), len(bodies(memory))) == (200, 200)
 
 
-def test_signal_handlers_wait_for_a_slow_disk(tmp_path, slow_disk, monkeypatch):
+def test_signal_handlers_wait_for_a_slow_disk(memory, slow_disk, monkeypatch):
     """Handlers that record more than memory may hold wait for the disk, as their thread does."""
     monkeypatch.setattr(flusher, "MAX_POSTPONED", 1 << 12)
-    writer, rung = writer_in(tmp_path, journal_bytes=1 << 14), 0
+    writer, rung = writer_in(memory, journal_bytes=1 << 14), 0
 
     def ring(*_: object) -> None:
         nonlocal rung
@@ -206,10 +212,10 @@ def test_signal_handlers_wait_for_a_slow_disk(tmp_path, slow_disk, monkeypatch):
     monkeypatch.undo()
     writer.close(30)
     assert rung
-    assert len(bodies(tmp_path)) == 30 + 10 * rung
+    assert len(bodies(memory)) == 30 + 10 * rung
 
 
-def test_finalizers_in_the_thread_that_writes_lose_no_span(tmp_path):
+def test_finalizers_in_the_thread_that_writes_lose_no_span(memory):
     """The thread that makes room does not wait for room when a finalizer of the application records in it."""
 
     class Closed:
@@ -217,9 +223,9 @@ def test_finalizers_in_the_thread_that_writes_lose_no_span(tmp_path):
             results.append(writer.write(b"closed\n"))
 
     results: list[bool] = []
-    writer = writer_in(tmp_path, journal_bytes=1 << 14, observe=lambda lines: b"x" in lines and Closed())
+    writer = writer_in(memory, journal_bytes=1 << 14, observe=lambda lines: b"x" in lines and Closed())
     assert all(writer.write(b"x" * 4000 + b"\n") for _ in range(100))
     writer.close(10)
     assert results
     assert all(results)
-    assert sorted(bodies(tmp_path)) == sorted([b"x" * 4000] * 100 + [b"closed"] * len(results))
+    assert sorted(bodies(memory)) == sorted([b"x" * 4000] * 100 + [b"closed"] * len(results))
