@@ -167,8 +167,8 @@ class Engine:
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
-            columns = f"*{self._missing_columns()}"
-            return f"SELECT {columns} FROM {views.STORED_ROWS} WHERE {self._rows}"  # noqa: S608
+            stored = f"(SELECT *{self._missing_columns()} FROM {views.STORED_ROWS}) AS {views.STORED_ROWS}"  # noqa: S608
+            return f"{views.sql_of(name).replace(views.STORED_ROWS, stored)} WHERE {self._rows}"
         if name == views.SPANS and not self._has_repeated_spans():
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
         return views.sql_of(name)

@@ -71,6 +71,8 @@ OF_SPAN: Final[Mapping[str, Held]] = {
     semconv.OUTPUT_VALUE: Held("output", str),
 }
 """Attribute of a span → its column. A value of another type stays in column ``attributes``."""
+IN_TEXT: Final[Mapping[str, str]] = {semconv.STEP: "step_text", semconv.ROLLOUT_N: "rollout_text"}
+"""Attribute of a span → the column that holds a value that is no integer, as text."""
 OF_RESOURCE: Final[Mapping[str, Held]] = {
     semconv.RUN_ID: Held("run_id", str),
     semconv.SERVICE_NAME: Held("service", str),
@@ -132,7 +134,7 @@ def _row_of(span: ReadableSpan, of_resource: Row) -> Row:
     row = _of_fields(span) | of_resource
     others = _without_held(row, attributes, OF_SPAN)
     _add_sample_index(row, others)
-    _add_numbers_in_text(row, others)
+    _add_steps_in_text(row, others)
     _add_content_types(row, others)
     _add_score(row, others, attributes)
     is_ended = row["duration_ns"] is not None
@@ -226,12 +228,15 @@ def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
         row["sample_index"] = str(index)
 
 
-def _add_numbers_in_text(row: Row, others: Mapping[str, Any]) -> None:
-    """Add a step or rollout that is an integer in digits; the text stays an attribute."""
-    for name in (semconv.STEP, semconv.ROLLOUT_N):
-        text = others.get(name)
-        if type(text) is str and _INTEGER.fullmatch(text) and _fits(int(text)):
-            row[OF_SPAN[name].column] = int(text)
+def _add_steps_in_text(row: Row, others: Mapping[str, Any]) -> None:
+    """Add a step or rollout that is no integer, or an integer in digits; its attribute stays."""
+    for name, column in IN_TEXT.items():
+        if name in others:
+            text = _utf8(str(others[name]))
+            if type(others[name]) is str and _INTEGER.fullmatch(text) and _fits(int(text)):
+                row[OF_SPAN[name].column] = int(text)
+            else:
+                row[column] = text
 
 
 def _add_content_types(row: Row, others: dict[str, Any]) -> None:

@@ -48,6 +48,8 @@ COLUMNS: Final = (
     Column("step", "int64", "Training step of the trajectory."),
     Column("sample_index", "text", "Dataset row of the trajectory; a number is written in decimal."),
     Column("rollout_n", "int64", "Index of the trajectory in its group, from 0."),
+    Column("step_text", "text", "Training step that is no integer of 64 bits, as text; null for an integer."),
+    Column("rollout_text", "text", "Index in the group that is no integer of 64 bits, as text."),
     Column("validate", "bool", "Whether the trajectory is of a validation."),
     Column("group_id", "text", "Id of the trajectory's group, as the trainer gave it."),
     Column("group_size", "int64", "Number of trajectories in the group."),

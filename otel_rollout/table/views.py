@@ -41,7 +41,7 @@ PUBLIC: Final = (
     ),
     View("engine_steps", "A row per step with such requests: means of a trajectory, quantiles of a request."),
     View("runs", "A row per run."),
-    View("spans", "Each span once, with the columns of the table."),
+    View("spans", "Each span once: the columns of the table, and the names of its trajectory and group."),
 )
 """The views for users."""
 NAMES: Final = tuple(view.name for view in PUBLIC)

@@ -47,7 +47,7 @@ def test_datasets_hold_spans_examples_and_pairs(demo_table: Path, tmp_path: Path
     found = json.loads(ran.stdout.splitlines()[-1])
     table = otel_rollout.open_table(str(demo_table))
     assert found["spans"] == len(table.spans)
-    assert found["columns"] == table.spans.columns
+    assert [*found["columns"], "group_path", "path"] == table.spans.columns
     assert {score["name"] for score in found["scores"]} == {"reward", "answer_format"}
     assert len(found["examples"]) == 30
     assert found["roles"] == ["system", "user"]

@@ -195,9 +195,12 @@ def test_every_column_is_filled_from_the_span() -> None:
         "score_origin": "outside",
         "score_by": "trace",
     }
+    named = row_of(span({"rollout.step": "warm-up", "rollout.rollout_n": 1.5}))
+    assert (named["step_text"], named["rollout_text"]) == ("warm-up", "1.5")
     assert root["is_root"]
     assert root["scores"] == [{"name": "reward", "value": 0.5, "label": None, "time_ns": 4}]
-    filled = {name for found in (row, scored, root) for name, value in found.items() if value is not None}
+    found = (row, scored, root, named)
+    filled = {name for row in found for name, value in row.items() if value is not None}
     assert filled == set(schema.NAMES)
 
 

@@ -2,8 +2,7 @@
 -- spread needs two that do.
 SELECT
   run_id, project, experiment, validate, step, sample_index,
-  CASE WHEN validate THEN 'validation/' ELSE '' END
-    || coalesce(CAST(step AS VARCHAR), '-') || '/' || coalesce(sample_index, '-') AS path,
+  group_path AS path,
   count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running, avg(finite_reward) AS reward_mean,
   min(finite_reward) AS reward_min, max(finite_reward) AS reward_max,
@@ -13,4 +12,4 @@ SELECT
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   avg(seconds) AS seconds_mean, min(start_time) AS start_time
 FROM finite_rewards
-GROUP BY run_id, project, experiment, validate, step, sample_index
+GROUP BY run_id, project, experiment, validate, step, sample_index, group_path

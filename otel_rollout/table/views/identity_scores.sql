@@ -10,9 +10,8 @@ WITH given AS (
     given.trace_id, given.span_id, count(*) AS matches, max(root.trace_id) AS trajectory,
     count(*) FILTER (WHERE root.start_ns <= given.time_ns) AS begun,
     max(root.trace_id) FILTER (WHERE root.start_ns <= given.time_ns) AS begun_trajectory
-  FROM given JOIN roots AS root ON given.step = root.step AND given.sample_index = root.sample_index
-  WHERE coalesce(given.validate, false) = root.validate
-    AND (given.rollout_n = root.rollout_n OR given.is_of_any_rollout)
+  FROM given JOIN roots AS root ON given.group_path = root.group_path AND given.sample_index = root.sample_index
+  WHERE given.has_step AND (given.path = root.path OR given.is_of_any_rollout)
     AND coalesce(given.project, '') = coalesce(root.project, '')
     AND coalesce(given.experiment, '') = coalesce(root.experiment, '')
     AND (NOT given.has_own OR coalesce(given.run_id, '') = coalesce(root.run_id, ''))

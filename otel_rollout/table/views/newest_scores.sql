@@ -1,16 +1,13 @@
 -- The newest score of each name of each trajectory, from every source.
 WITH parts AS (
-  SELECT trace_id, span_id, step, sample_index, rollout_n, validate
+  SELECT trace_id, span_id, path
   FROM spans
   WHERE kind = 'AGENT' AND validate IS NOT NULL AND NOT is_root
 ), in_trace AS (
   SELECT
     given.trace_id, given.score_name AS name, given.score_value AS value, given.score_label AS label,
     given.score_comment AS comment, given.score_origin AS origin, given.start_ns AS time_ns, given.span_id,
-    CASE WHEN part.span_id IS NULL THEN given.step ELSE part.step END AS step,
-    CASE WHEN part.span_id IS NULL THEN given.sample_index ELSE part.sample_index END AS sample_index,
-    CASE WHEN part.span_id IS NULL THEN given.rollout_n ELSE part.rollout_n END AS rollout_n,
-    CASE WHEN part.span_id IS NULL THEN given.validate ELSE part.validate END AS validate
+    coalesce(part.path, given.path) AS path
   FROM spans AS given LEFT JOIN parts AS part
     ON given.trace_id = part.trace_id AND given.parent_span_id = part.span_id
   WHERE given.score_name IS NOT NULL AND given.score_by = 'trace'
@@ -19,12 +16,7 @@ WITH parts AS (
     in_trace.trace_id, in_trace.name, in_trace.value, in_trace.label, in_trace.comment, in_trace.origin,
     in_trace.time_ns, true AS is_dated, 3 AS place, 'trace' AS source, in_trace.span_id
   FROM in_trace JOIN roots AS root ON in_trace.trace_id = root.trace_id
-  WHERE in_trace.validate IS NULL OR (
-    (in_trace.step IS NOT DISTINCT FROM root.step)
-    AND (in_trace.sample_index IS NOT DISTINCT FROM root.sample_index)
-    AND (in_trace.rollout_n IS NOT DISTINCT FROM root.rollout_n)
-    AND in_trace.validate = root.validate
-  )
+  WHERE in_trace.path IS NULL OR in_trace.path = root.path
   UNION ALL
   SELECT
     trajectory AS trace_id, name, value, label, comment, origin, time_ns, true AS is_dated, 2 AS place,

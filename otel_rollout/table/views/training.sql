@@ -50,7 +50,7 @@ WITH outcomes AS (
   FROM roots AS root LEFT JOIN outcomes ON root.trace_id = outcomes.trace_id
   WINDOW
     of_run AS (PARTITION BY root.project, root.experiment, root.run_id),
-    of_step AS (PARTITION BY root.project, root.experiment, root.run_id, root.validate, root.step)
+    of_step AS (PARTITION BY root.project, root.experiment, root.run_id, root.validate, root.step, root.step_text)
 )
 SELECT
   trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, has_outcome,

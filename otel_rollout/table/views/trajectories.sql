@@ -19,10 +19,7 @@ WITH counted AS (
 )
 SELECT
   root.trace_id, root.run_id, root.project, root.experiment, root.step, root.sample_index, root.rollout_n,
-  root.validate,
-  CASE WHEN root.validate THEN 'validation/' ELSE '' END
-    || coalesce(CAST(root.step AS VARCHAR), '-') || '/' || coalesce(root.sample_index, '-') || '/'
-    || coalesce(CAST(root.rollout_n AS VARCHAR), '-') AS path,
+  root.validate, root.path, root.group_path,
   root.group_id, root.group_size, root.agent_name,
   least(
     coalesce(root.policy_version_min, counted.policy_version_min),
