@@ -148,7 +148,7 @@ class RolloutTable:
         Raises:
             TableError: no trajectory or several have this name.
         """
-        from otel_rollout.viewer import conversation, reference
+        from otel_rollout.viewer import reference
         from otel_rollout.viewer.errors import ViewerError
         from otel_rollout.viewer.summary import VALIDATION
 
@@ -159,8 +159,8 @@ class RolloutTable:
             if sample is not None and rollout is None and not source.find(wanted):
                 wanted = reference.parse(wanted.path.rpartition("/")[0])
             chosen = reference.choose(wanted, source.find(wanted), self.uri)
-            spans = source.spans(chosen.trace_id)
-            return Trajectory(self, chosen.trace_id, conversation.conversation_of(spans, wanted.span))
+            found = source.conversation(chosen.trace_id, wanted.span)
+            return Trajectory(self, chosen.trace_id, found)
         except ViewerError as error:
             raise TableError(str(error)) from error
 

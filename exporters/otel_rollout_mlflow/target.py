@@ -18,6 +18,8 @@ MAX_LINKS: Final = 100
 """Maximum traces that one request links to a run; MLflow's limit."""
 MAX_FOUND: Final = 500
 """Maximum traces or experiments in one answer of MLflow."""
+RUNNING: Final = "IN_PROGRESS"
+"""State of a trace whose root has not ended."""
 OLDEST_FIRST: Final = "timestamp_ms ASC"
 NEWEST_FIRST: Final = "timestamp_ms DESC"
 

@@ -22,7 +22,7 @@ from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, PREFIX
 from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.run_links import quoted
 from otel_rollout_mlflow.server_target import ServerTarget
-from otel_rollout_mlflow.target import Target
+from otel_rollout_mlflow.target import RUNNING, Target
 
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
 _IN_DATABASE: Final = "TRACKING_STORE"
@@ -59,12 +59,15 @@ class MlflowTraces:
         """A phrase for messages that names MLflow's address, without credentials."""
         return f"MLflow at {self._settings.shown_uri}"
 
-    def find(self, tags: Mapping[str, str], id_prefix: str = "") -> Iterator[dict[str, Any]]:
+    def find(
+        self, tags: Mapping[str, str], id_prefix: str = "", is_running: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """Yield trajectories as MLflow's API describes them, the newest first.
 
         Args:
             tags: tags that a trajectory has; an empty value matches any value.
             id_prefix: hex digits that the trace id starts with.
+            is_running: whether only trajectories that run are wanted.
 
         Raises:
             UndeliveredError: MLflow does not answer, or has no such experiment.
@@ -73,6 +76,8 @@ class MlflowTraces:
             f"tags.`{name}` = {quoted(text)}" if text else f"tags.`{name}` LIKE '%'"
             for name, text in tags.items()
         ]
+        if is_running:
+            wanted.append(f"attributes.status = '{RUNNING}'")
         if id_prefix:
             wanted.append(f"attributes.request_id LIKE '{PREFIX}{id_prefix}%'")
         return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
@@ -90,10 +95,22 @@ class MlflowTraces:
         """
         # Check first: for a trace without spans, MLflow answers with an internal error.
         described = next(self.find({}, trace_id), None)
-        if described is None or (described.get("tags") or {}).get(_SPANS_LOCATION) != _IN_DATABASE:
+        return None if described is None else self.line_of_found(described)
+
+    def line_of_found(self, described: Mapping[str, Any], with_running: bool = False) -> bytes | None:
+        """Return the line of a trace that :meth:`find` found; see :meth:`line_of`.
+
+        Args:
+            described: the trace as MLflow's API describes it.
+            with_running: whether the root of a trajectory that runs is wanted. Its end is 0.
+
+        Raises:
+            UndeliveredError: MLflow does not answer.
+        """
+        if (described.get("tags") or {}).get(_SPANS_LOCATION) != _IN_DATABASE:
             return None
-        trace = self._target.trace(PREFIX + trace_id)
-        return None if trace is None else as_line(trace)
+        trace = self._target.trace(str(described["trace_id"]))
+        return None if trace is None else as_line(trace, with_running)
 
     def close(self) -> None:
         """Close connections."""
@@ -124,11 +141,18 @@ def _require_file(resolved: settings.MlflowSettings) -> None:
         )
 
 
-def as_line(trace: Mapping[str, Any]) -> bytes:
-    """Convert a trace of MLflow's API to a line of OTLP/JSON."""
+def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
+    """Convert a trace of MLflow's API to a line of OTLP/JSON.
+
+    Args:
+        trace: the trace.
+        with_running: whether the root of a trajectory that runs is wanted. Its end is 0.
+    """
     info = trace.get("trace_info") or {}
     stored = [span_without_links(span, _ATTRIBUTES) for span in trace.get("spans") or ()]
     spans = [span for span in stored if span.parent_id != f"{PLACEHOLDER_PARENT:016x}"]
+    if with_running and info.get("state") == RUNNING:
+        spans += [_unended(span) for span in stored if span.parent_id == f"{PLACEHOLDER_PARENT:016x}"]
     roots = [span.span_id for span in spans if not span.parent_id]
     if spans:
         scores = (
@@ -138,6 +162,10 @@ def as_line(trace: Mapping[str, Any]) -> bytes:
         spans += [span for span in scores if span]
     run = (info.get("tags") or {}).get(semconv.RUN_ID, "")
     return json.dumps(trace_data({semconv.RUN_ID: run}, spans)).encode()
+
+
+def _unended(placeholder: JsonSpan) -> JsonSpan:
+    return JsonSpan({**placeholder.fields, "parentSpanId": "", "endTimeUnixNano": "0"})
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
@@ -150,13 +178,6 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
     if not is_dated:  # given in MLflow by a person, or recorded without its own time
         time_ns = unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
     return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
-
-
-def is_of_part(assessment: Mapping[str, Any]) -> bool:
-    """Return whether we wrote a score of a part of the trajectory; those of the whole have tags."""
-    source = (assessment.get("source") or {}).get("source_id")
-    is_ours = source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
-    return is_ours and feedback.can_be_tagged(str(assessment.get("assessment_name")))
 
 
 def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> JsonSpan | None:

@@ -18,12 +18,11 @@ from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
 from otel_rollout_mlflow.newest_scores import changes_of, tags_of
 from otel_rollout_mlflow.run_links import RunLinks
 from otel_rollout_mlflow.tags import TagWarnings, useful_resource
-from otel_rollout_mlflow.target import Target
+from otel_rollout_mlflow.target import RUNNING, Target
 
 MAX_ROOTS: Final = 50
 """Maximum roots in one request. More are no faster, and a failed request costs more."""
 _TRACES_PER_QUERY: Final = 100
-_RUNNING: Final = "IN_PROGRESS"
 
 
 class TraceWriter:
@@ -71,7 +70,7 @@ class TraceWriter:
         """
         for of_request in chunks(roots, MAX_ROOTS):
             infos = self._stored([trace_id_of(root) for root in of_request], experiment_id)
-            ended = {id_ for id_, info in infos.items() if info.get("state") != _RUNNING}
+            ended = {id_ for id_, info in infos.items() if info.get("state") != RUNNING}
             running = [root for root in of_request if trace_id_of(root) not in ended]
             with rejecting():
                 mapped = [placeholder(root) for root in running]

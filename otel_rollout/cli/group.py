@@ -10,7 +10,7 @@ from rich.console import Console
 
 from otel_rollout.cli import sources
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.show import FromOption, RunOption, refuse_options, source_of
+from otel_rollout.cli.show import FromOption, RunOption, opened, refuse_options
 from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def _siblings(name: str, from_: str | None, run: str | None) -> Siblings:
 
     names_in(name)  # a wrong name is reported before the source is read
     if run is None and sources.table_address(from_) is None:
-        return in_source(source_of(from_), name)
+        with opened(from_) as source:
+            return in_source(source, name)
     from otel_rollout.analysis.run_choice import run_of
     from otel_rollout.table.query import Engine
 

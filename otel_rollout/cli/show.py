@@ -6,14 +6,12 @@ import difflib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from otel_rollout import settings_reader
 from otel_rollout.base.suggest import closest
 from otel_rollout.cli import sources
 from otel_rollout.cli.page_output import HtmlOption, write_page
@@ -22,7 +20,7 @@ from otel_rollout.cli.table import errors_reported
 if TYPE_CHECKING:
     from otel_rollout.viewer.conversation import Conversation
     from otel_rollout.viewer.reference import Reference
-    from otel_rollout.viewer.source import Source
+    from otel_rollout.viewer.source import Source, SpanSource
     from otel_rollout.viewer.summary import Summary
 
 _TRAJECTORY = (
@@ -72,7 +70,7 @@ def show(
     refuse_options(context, trajectory)
     with errors_reported(), ExitStack() as until_end:
         wanted = reference.parse(trajectory) if trajectory is not None else None
-        source = until_end.enter_context(_opened(from_, run))
+        source = until_end.enter_context(opened(from_, run))
         found = source.find(wanted)
         if wanted is None or _is_list(wanted, found):
             if not found:
@@ -104,7 +102,7 @@ def compare(
     refuse_options(context, left, right)
     with errors_reported(), ExitStack() as until_end:
         wanted = [reference.parse(text) for text in (left, right)]
-        source = until_end.enter_context(_opened(from_, run))
+        source = until_end.enter_context(opened(from_, run))
         pair = [_conversation(source, each, source.find(each)) for each in wanted]
         compared = comparison.compare(*pair)
         if html:
@@ -130,30 +128,32 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
 
 
 @contextmanager
-def _opened(from_: str | None, run: str | None) -> Iterator[Source]:
+def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
     """Yield the source that the options name; a run is looked for in a table, or in a spool as a table."""
-    if run is None:
-        yield source_of(from_)
-        return
-    from otel_rollout.analysis.run_choice import run_of
-    from otel_rollout.table.query import Engine
     from otel_rollout.viewer.table_source import TableSource
 
+    if run is None and sources.table_address(from_) is None:
+        from otel_rollout.viewer.private_table import asked_as_table
+
+        with asked_as_table(_spans_of(from_)) as source:
+            yield source
+        return
     with sources.as_table(from_) as (store, location):
-        source = TableSource(store, run=run_of(Engine(store.open()), run).condition)
-        source.location = location
-        yield source
+        chosen = "true"
+        if run is not None:
+            from otel_rollout.analysis.run_choice import run_of
+            from otel_rollout.table.query import Engine
+
+            chosen = run_of(Engine(store.open()), run).condition
+        of_table = TableSource(store, run=chosen)
+        of_table.location = location
+        yield of_table
 
 
-def source_of(from_: str | None) -> Source:
-    """Open the source that the option ``--from`` names."""
+def _spans_of(from_: str | None) -> SpanSource:
+    """Open the spool, file or MLflow that the option ``--from`` names."""
     from otel_rollout.viewer.errors import ViewerError
 
-    if (address := sources.table_address(from_)) is not None:
-        from otel_rollout.viewer.table_source import TableSource
-
-        return TableSource(sources.store_at(address))
-    configured, _ = settings_reader.from_environment(os.environ)
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
         from otel_rollout.viewer.mlflow_source import MlflowSource
@@ -161,9 +161,7 @@ def source_of(from_: str | None) -> Source:
         return MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
     if uri and not Path(from_ or "").exists() and closest(scheme, ["mlflow"]):
         raise ViewerError(f"There is no source {scheme!r}. Did you mean 'mlflow:{uri}'?")
-    from otel_rollout.viewer.spool_source import SpoolSource
-
-    return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
+    return sources.spool_source(from_)
 
 
 def _is_list(wanted: Reference, found: list[Summary]) -> bool:
@@ -172,14 +170,7 @@ def _is_list(wanted: Reference, found: list[Summary]) -> bool:
 
 
 def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Conversation:
-    from otel_rollout.viewer import conversation, reference
-    from otel_rollout.viewer.errors import ViewerError
-    from otel_rollout.viewer.source import TrainingSource
+    from otel_rollout.viewer import reference
 
     chosen = reference.choose(wanted, found, source.location)
-    spans = source.spans(chosen.trace_id)
-    if not spans:
-        raise ViewerError(f"{wanted.text} has started, but none of its spans is in {source.location} yet.")
-    shown = conversation.conversation_of(spans, wanted.span, source.decoder)
-    is_passed_over = isinstance(source, TrainingSource) and source.is_passed_over(chosen.trace_id)
-    return replace(shown, is_passed_over=is_passed_over)
+    return source.conversation(chosen.trace_id, wanted.span)

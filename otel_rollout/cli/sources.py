@@ -70,7 +70,7 @@ def as_table(from_: str | None) -> Iterator[tuple[Store, str]]:
         store = store_at(address)
         yield store, store.location.uri
         return
-    from otel_rollout.viewer.spool_table import table_of
+    from otel_rollout.viewer.private_table import table_of
 
     source = spool_source(from_)
     with table_of(source) as store:

@@ -38,10 +38,12 @@ _WITH_TRAINING: Final = (
 """Columns of a list that is asked for what training made of the trajectories."""
 _BESIDE_ENGINE: Final = ("path", "trace_id", "reward", "state", "seconds", "turns")
 """Columns of a list that is asked for the time in an inference engine, besides that time."""
+_ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step"
+_ORDER_OF_GROUPS: Final = f"{_ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
 _ORDER: Final = {
-    "trajectories": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index, rollout_n",
-    "groups": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index",
-    "steps": "validate, run_id, step",
+    "trajectories": f"{_ORDER_OF_GROUPS}, rollout_n",
+    "groups": _ORDER_OF_GROUPS.replace("group_path", "path"),
+    "steps": _ORDER_OF_STEPS,
 }
 _DIGITS: Final = 8
 """Digits of a trace id in a table."""

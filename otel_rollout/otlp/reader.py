@@ -40,6 +40,20 @@ class DecodedSpan(ReadableSpan):
     """A span of a line. UTF-8 can hold all its text, because JSON with half a surrogate is unreadable."""
 
 
+def without_end(span: ReadableSpan) -> ReadableSpan:
+    """Return a span that has not ended; its line has an end for the case that its process dies."""
+    return ReadableSpan(
+        span.name,
+        span.context,
+        span.parent,
+        span.resource,  # the default starts threads to detect the resource
+        span.attributes,
+        links=span.links,
+        instrumentation_scope=span.instrumentation_scope,
+        start_time=span.start_time,
+    )
+
+
 class TraceLine:
     """A line of OTLP JSON Lines, as bytes and as spans, both made on first use.
 

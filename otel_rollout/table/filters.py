@@ -39,7 +39,7 @@ def numbers(column: str, text: str, source: str) -> str:
         QueryError: the text has another form.
     """
     parts = [part.strip() for part in text.split(",")]
-    return _any(_numbers(column, part, source) for part in parts)
+    return any_of(_numbers(column, part, source) for part in parts)
 
 
 def _numbers(column: str, text: str, source: str) -> str:
@@ -77,7 +77,7 @@ def matching(column: str, type_: str, value: Any) -> str:
         values = [_plain(each) for each in value]
         if not any(isinstance(each, str) for each in values) or type_.startswith(_TEXTS):
             return equals(column, [_comparable(column, type_, each) for each in values])
-        return _any(matching(column, type_, each) for each in values)
+        return any_of(matching(column, type_, each) for each in values)
     if isinstance(value, str) and type_.startswith(_NUMBERS):
         return numbers(column, value, f"{column}=")
     return equals(column, _comparable(column, type_, value))
@@ -126,7 +126,7 @@ def equals(column: str, value: Value | Sequence[Value]) -> str:
         literals = [_literal(each) for each in value if type(each) is str or type(each) is int]
         if len(literals) == len(value) > 1:
             return f"{column} IN ({', '.join(literals)})"
-        return _any(equals(column, each) for each in value)
+        return any_of(equals(column, each) for each in value)
     if value is None:
         return f"{column} IS NULL"
     if isinstance(value, bool):
@@ -168,6 +168,7 @@ def order(text: str, columns: Sequence[str]) -> str:
     return f"{name} {'DESC' if str(text).startswith('-') else 'ASC'} NULLS LAST"
 
 
-def _any(conditions: Iterable[str]) -> str:
+def any_of(conditions: Iterable[str]) -> str:
+    """Return the condition that one of several holds; ``false`` without any."""
     found = list(conditions)
     return found[0] if len(found) == 1 else f"({' OR '.join(found) or 'false'})"

@@ -51,6 +51,7 @@ class Engine:
         keep: whether to keep the rows of views that cost most, for many queries in one process.
         session: further settings of the engine, by their names in DataFusion.
         rows: SQL condition of the rows that the views see; all by default.
+        are_trajectories: whether a trace without identity counts as a trajectory, too.
     """
 
     def __init__(
@@ -59,15 +60,26 @@ class Engine:
         keep: bool = False,
         session: Mapping[str, str] = MappingProxyType({}),
         rows: str = "true",
+        are_trajectories: bool = False,
     ) -> None:
         from deltalake import QueryBuilder
 
         self._table = table
         self._rows = rows
+        self._are_trajectories = are_trajectories
         self._kept = views.SMALL | views.SLOW if keep else views.SMALL
         self._made: set[str] = set()
         self._builder = QueryBuilder({**_SESSION, **session})
         self._builder.register(views.STORED_ROWS, table)
+
+    def narrowed(self, rows: str, are_trajectories: bool = False) -> Engine:
+        """Return an engine on some rows of the same version of the table, for several queries.
+
+        Args:
+            rows: SQL condition of the rows.
+            are_trajectories: whether a trace without identity counts as a trajectory, too.
+        """
+        return Engine(self._table, keep=True, rows=rows, are_trajectories=are_trajectories)
 
     def select(self, sql: str) -> Table:
         """Run a query that a user has written.
@@ -167,7 +179,9 @@ class Engine:
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
-            stored = f"(SELECT *{self._missing_columns()} FROM {views.STORED_ROWS}) AS {views.STORED_ROWS}"  # noqa: S608
+            columns = "* REPLACE (coalesce(validate, false) AS validate)" if self._are_trajectories else "*"
+            columns += self._missing_columns()
+            stored = f"(SELECT {columns} FROM {views.STORED_ROWS}) AS {views.STORED_ROWS}"  # noqa: S608
             return f"{views.sql_of(name).replace(views.STORED_ROWS, stored)} WHERE {self._rows}"
         if name == views.SPANS and not self._has_repeated_spans():
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608

@@ -233,10 +233,13 @@ def _add_steps_in_text(row: Row, others: Mapping[str, Any]) -> None:
     for name, column in IN_TEXT.items():
         if name in others:
             text = _utf8(str(others[name]))
-            if type(others[name]) is str and _INTEGER.fullmatch(text) and _fits(int(text)):
-                row[OF_SPAN[name].column] = int(text)
-            else:
-                row[column] = text
+            number = integer_in(text) if type(others[name]) is str else None
+            row[column if number is None else OF_SPAN[name].column] = text if number is None else number
+
+
+def integer_in(text: str) -> int | None:
+    """Return the integer of 64 bits that a step or rollout in text is; None for another text."""
+    return int(text) if _INTEGER.fullmatch(text) and _fits(int(text)) else None
 
 
 def _add_content_types(row: Row, others: dict[str, Any]) -> None:

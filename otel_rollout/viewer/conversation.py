@@ -25,8 +25,8 @@ from otel_rollout.viewer.engine_time import engine_time_of
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
 from otel_rollout.viewer.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
 from otel_rollout.viewer.summary import Summary, Tokens
-from otel_rollout.viewer.token_values import token_values_in
 from otel_rollout.viewer.tool_results import OpenCalls
+from otel_rollout.viewer.trajectories import RecordedTrajectory
 from otel_rollout.viewer.turn import MODEL, TOOL, Turn, evaluation_turn, failure_turn, root_turns, tool_turn
 
 _Item = TypeVar("_Item")
@@ -80,26 +80,30 @@ Decoders = Callable[[str], Detokenizer | None]
 
 
 def conversation_of(
-    spans: Sequence[ReadableSpan], root_id: int | None = None, decoders: Decoders = lambda name: None
+    recorded: RecordedTrajectory, decoders: Decoders = lambda name: None, is_passed_over: bool = False
 ) -> Conversation:
     """Build the conversation of a trajectory.
 
     Args:
-        spans: all spans of its trace, in any order; at least one.
-        root_id: id of the trajectory's first span, if the trajectory is only a part of the trace.
+        recorded: the trajectory and its spans.
         decoders: returns the decoder for token ids that were recorded without text.
+        is_passed_over: whether the trainer named others of the step, and not this trajectory.
     """
-    gathering = summary.gathered(spans, root_id)
-    root = gathering.root_id
-    tree = SpanTree(spans)
-    builder = _TurnBuilder(tree, decoders, gathering.summary().path)
+    root = recorded.root_id
+    tree = SpanTree(recorded.spans)
+    builder = _TurnBuilder(tree, decoders, recorded.summary.path)
     for span in tree.timeline(root):
         builder.add(span)
     turns = builder.turns
     if not any(turn.is_model_call for turn in turns) and root is not None:
         turns = [*root_turns(tree.spans[root]), *turns]
     return Conversation(
-        gathering.summary(), turns, builder.longest(), builder.is_longest_known(), token_values_in(spans)
+        recorded.summary,
+        turns,
+        builder.longest(),
+        builder.is_longest_known(),
+        recorded.token_values,
+        is_passed_over,
     )
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.base import semconv
+from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.otlp import evaluations
-from otel_rollout.otlp.messages import read_json
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.reader import spans_of, without_end
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.reference import Reference
-from otel_rollout.viewer.summary import VALIDATION, Score, Summary, Tokens, path_of
+from otel_rollout.viewer.summary import VALIDATION, Summary, path_of
+from otel_rollout.viewer.table_source import MAX_LISTED
 
-_STATES = {"OK": "ok", "ERROR": "error"}
+_STEP: Final = (semconv.STEP, semconv.VALIDATE)
+"""Attributes that name a step."""
 
 
 class MlflowSource:
-    """Read trajectories from MLflow; see :class:`otel_rollout.viewer.source.Source`.
+    """Read spans from MLflow; see :class:`otel_rollout.viewer.source.SpanSource`.
 
     Args:
         tracking_uri: address of the server or database; None for ``MLFLOW_TRACKING_URI``.
@@ -39,38 +38,61 @@ class MlflowSource:
 
             self._traces = MlflowTraces(tracking_uri, project)
         self.location = self._traces.location
-        self.notes: tuple[str, ...] = ()
-        self._project = project or ""
+        self._newest = ""
+        self._number = 0
 
-    def find(self, reference: Reference | None) -> list[Summary]:
-        """Return the matching trajectories of the newest run that has any.
+    def matching(self, reference: Reference | None) -> Iterator[Iterable[ReadableSpan]]:
+        """Yield what answers a question; see :class:`otel_rollout.viewer.source.SpanSource`.
 
-        Without a reference, return all trajectories of the newest run.
+        Of a list only a page is read: each trajectory is a request.
         """
         with _as_viewer_errors():
             newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
-            run = newest["tags"][semconv.RUN_ID] if newest else ""
+            self._newest = newest["tags"][semconv.RUN_ID] if newest else ""
             if reference is None:
-                traces = self._traces.find({semconv.RUN_ID: run}) if newest else ()
-                return [summary for summary in map(self._summary, traces) if summary.path]
-            found = list(map(self._summary, self._traces.find(_tags(reference), reference.trace)))
-        matching = [summary for summary in found if reference.matches(summary)]
-        if matching and matching[0].run != run:
-            self.notes = (f"This is an older run: the newest, {run}, has no {reference.text}.",)
-        return [summary for summary in matching if summary.run == matching[0].run]
+                found = list(self._traces.find({semconv.RUN_ID: self._newest})) if newest else []
+            else:
+                found = list(self._traces.find(_tags(reference), reference.trace))
+                found = [info for info in found if reference.matches(_named(info))]
+            for run in dict.fromkeys(map(_run_of, found)):
+                of_run = sorted(
+                    (info for info in found if _run_of(info) == run),
+                    key=lambda described: _named(described).order,
+                )
+                self._number = len(of_run)
+                yield self._spans_of(of_run[:MAX_LISTED])
 
-    def _summary(self, info: Mapping[str, Any]) -> Summary:
-        return replace(_summary(info), project=self._project)
+    def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks that the newest run has no such trajectory, and that a list goes on."""
+        notes = []
+        if reference is not None and found[0].run != self._newest:
+            notes.append(f"This is an older run: the newest, {self._newest}, has no {reference.text}.")
+        if self._number > MAX_LISTED:
+            notes.append(f"The first {MAX_LISTED} of {self._number}; name a step to see its trajectories.")
+        return tuple(notes)
 
-    def spans(self, trace_id: str) -> list[ReadableSpan]:
-        """Return all spans of a trace."""
+    def _spans_of(self, found: Sequence[Mapping[str, Any]]) -> Iterator[ReadableSpan]:
+        """Yield the spans of traces; of one trace also what tells whether the trainer passed it over."""
         with _as_viewer_errors():
-            line = self._traces.line_of(trace_id)
-            return spans_of(line) if line else []
+            for described in found:
+                yield from self._spans(described)
+            if len(found) == 1 and not _is_named(found[0]):
+                yield from self._deciding(found[0])
 
-    def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
-        """Return all spans of each trace, by its id; a request for each."""
-        return {trace_id: self.spans(trace_id) for trace_id in trace_ids}
+    def _deciding(self, described: Mapping[str, Any]) -> Iterator[ReadableSpan]:
+        """Yield a trajectory of the step that the trainer named; of a run that goes on, also the newest."""
+        of_run = {semconv.RUN_ID: _run_of(described)}
+        tags = described.get("tags") or {}
+        of_step = {name: tags[name] for name in map(semconv.short_name, _STEP) if name in tags}
+        beside = next(filter(_is_named, self._traces.find(of_run | of_step)), None)
+        running = next(self._traces.find(of_run, is_running=True), None) if beside else None
+        newest = next(filter(_is_named, self._traces.find(of_run)), None) if running else None
+        for other in filter(None, (beside, running, newest)):
+            yield from self._spans(other)
+
+    def _spans(self, described: Mapping[str, Any]) -> list[ReadableSpan]:
+        line = self._traces.line_of_found(described, with_running=True)
+        return [span if span.end_time else without_end(span) for span in spans_of(line)] if line else []
 
     def every_line(self, skipped: Callable[[str], None]) -> Iterator[bytes]:
         """Yield each trajectory as a line of OTLP/JSON, with its scores as evaluation spans.
@@ -108,41 +130,28 @@ def _tags(reference: Reference) -> dict[str, str]:
     return {semconv.short_name(name): text for name, text in tags.items() if text not in ("", "-")}
 
 
-def _summary(info: Mapping[str, Any]) -> Summary:
+def _named(described: Mapping[str, Any]) -> Summary:
+    """Return a trace's id, run, path and start."""
     from otel_rollout_mlflow.trace_reader import unix_ns
 
-    tags: Mapping[str, str] = info.get("tags") or {}
-    named = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
-    short = {name: semconv.short_name(name) for name in named}
-    usage = read_json((info.get("trace_metadata") or {}).get("mlflow.trace.tokenUsage", "{}"))
-    state = _STATES.get(str(info.get("state")), "running")
-    duration = str(info.get("execution_duration", "")).removesuffix("s")
+    tags: Mapping[str, str] = described.get("tags") or {}
+    short = {name: semconv.short_name(name) for name in (*_STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)}
     return Summary(
-        trace_id=str(info["trace_id"]).removeprefix("tr-"),
-        run=tags.get(semconv.RUN_ID, ""),
-        experiment=tags.get(semconv.short_name(semconv.EXPERIMENT_NAME), ""),
+        trace_id=str(described["trace_id"]).removeprefix("tr-"),
+        run=_run_of(described),
         path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
-        name=tags.get("mlflow.traceName", ""),
-        state=state,
-        start_ns=unix_ns(str(info.get("request_time", ""))),
-        seconds=float(duration) if duration and state != "running" else None,
-        scores=_scores(info),
-        tokens=Tokens(usage.get("input_tokens"), usage.get("output_tokens"))
-        if isinstance(usage, dict)
-        else Tokens(),
+        start_ns=unix_ns(str(described.get("request_time", ""))),
     )
 
 
-def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
-    """Return the newest score of each name; those of sub-trajectories are not its."""
-    from otel_rollout_mlflow.trace_reader import is_of_part, score_in
+def _run_of(described: Mapping[str, Any]) -> str:
+    return str((described.get("tags") or {}).get(semconv.RUN_ID, ""))
 
-    given = [score_in(each) for each in info.get("assessments") or () if not is_of_part(each)]
-    found = evaluations.newest(score for score in given if score).values()
-    return tuple(
-        Score(score.name, score.value, score.comment)
-        for score in sorted(found, key=lambda score: score.time_ns)
-    )
+
+def _is_named(described: Mapping[str, Any]) -> bool:
+    """Return whether the trainer named a trajectory."""
+    names = (each.get("assessment_name") for each in described.get("assessments") or ())
+    return training_scores.TRAINED in names
 
 
 @contextmanager

@@ -1,13 +1,14 @@
-"""Define the interface of sources of trajectories: spool and MLflow."""
+"""Define where trajectories are read from: a table, or spans that become one for a moment."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import Summary
 
@@ -24,24 +25,41 @@ class Source(Protocol):
     notes: tuple[str, ...]
 
     def find(self, reference: Reference | None) -> list[Summary]:
-        """Return the matching trajectories of the newest run that has any.
+        """Return the matching trajectories of the newest run that has any; at most a page of a list.
 
-        Without a reference, return all trajectories of the newest run.
+        Without a reference, return the first trajectories of the newest run.
         """
 
-    def spans(self, trace_id: str) -> list[ReadableSpan]:
-        """Return all spans of a trace."""
+    def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
+        """Return a trajectory that was found, turn by turn.
 
-    def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
-        """Return all spans of each trace, by its id."""
+        Args:
+            trace_id: id of its trace.
+            part: id of a span; the trajectory that this span begins inside the trace is returned.
+        """
+
+    def conversations(self, trace_ids: Sequence[str]) -> Iterator[Conversation]:
+        """Yield trajectories that were found, turn by turn; those without spans are left out."""
+
+
+class SpanSource(Protocol):
+    """Spans that are in no table: a spool, a file or MLflow.
+
+    Attributes:
+        location: the directory, file or server, for messages.
+    """
+
+    location: str
+
+    def matching(self, reference: Reference | None) -> Iterator[Iterable[ReadableSpan]]:
+        """Yield for each run, the newest first, what answers a question about the reference.
+
+        That is all spans of the trajectories that may match, and those roots and scores of others that
+        decide what training made of them, and whose a score by identity is.
+        """
+
+    def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks about trajectories that were found."""
 
     def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
-
-
-@runtime_checkable
-class TrainingSource(Protocol):
-    """A source that knows what training made of all trajectories of a step."""
-
-    def is_passed_over(self, trace_id: str) -> bool:
-        """Return whether the trainer named others of the step, and not this trajectory."""

@@ -5,28 +5,29 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.base import semconv, training_scores
 from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.live_trajectories import running_roots
-from otel_rollout.otlp.reader import UnreadableLineError
+from otel_rollout.otlp.reader import UnreadableLineError, without_end
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.errors import ViewerError
-from otel_rollout.viewer.identity_scores import by_trajectory
 from otel_rollout.viewer.recorded_turns import RecordedTurns
 from otel_rollout.viewer.reference import Reference
-from otel_rollout.viewer.summary import Gathering, Summary
+from otel_rollout.viewer.summary import Summary, path_of
 
+_TRAINED: Final = b'"%b"' % training_scores.TRAINED.encode()
+_EVALUATION: Final = b'"%b"' % semconv.GEN_AI_EVALUATION_NAME.encode()
 _MAX_SEARCHED_IDS: Final = 16
 """Maximum trace ids to search each line for. With more ids, the line's trace ids are parsed and looked up."""
 _MAX_NAMED_RUNS: Final = 3
@@ -39,7 +40,7 @@ _logger = logging.getLogger("otel_rollout.viewer")
 
 
 class SpoolSource:
-    """Read trajectories from files; see :class:`otel_rollout.viewer.source.Source`.
+    """Read spans from files; see :class:`otel_rollout.viewer.source.SpanSource`.
 
     Args:
         path: a spool directory, a run or node directory, or a file of OTLP JSON Lines.
@@ -52,46 +53,59 @@ class SpoolSource:
 
     def __init__(self, path: Path, is_named: bool = True) -> None:
         self.location = str(path)
-        self.notes: tuple[str, ...] = ()
         self._runs = _runs(path, is_named)
 
-    def find(self, reference: Reference | None) -> list[Summary]:
-        """Return the matching trajectories of the newest run that has any.
+    def matching(self, reference: Reference | None) -> Iterator[Iterable[ReadableSpan]]:
+        """Yield what answers a question; see :class:`otel_rollout.viewer.source.SpanSource`.
 
-        Without a reference, return all trajectories of that run.
+        A trace's spans are those of all runs: a later run may have added scores.
         """
-        newer: list[_Run] = []
+        if reference is None:
+            yield self.every_span()
+            return
         for run in reversed(self._runs):
-            found = _matching(run, partial(_lines, run.paths), reference, self._scores_by_identity)
-            if found:
-                self.notes = _notes_on_newer_runs(newer, reference)
-                return found
-            newer.append(run)
-        return []
+            if ids := self._trace_ids(run, reference):
+                yield self._answering(ids)
 
-    def spans(self, trace_id: str) -> list[ReadableSpan]:
-        """Return a trace's spans from all runs; a later run may have added scores."""
-        return self.traces([trace_id])[trace_id]
+    def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks that newer runs have no such trajectory."""
+        ids = [run.id for run in self._runs]
+        newer = self._runs[ids.index(found[0].run) + 1 :] if found[0].run in ids else []
+        return _notes_on_newer_runs(newer[::-1], reference)
 
-    def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
-        """Return all spans of each trace, by its id; the files are read once."""
-        found: dict[str, list[ReadableSpan]] = {trace_id: [] for trace_id in trace_ids}
-        for span in self._every_span(lambda run: _with_ids(_lines(run.paths), trace_ids), _decoded):
-            if (trace_id := _trace_id(span)) in found:
-                found[trace_id].append(span)
-        for trace_id, spans in found.items():
-            spans += self._scores_by_identity.get(trace_id, ())
-        return found
+    def _trace_ids(self, run: _Run, reference: Reference) -> frozenset[str]:
+        """Return the ids of a run's traces that a reference may name; usually their roots tell."""
+        running = run.running().values()  # before the lines: one that ends meanwhile is among these
+        if reference.trace:
+            lines = (line for line in _lines(run.paths) if reference.trace.encode() in line)
+            return _named(chain(_spans_in(lines), running), reference)
+        roots = _spans_in(filter(may_have_root, _lines(run.paths)))
+        return _named(chain(roots, running), reference) or _named(_spans_in(_lines(run.paths)), reference)
 
-    @cached_property
-    def _scores_by_identity(self) -> Mapping[str, Sequence[ReadableSpan]]:
-        """Scores by identity of all runs, by the trace ids of their trajectories."""
-        paths = self.files()
-        scores = [line for line in _lines(paths) if may_be_by_identity(line)]
-        if not scores:
-            return {}
-        roots = self._every_span(lambda run: filter(may_have_root, _lines(run.paths)), _decoded)
-        return by_trajectory((span for line in scores for span in _decoded(line)), roots)
+    def _answering(self, ids: frozenset[str]) -> Iterator[ReadableSpan]:
+        """Yield the spans of traces, and what decides about their scores by identity and their training."""
+        steps = set()
+        for span in self._every_span(lambda run: _with_ids(_lines(run.paths), ids), RecordedTurns().spans_of):
+            if _trace_id(span) in ids:
+                steps.add(_step_of(span))
+                yield span
+        if any(may_be_by_identity(line) or _TRAINED in line for line in _lines(self.files())):
+            yield from self._deciding(ids, steps)
+
+    def _deciding(self, ids: frozenset[str], steps: set[str]) -> Iterator[ReadableSpan]:
+        """Yield roots and scores of others: of some steps, of the newest trained one, and one of each run."""
+        trained = (line for line in _lines(self.files()) if _TRAINED in line)
+        steps = steps | _newest_steps(_spans_in(trained))
+        runs = set()
+        for span in self._every_span(lambda run: filter(_is_root_or_score, _lines(run.paths)), _decoded):
+            if _trace_id(span) in ids:
+                continue
+            run_id = span.resource.attributes.get(semconv.RUN_ID)
+            is_first = run_id not in runs and _is_root(span)
+            if is_first:
+                runs.add(run_id)
+            if is_first or _step_of(span) in steps or span.end_time is None:
+                yield span
 
     def every_span(self) -> Iterator[ReadableSpan]:
         """Yield the spans of all runs, which say of each turn which one it continues or breaks.
@@ -138,52 +152,45 @@ class SpoolSource:
         return None
 
 
-def _matching(
-    run: _Run,
-    lines: Callable[[], Iterator[bytes]],
-    reference: Reference | None,
-    scores: Mapping[str, Sequence[ReadableSpan]],
-) -> list[Summary]:
-    """Return the matching trajectories of a run's lines; without a reference, all."""
-    running = run.running().values()  # before the lines: one that ends meanwhile is among these
-    if reference is None:
-        return [summary for summary in _summaries(lines(), running, scores) if summary.path]
-    if reference.trace:
-        found = _summaries(_with_ids(lines(), [reference.trace]), running, scores)
-    else:
-        roots = _summaries((line for line in lines() if may_have_root(line)), running, {})
-        ids = [summary.trace_id for summary in roots if reference.matches(summary)]
-        found = _summaries(_with_ids(lines(), ids) if ids else lines(), running, scores)
-    return [summary for summary in found if reference.matches(summary)]
+def _named(spans: Iterable[ReadableSpan], reference: Reference) -> frozenset[str]:
+    """Return the ids of traces with a span that a reference may name."""
+    return frozenset(
+        trace_id
+        for span in spans
+        if not is_by_identity(attributes := span.attributes or {})
+        and reference.matches(Summary(trace_id := _trace_id(span), path=path_of(attributes)))
+    )
 
 
-def _summaries(
-    lines: Iterable[bytes], running: Iterable[ReadableSpan], scores: Mapping[str, Sequence[ReadableSpan]]
-) -> list[Summary]:
-    """Summarize the trajectories of lines.
-
-    Args:
-        lines: recorded lines.
-        running: roots of trajectories that run, or did when the lines were read.
-        scores: trace id → scores by identity.
-    """
-    gathered: dict[str, Gathering] = {}
-    recorded = (span for line in lines for span in _decoded(line))
-    for span in chain(recorded, running):
-        if not is_by_identity(span.attributes or {}):
-            trace_id = _trace_id(span)
-            gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
-    for trace_id, gathering in gathered.items():
-        for score in scores.get(trace_id, ()):
-            gathering.add(score)
-    return [gathering.summary() for gathering in gathered.values()]
+def _is_root_or_score(line: bytes) -> bool:
+    return may_have_root(line) or _EVALUATION in line
 
 
-def _with_ids(lines: Iterable[bytes], ids: Sequence[str]) -> Iterator[bytes]:
-    """Yield the lines that contain one of the trace ids.
+def _newest_steps(scores: Iterable[ReadableSpan]) -> set[str]:
+    """Return of each run the newest step of which a trainer took trajectories: others may follow there."""
+    newest: dict[object, int] = {}
+    for span in scores:
+        attributes = span.attributes or {}
+        step = attributes.get(semconv.STEP)
+        if attributes.get(semconv.GEN_AI_EVALUATION_NAME) == training_scores.TRAINED and isinstance(
+            step, int
+        ):
+            run = span.resource.attributes.get(semconv.RUN_ID)
+            newest[run] = max(step, newest.get(run, step))
+    return set(map(str, newest.values()))
 
-    Up to ``_MAX_SEARCHED_IDS`` ids may be given by their first digits.
-    """
+
+def _is_root(span: ReadableSpan) -> bool:
+    attributes = span.attributes or {}
+    return span.parent is None and semconv.VALIDATE in attributes and not is_by_identity(attributes)
+
+
+def _step_of(span: ReadableSpan) -> str:
+    return str((span.attributes or {}).get(semconv.STEP))
+
+
+def _with_ids(lines: Iterable[bytes], ids: Collection[str]) -> Iterator[bytes]:
+    """Yield the lines that contain one of the trace ids."""
     wanted = {id_.encode() for id_ in ids}
     for line in lines:
         if len(wanted) > _MAX_SEARCHED_IDS:
@@ -195,8 +202,9 @@ def _with_ids(lines: Iterable[bytes], ids: Sequence[str]) -> Iterator[bytes]:
 
 
 class _Run(NamedTuple):
-    """A run and its files; a file that a person named has no run name."""
+    """A run and its files; a file that a person named has no run id and name."""
 
+    id: str
     name: str
     paths: list[Path]
     node_dirs: list[Path]
@@ -209,7 +217,7 @@ class _Run(NamedTuple):
                 roots += running_roots(node_dir)
             except OSError as error:
                 _logger.warning("running trajectories of %s are left out: %s", node_dir, error)
-        return {_ids(root): _without_end(root) for root in roots}
+        return {_ids(root): without_end(root) for root in roots}
 
 
 def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> tuple[str, ...]:
@@ -229,16 +237,16 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
     """Find the runs in a directory, the newest last."""
     _check_readable(path, is_named)
     if path.is_file():
-        return [_Run("", [path], [])]
+        return [_Run("", "", [path], [])]
     node_dirs = layout.node_directories(path)
     by_run: dict[Path, _Run] = {}
     for node_dir in node_dirs:
-        run = by_run.setdefault(node_dir.parent, _Run(_run_name(node_dir), [], []))
+        run = by_run.setdefault(node_dir.parent, _Run(*_names_of(node_dir), [], []))
         run.node_dirs.append(node_dir)
         run.paths.extend(files.segments_below(node_dir))
     runs = list(by_run.values())
     if is_named and not any(run.paths for run in runs):
-        runs = [_Run("", files.segments_below(path), [])]
+        runs = [_Run("", "", files.segments_below(path), [])]
     if not any(run.paths for run in runs):
         why = (
             "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set "
@@ -271,9 +279,11 @@ def _check_readable(path: Path, is_named: bool) -> None:
         raise ViewerError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _run_name(node_dir: Path) -> str:
+def _names_of(node_dir: Path) -> tuple[str, str]:
+    """Return the id of a run, and its name for a person."""
     manifest = layout.read_manifest(node_dir)
-    return f"{manifest.run_id} (project {manifest.project_name})" if manifest else node_dir.parent.name
+    name = f"{manifest.run_id} (project {manifest.project_name})" if manifest else node_dir.parent.name
+    return manifest.run_id if manifest else "", name
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
@@ -291,25 +301,15 @@ def _existing(path: Path) -> Path:
     return archived if not path.exists() and archived.exists() else path
 
 
+def _spans_in(lines: Iterable[bytes]) -> Iterator[ReadableSpan]:
+    return (span for line in lines for span in _decoded(line))
+
+
 def _decoded(line: bytes) -> list[ReadableSpan]:
     try:
         return foreign_spans.filled(line).spans
     except UnreadableLineError:  # the line is still being written, or damaged; `status` counts damaged lines
         return []
-
-
-def _without_end(root: ReadableSpan) -> ReadableSpan:
-    """Return the root of a running trajectory without the end that it has if its process dies."""
-    return ReadableSpan(
-        root.name,
-        root.context,
-        root.parent,
-        root.resource,
-        root.attributes,
-        links=root.links,
-        instrumentation_scope=root.instrumentation_scope,
-        start_time=root.start_time,
-    )
 
 
 def _ids(span: ReadableSpan) -> tuple[str, int]:

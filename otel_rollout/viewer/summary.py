@@ -1,18 +1,16 @@
-"""Summarize a trajectory: identity, state, scores, duration and tokens."""
+"""Hold a trajectory in one row: identity, state, scores, duration and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
-from otel_rollout.otlp.call_tokens import CallTokens
 from otel_rollout.otlp.evaluations import Evaluation
 
 VALIDATION: Final = "validation"
@@ -139,147 +137,8 @@ def tokens_of(span: ReadableSpan) -> Tokens | None:
     return None if numbers == [None, None, None] else Tokens(*numbers)
 
 
-class Gathering:
-    """Summarize a trace from its spans in any order, without keeping the spans.
-
-    Args:
-        trace_id: trace id, 32 hex digits.
-        root_id: id of the trajectory's first span; by default the trace's root.
-    """
-
-    def __init__(self, trace_id: str, root_id: int | None = None) -> None:
-        self._trace_id = trace_id
-        self._root_id = root_id
-        self._seen: dict[int, _Seen] = {}
-        self._roots: dict[int, ReadableSpan] = {}
-        self._run = ""
-        self._tokens: CallTokens[int] = CallTokens()
-
-    def add(self, span: ReadableSpan) -> None:
-        """Add a span; of one that was added before, the later end counts, as in ``spans.sql``."""
-        context, attributes = span.context, span.attributes or {}
-        known = self._seen.get(context.span_id) if context else None
-        if context is None or (known and known.end_ns >= (span.end_time or 0)):
-            return
-        self._run = self._run or str(span.resource.attributes.get(semconv.RUN_ID, ""))
-        self._seen[context.span_id] = _Seen(
-            span.parent.span_id if span.parent else None,
-            span.start_time or 0,
-            span.end_time or 0,
-            {name: attributes[name] for name in semconv.IDENTITY if name in attributes},
-            str(attributes.get(semconv.SPAN_KIND, "")),
-            score_of(span),
-        )
-        is_call = attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM
-        counts = (
-            {name: n for name in _COUNTS if isinstance(n := attributes.get(name), int)} if is_call else None
-        )
-        self._tokens.add(context.span_id, span.parent.span_id if span.parent else None, counts)
-        if span.parent is None or span.parent.is_remote or semconv.VALIDATE in attributes:
-            is_agent = attributes.get(semconv.SPAN_KIND) == semconv.KIND_AGENT
-            if score_of(span) is None and (is_agent or span.parent is None or span.parent.is_remote):
-                self._roots[context.span_id] = _without_content(span)
-
-    @property
-    def root_id(self) -> int | None:
-        """Id of the trajectory's first span; None until that span is added."""
-        if self._root_id is not None:
-            return self._root_id if self._root_id in self._roots else None
-        parentless = [id_ for id_ in self._roots if self._seen[id_].parent_id is None]
-        if parentless:
-            return min(parentless, key=lambda id_: self._seen[id_].start_ns)
-        return self._root_with_a_parent()
-
-    def _root_with_a_parent(self) -> int | None:
-        """Return the root of a trace that begins in another system; see ``roots.sql``."""
-        named = {id_: seen for id_, seen in self._seen.items() if semconv.VALIDATE in seen.identity}
-        candidates = named or {id_: self._seen[id_] for id_ in self._roots}
-        first = min(
-            candidates,
-            key=lambda id_: (candidates[id_].start_ns, candidates[id_].kind != semconv.KIND_AGENT, id_),
-            default=None,
-        )
-        if first is None or first not in self._roots:
-            return None
-        above = self._seen[first].parent_id
-        siblings = (seen for seen in named.values() if seen.parent_id == above)
-        is_part = any(sibling.kind != semconv.KIND_AGENT for sibling in siblings)
-        return None if is_part or self._roots[first].end_time is None else first
-
-    def summary(self) -> Summary:
-        """Return the summary of the spans added so far."""
-        root = self._roots.get(self.root_id or 0)
-        seen = sorted(self._seen.values(), key=lambda span: span.start_ns)
-        identified = [span.identity for span in seen if semconv.VALIDATE in span.identity]
-        merged = {key: value for span in reversed(seen) for key, value in span.identity.items()}
-        identity: Mapping[str, Any] = (root.attributes if root else None) or next(iter(identified), merged)
-        known = Summary(
-            self._trace_id,
-            run=self._run,
-            project=str(identity.get(semconv.PROJECT_NAME, "")),
-            experiment=str(identity.get(semconv.EXPERIMENT_NAME, "")),
-            path=path_of(identity),
-            start_ns=min((span.start_ns for span in seen), default=0),
-            scores=self._scores(root, identity),
-            tokens=Tokens(*self._tokens.total(*_COUNTS)),
-        )
-        if root is None:
-            return known
-        start_ns = root.start_time or 0
-        known = replace(known, name=root.name, start_ns=start_ns, facts=_facts(identity))
-        if root.end_time is None:
-            return known
-        failed = root.status.status_code is StatusCode.ERROR
-        return replace(
-            known,
-            state="error" if failed else "ok",
-            error=(root.status.description or "") if failed else "",
-            seconds=(root.end_time - start_ns) / 1e9,
-        )
-
-    def _scores(self, root: ReadableSpan | None, identity: Mapping[str, Any]) -> tuple[Score, ...]:
-        given = evaluations.repeated_in(root.attributes or {}, root.end_time or 0) if root else []
-        given += [span.score for span in self._seen.values() if span.score and self._is_own(span, identity)]
-        # Root and evaluation span may hold one score. The evaluation span, which has the comment, comes last
-        # and wins.
-        found = sorted(evaluations.newest(given).values(), key=lambda score: score.time_ns)
-        return tuple(Score(score.name, score.value, score.comment) for score in found)
-
-    def _is_own(self, span: _Seen, identity: Mapping[str, Any]) -> bool:
-        """Return whether a score is the trajectory's, and not a sub-trajectory's."""
-        scored = self._seen.get(span.parent_id or 0, span)
-        known = scored.identity if semconv.VALIDATE in scored.identity else span.identity
-        return semconv.VALIDATE not in known or path_of(known) == path_of(identity)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The parts of a span that a summary needs."""
-
-    parent_id: int | None
-    start_ns: int
-    end_ns: int
-    identity: Mapping[str, Any]
-    kind: str
-    score: Evaluation | None
-
-
-def _without_content(span: ReadableSpan) -> ReadableSpan:
-    content = (semconv.INPUT_VALUE, semconv.OUTPUT_VALUE)
-    attributes = {name: value for name, value in (span.attributes or {}).items() if name not in content}
-    return ReadableSpan(
-        span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=span.resource,  # the default starts threads to detect the resource
-        attributes=attributes,
-        status=span.status,
-        start_time=span.start_time,
-        end_time=span.end_time,
-    )
-
-
-def _facts(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the further attributes of a root span, by their short names."""
     return {
         semconv.short_name(name): value
         for name, value in attributes.items()
@@ -292,12 +151,3 @@ def _facts(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _sum(numbers: Iterable[int | None]) -> int | None:
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
-
-
-def gathered(spans: Sequence[ReadableSpan], root_id: int | None = None) -> Gathering:
-    """Gather all spans of a trace."""
-    first = spans[0].context
-    gathering = Gathering(f"{first.trace_id if first else 0:032x}", root_id)
-    for span in spans:
-        gathering.add(span)
-    return gathering

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-
-from opentelemetry.sdk.trace import ReadableSpan
+from collections.abc import Mapping, Sequence
 
 from otel_rollout.base import semconv
-from otel_rollout.base import training_scores as names
-from otel_rollout.viewer.summary import score_of
 
 
-def token_values_in(spans: Iterable[ReadableSpan]) -> Mapping[str, Sequence[float | None]]:
-    """Read the values per token that the newest score ``training_tokens`` of a trace has."""
-    found = [span for span in spans if (score := score_of(span)) and score.name == names.TRAINING_TOKENS]
-    newest = max(found, key=lambda span: span.start_time or 0, default=None)
-    attributes = (newest.attributes or {}) if newest else {}
+def token_values_of(attributes: Mapping[str, object]) -> Mapping[str, Sequence[float | None]]:
+    """Read the values per token from the attributes of a score ``training_tokens``."""
     values = {
         name.removeprefix(semconv.TOKENS_PREFIX): _numbers_in(text)
         for name, text in attributes.items()

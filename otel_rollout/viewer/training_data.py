@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from otel_rollout.base import semconv
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.otlp.chat_messages import as_json
 from otel_rollout.otlp.messages import Message
@@ -14,6 +15,8 @@ from otel_rollout.table.filters import equals
 from otel_rollout.table.row_set import Rows
 from otel_rollout.table.spans import span_of
 from otel_rollout.viewer.conversation import Conversation, conversation_of
+from otel_rollout.viewer.summary import Summary, path_of
+from otel_rollout.viewer.trajectories import RecordedTrajectory
 from otel_rollout.viewer.turn import MODEL, is_in_text
 
 if TYPE_CHECKING:
@@ -41,7 +44,11 @@ def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
 def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the chat messages of a trajectory from the table's rows of its spans, in any order."""
     spans = [span_of(dict(row)) for row in rows]
-    return chat_of(conversation_of(spans)) if spans else []
+    named = [span for span in spans if semconv.VALIDATE in (span.attributes or {})]
+    # The rows may come without the views, from Ray: the first span has the trajectory's name.
+    first = min(named, key=lambda span: (span.parent is not None, span.start_time or 0), default=None)
+    summary = Summary("", path=path_of(first.attributes or {}) if first else "")
+    return chat_of(conversation_of(RecordedTrajectory(summary, spans)))
 
 
 def examples(engine: Engine, trajectories: Rows) -> Iterator[Example]:

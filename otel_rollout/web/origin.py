@@ -94,7 +94,7 @@ class SpoolOrigin:
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:
         """Yield a table of the spans; its files are removed afterwards."""
-        from otel_rollout.viewer.spool_table import table_of
+        from otel_rollout.viewer.private_table import table_of
 
         with table_of(self._source()) as store:
             yield store.open()

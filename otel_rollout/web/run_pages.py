@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
-
-from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.analysis.group.page import page_of_group
 from otel_rollout.analysis.group.siblings import in_table
@@ -18,12 +15,12 @@ from otel_rollout.analysis.report.step import step_of
 from otel_rollout.analysis.timeline.page import page_of_timeline
 from otel_rollout.analysis.timeline.time_bar import time_bar_of
 from otel_rollout.analysis.timeline.timeline import timeline as timeline_of
-from otel_rollout.table.select import QueryError
-from otel_rollout.viewer import conversation, page
+from otel_rollout.viewer import page
 from otel_rollout.viewer.comparison import compare
-from otel_rollout.viewer.table_source import is_passed_over, traces_of
+from otel_rollout.viewer.conversation import conversation_of
+from otel_rollout.viewer.trajectories import is_passed_over, trajectory_in
 from otel_rollout.web.request import Asked
-from otel_rollout.web.trajectory_choice import Row, row_of, siblings_of
+from otel_rollout.web.trajectory_choice import row_of, siblings_of
 from otel_rollout.web.trajectory_list import Filters, page_of_trajectories
 
 _RUNNING: Final = "running"
@@ -80,32 +77,18 @@ def trajectories(asked: Asked) -> str:
 
 def trajectory(asked: Asked) -> str:
     """Return the page of a trajectory, turn by turn."""
-    row, root_id = row_of(asked.snapshot, asked.run, asked.name("name"))
+    row, part = row_of(asked.snapshot, asked.run, asked.name("name"))
     asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
-    spans = _spans(asked, row)[0]
-    engine = asked.snapshot.engine
-    found = replace(
-        conversation.conversation_of(spans, root_id), is_passed_over=is_passed_over(engine, row["trace_id"])
-    )
+    recorded = trajectory_in(asked.snapshot.engine, row["trace_id"], part)
+    found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, row["trace_id"]))
     siblings = siblings_of(asked.snapshot, asked.run, row)
-    return page.of_conversation(found, asked.links, siblings, time_bar_of(spans))
+    return page.of_conversation(found, asked.links, siblings, time_bar_of(recorded.spans))
 
 
 def comparison(asked: Asked) -> str:
     """Return the page of two trajectories side by side."""
-    chosen = [row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right")]
-    traces = _spans(asked, *(row for row, _ in chosen))
+    chosen = (row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right"))
     left, right = (
-        conversation.conversation_of(spans, root_id)
-        for spans, (_, root_id) in zip(traces, chosen, strict=True)
+        conversation_of(trajectory_in(asked.snapshot.engine, row["trace_id"], part)) for row, part in chosen
     )
     return page.of_comparison(compare(left, right), asked.links)
-
-
-def _spans(asked: Asked, *rows: Row) -> list[list[ReadableSpan]]:
-    """Return the spans of trajectories, which are read at once."""
-    traces = traces_of(asked.snapshot.engine, [row["trace_id"] for row in rows])
-    for trace_id, spans in traces.items():
-        if not spans:
-            raise QueryError(f"None of the spans of {trace_id} is in the table yet.")
-    return [traces[row["trace_id"]] for row in rows]

@@ -9,15 +9,15 @@ from otel_rollout.analysis.run_choice import Run
 from otel_rollout.table import filters
 from otel_rollout.table.select import QueryError, literal
 from otel_rollout.viewer import reference
-from otel_rollout.viewer.summary import VALIDATION, Score, Summary
-from otel_rollout.web.links import NO_STEP
+from otel_rollout.viewer.summary import Summary
+from otel_rollout.viewer.trajectories import summary_of
 
 if TYPE_CHECKING:
     from otel_rollout.web.snapshot import Snapshot
 
 _COLUMNS: Final = (
-    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, path, name, state, "
-    "start_time, seconds, reward"
+    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, path, group_path, name, "
+    "state, start_time, seconds, reward, reward_label"
 )
 _ORDER: Final = " ORDER BY rollout_n, start_time, trace_id"
 _MAX_FOUND: Final = 256
@@ -53,11 +53,10 @@ def row_of(snapshot: Snapshot, run: Run, name: str) -> tuple[Row, int | None]:
     """
     wanted = reference.parse(name)
     if wanted.trace:
-        found = _rows(
-            snapshot, f"trace_id LIKE {literal(wanted.trace + '%')}"
-        )  # hex digits, without a wildcard
+        hex_digits = literal(wanted.trace + "%")  # no wildcard among them
+        found = _rows(snapshot, f"trace_id LIKE {hex_digits}")
     else:
-        found = _named(snapshot, run, wanted.path) or _named(snapshot, run, _without_step(wanted.path))
+        found = _rows(snapshot, f"{run.condition} AND {filters.equals('path', wanted.path)}")
     if not found:
         raise QueryError(f"There is no trajectory {name} in {run.name}.")
     if len(found) > 1:
@@ -67,34 +66,9 @@ def row_of(snapshot: Snapshot, run: Run, name: str) -> tuple[Row, int | None]:
 
 def siblings_of(snapshot: Snapshot, run: Run, row: Row) -> list[Summary]:
     """Return the trajectories of a trajectory's group in their order, with it."""
-    group = [filters.equals(name, row[name]) for name in ("step", "sample_index", "validate")]
-    return [_summary(each) for each in _rows(snapshot, " AND ".join([run.condition, *group]))]
-
-
-def _named(snapshot: Snapshot, run: Run, path: str) -> list[dict[str, Any]]:
-    return _rows(snapshot, f"{run.condition} AND {filters.equals('path', path)}")
-
-
-def _without_step(path: str) -> str:
-    """Return a path as the views have it for a step that is text: they have no column for it."""
-    *validation, _, sample_and_rollout = path.split("/", 2 if path.startswith(f"{VALIDATION}/") else 1)
-    return "/".join([*validation, NO_STEP, sample_and_rollout])
+    of_group = filters.equals("group_path", row["group_path"])
+    return [summary_of(each) for each in _rows(snapshot, f"{run.condition} AND {of_group}")]
 
 
 def _rows(snapshot: Snapshot, condition: str) -> list[dict[str, Any]]:
     return snapshot.rows(f"SELECT {_COLUMNS} FROM trajectories WHERE {condition}{_ORDER} LIMIT {_MAX_FOUND}")  # noqa: S608
-
-
-def _summary(row: Row) -> Summary:
-    return Summary(
-        trace_id=row["trace_id"],
-        run=row["run_id"] or "",
-        project=row["project"] or "",
-        experiment=row["experiment"] or "",
-        path=row["path"],
-        name=row["name"] or "",
-        state=row["state"],
-        start_ns=int(row["start_time"].timestamp() * 1e6) * 1000,
-        seconds=row["seconds"],
-        scores=() if row["reward"] is None else (Score("reward", row["reward"]),),
-    )

@@ -25,8 +25,8 @@ from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.store import Store
-from otel_rollout.viewer import spool_table
 from otel_rollout.viewer.mlflow_source import MlflowSource
+from otel_rollout.viewer.private_table import asked_as_table, table_of
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout.viewer.summary import Summary
 from otel_rollout.viewer.table_source import TableSource
@@ -105,8 +105,9 @@ def asked(text: str, sql: str) -> tuple[Summary, Summary, list[dict[str, Any]]]:
         path = Path(directory) / "lines.jsonl"
         path.write_text(text + "\n")
         source = SpoolSource(path)
-        (of_spool,) = source.find(None)
-        with spool_table.table_of(source) as store:
+        with asked_as_table(source) as shown:
+            (of_spool,) = shown.find(None)
+        with table_of(source) as store:
             (of_table,) = TableSource(store).find(None)
             return of_spool, of_table, dicts_of(Engine(store.open()).select(sql))
 
@@ -243,13 +244,11 @@ def test_reward_is_that_of_the_trajectory_alone(tmp_path: Path) -> None:
         check=True,
         timeout=120,
     )
-    sources = [
-        SpoolSource(Path(os.environ["OTEL_ROLLOUT_SPOOL_DIR"])),
-        MlflowSource(uri, "facts"),
-        TableSource(Store(location_of(str(tmp_path / "rollouts")))),
-    ]
-    for source in sources:
-        found = {summary.path: [score.value for score in summary.scores] for summary in source.find(None)}
-        assert found == {"1/outer/-": [], "1/named/-": [0.5]}, source
+    table = TableSource(Store(location_of(str(tmp_path / "rollouts"))))
+    spool, mlflow = SpoolSource(Path(os.environ["OTEL_ROLLOUT_SPOOL_DIR"])), MlflowSource(uri, "facts")
+    with asked_as_table(spool) as of_spool, asked_as_table(mlflow) as of_mlflow:
+        for source in (of_spool, of_mlflow, table):
+            found = {summary.path: [score.value for score in summary.scores] for summary in source.find(None)}
+            assert found == {"1/outer/-": [], "1/named/-": [0.5]}, source.location
     tags = {trace.info.tags["sample_index"]: trace.info.tags.get("reward") for trace in stored(uri, "facts")}
     assert tags == {"outer": None, "named": "0.5"}

@@ -25,6 +25,7 @@ from otel_rollout.runs import directory, membership
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError
+from otel_rollout.viewer.private_table import asked_as_table
 from otel_rollout.viewer.spool_source import SpoolSource
 from tests.faults import hostile
 from tests.waiting import wait_for
@@ -204,7 +205,8 @@ def test_foreign_object_in_place_of_a_file_is_left_untouched(
             launcher.ensure_forwarder(node_dir, configured)
         with contextlib.suppress(ForeignFileError):
             transfer.next_piece(node_dir, {})
-        SpoolSource(node_dir).find(None)
+        with asked_as_table(SpoolSource(node_dir)) as source:
+            source.find(None)
 
     user = threading.Thread(target=use, daemon=True)
     failures: list[object] = []

@@ -19,7 +19,8 @@ from otel_rollout.forwarder.tail_rules import TrajectoryOutcome
 from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.reader import spans_of as decoded
 from otel_rollout.recording.secret_finder import redact_secrets
-from otel_rollout.viewer import conversation
+from otel_rollout.viewer.conversation import Conversation
+from otel_rollout.viewer.private_table import asked_as_table
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout_mlflow.mapping import to_mlflow
 from otel_rollout_weave.mapping import to_call
@@ -352,12 +353,17 @@ def test_weave_gets_usage_and_messages(library: str) -> None:
         assert call["output"]
 
 
+def shown_from(path: Path) -> Conversation:
+    """Return the only trajectory of a file, as ``show`` reads it."""
+    with asked_as_table(SpoolSource(path)) as source:
+        (summary,) = source.find(None)
+        return source.conversation(summary.trace_id)
+
+
 @pytest.mark.parametrize("library", WITH_CONTENT)
 def test_show_prints_conversation_with_tokens(library: str) -> None:
     """``show`` reads question, tool call, answer and tokens of recorded lines."""
-    source = SpoolSource(path_of(library))
-    (summary,) = source.find(None)
-    shown = conversation.conversation_of(source.spans(summary.trace_id))
+    shown = shown_from(path_of(library))
     calls = [turn for turn in shown.turns if turn.is_model_call]
     assert calls[0].calls[0].name == "weather"
     assert calls[0].calls[0].arguments == ARGUMENTS
@@ -369,14 +375,12 @@ def test_show_prints_conversation_with_tokens(library: str) -> None:
     )
     if "smolagents" not in library:
         assert RULES in texts
-    assert summary.tokens.output
+    assert shown.summary.tokens.output
 
 
 def test_show_merges_tool_span_and_tool_message() -> None:
     """The tool's span and the message with its result are one turn."""
-    source = SpoolSource(path_of("openinference_langchain"))
-    (summary,) = source.find(None)
-    shown = conversation.conversation_of(source.spans(summary.trace_id))
+    shown = shown_from(path_of("openinference_langchain"))
     roles = [turn.role for turn in shown.turns][:5]
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
     assert shown.turns[3].text == "21"

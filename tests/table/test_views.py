@@ -245,10 +245,17 @@ def test_score_by_identity_goes_to_no_sibling_and_to_no_other_run(tmp_path: Path
             by_identity("f8", 0.8, rollout_n=None, attributes='{"rollout.rollout_n":"a"}'),
             by_identity("f9", 0.9, step=None, attributes='{"rollout.step":"last"}'),
             root("c", step=None),
+            root("d", step=None, step_text="warm-up", rollout_n=None, rollout_text="a"),
+            by_identity("f0", 0.95, step=None, step_text="warm-up", rollout_n=None, rollout_text="a"),
         ],
     )
-    scored = asked(store, "SELECT rollout_n, value, source FROM scores")
-    assert scored == [{"rollout_n": 2, "value": 0.1, "source": "identity"}]
+    scored = asked(
+        store, "SELECT path, value, source FROM scores JOIN trajectories USING (trace_id) ORDER BY value"
+    )
+    assert scored == [
+        {"path": "1/7/2", "value": 0.1, "source": "identity"},
+        {"path": "warm-up/7/a", "value": 0.95, "source": "identity"},
+    ]
     unresolved = asked(store, "SELECT value, reason, matches FROM unresolved_scores ORDER BY value")
     assert [(each["value"], each["reason"], each["matches"]) for each in unresolved] == [
         (0.2, "unknown", 0),

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from otel_rollout.cli import app
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
+from otel_rollout.viewer.private_table import fill
 from otel_rollout.viewer.spool_source import SpoolSource
-from otel_rollout.viewer.spool_table import fill
 from tests.side_by_side import shared
 
 
@@ -61,7 +61,7 @@ def recorded_rollout(place: Path, server_uri: str) -> Iterator[str]:
     job = [sys.executable, "-m", "tests.viewer.job"]
     ran = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    fill(Store(location_of(str(place / "table"))), SpoolSource(spool))
+    fill(Store(location_of(str(place / "table"))), SpoolSource(spool).every_span())
     (place / "ids").write_text(ran.stdout)
     yield str(place)
 

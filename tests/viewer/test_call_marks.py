@@ -15,8 +15,9 @@ from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer import page, terminal
-from otel_rollout.viewer.conversation import Conversation, conversation_of
+from otel_rollout.viewer.conversation import Conversation
 from tests.forwarder.tokens_support import stored
+from tests.viewer.reading import conversation_of
 from tests.viewer.test_conversation import line, shown
 
 PROMPT = list(range(100, 140))

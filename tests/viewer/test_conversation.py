@@ -17,8 +17,9 @@ from otel_rollout.otlp.messages import Call
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer import formatting, page, terminal
 from otel_rollout.viewer.comparison import Comparison, compare
-from otel_rollout.viewer.conversation import Conversation, conversation_of
+from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.turn import Turn
+from tests.viewer.reading import conversation_of
 
 ROOT = 1
 IDENTITY = {semconv.STEP: 1, semconv.SAMPLE_INDEX: 7, semconv.ROLLOUT_N: 0, semconv.VALIDATE: False}

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from otel_rollout.analysis.timeline.time_bar import time_bar_of
 from otel_rollout.viewer import formatting, page, terminal
-from otel_rollout.viewer.conversation import Conversation, conversation_of
+from otel_rollout.viewer.conversation import Conversation
 from tests.engine_spans import Call, spans_in, trajectory
+from tests.viewer.reading import conversation_of
 
 
 def conversation(*calls: Call) -> Conversation:

@@ -59,9 +59,12 @@ def test_example_has_the_engines_request_below_each_model_call(run: Run) -> None
 
 @pytest.mark.parametrize("kind", ["DELTA", "CUMULATIVE", "FINAL_ONLY"])
 def test_streamed_answers_are_one_request(run: Run, kind: str) -> None:
-    """Whatever of the answer the caller sees and when, the times are the engine's."""
+    """Whatever of the answer the caller sees and when, the times are the engine's.
+
+    vLLM joins tokens that a busy caller has not yet taken: there may be fewer chunks than tokens.
+    """
     said = run.account[kind]
-    assert said["chunks"] == (1 if kind == "FINAL_ONLY" else 8)
+    assert 1 <= said["chunks"] <= (1 if kind == "FINAL_ONLY" else 8)
     assert said["tokens"] == run.account["outside"]["tokens"]
     assert tree(run.trees[kind]) == {kind: [REQUEST]}
     (request,) = run.requests(kind)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
-
-from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.analysis.run_choice import Run
 from otel_rollout.base.printable import in_one_line
@@ -16,12 +13,14 @@ from otel_rollout.exporting.batching import chunks
 from otel_rollout.table import views
 from otel_rollout.table.filters import all_of, equals
 from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.rows import integer_in
 from otel_rollout.viewer import reference
-from otel_rollout.viewer.conversation import Conversation, Decoders, conversation_of
+from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.navigation import group_of, references
 from otel_rollout.viewer.summary import VALIDATION, Summary
-from otel_rollout.viewer.table_source import runs_with, summaries_of, traces_of
+from otel_rollout.viewer.table_source import conversations_in, runs_with
+from otel_rollout.viewer.trajectories import summaries_of
 
 if TYPE_CHECKING:
     from otel_rollout.table.query import Engine
@@ -31,7 +30,6 @@ MAX_SIBLINGS: Final = 128
 """Maximum siblings that are read of a group; a run without dataset rows is one large group."""
 _TRACES_AT_ONCE: Final = 16
 """Trajectories whose spans are in memory at a time."""
-_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _MISSING: Final = "-"
 """Part of a name that was not recorded."""
 _FORMS: Final = "STEP/SAMPLE, such as 12/7 or validation/12/7; `-` stands for a part that was not recorded"
@@ -99,11 +97,12 @@ class GroupName:
 
     @property
     def identity(self) -> list[str]:
-        """SQL conditions that a row's identity is in the group; a step that is text has no column."""
+        """SQL conditions that a row's identity is in the group."""
         return [
             equals("validate", self.validate),
-            equals("step", int(self.step) if _INTEGER.fullmatch(self.step) else None),
+            equals("step", integer_in(self.step)),
             equals("sample_index", None if self.sample == _MISSING else self.sample),
+            equals("group_path", self.path),
         ]
 
     @property
@@ -113,12 +112,7 @@ class GroupName:
 
     def has(self, summary: Summary) -> bool:
         """Return whether a trajectory is in the group, and not only a part of the trajectory."""
-        path = in_one_line(group_of(summary))
-        parts = path.split("/")
-        step = 1 if self.validate else 0
-        if len(parts) > step and not _INTEGER.fullmatch(parts[step]):
-            parts[step] = _MISSING
-        return in_one_line(self.path) in (path, "/".join(parts))
+        return in_one_line(self.path) == in_one_line(group_of(summary))
 
 
 def names_in(text: str) -> list[GroupName]:
@@ -133,7 +127,7 @@ def names_in(text: str) -> list[GroupName]:
     if not step or not rest:
         raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
     samples = ["/".join(rest)]
-    if len(rest) > 1 and (_INTEGER.fullmatch(rest[-1]) or rest[-1] == _MISSING):
+    if len(rest) > 1 and (integer_in(rest[-1]) is not None or rest[-1] == _MISSING):
         samples.append("/".join(rest[:-1]))
     return [GroupName(validate, step, sample.rstrip("/")) for sample in samples]
 
@@ -154,7 +148,7 @@ def in_table(engine: Engine, text: str, run: Run | None = None, location: str = 
     for name in names_in(text):
         for chosen in [run] if run else _runs(engine, name):
             ids, number = _trace_ids(engine, name, chosen)
-            found = _read(lambda some: traces_of(engine, some), ids, name)
+            found = _read(lambda some: conversations_in(engine, some), ids, name)
             if found:
                 return Siblings(name.path, found, number if number > len(ids) else len(found), location)
     of_run = f" in {run.name}" if run else f" in {location}" if location else ""
@@ -190,7 +184,7 @@ def in_source(source: Source, text: str) -> Siblings:
         matching = source.find(reference.parse(name.path))
         wanted = sorted(filter(name.has, matching), key=attrgetter("order"))
         ids = list(dict.fromkeys(summary.trace_id for summary in wanted))
-        found = _read(source.traces, ids[:MAX_SIBLINGS], name, source.decoder)
+        found = _read(source.conversations, ids[:MAX_SIBLINGS], name)
         if found:
             return Siblings(name.path, found, max(len(ids), len(found)), source.location, source.notes)
     raise ViewerError(_not_found(text, f" in {source.location}"))
@@ -217,16 +211,13 @@ def _trace_ids(engine: Engine, name: GroupName, run: Run) -> tuple[list[str], in
 
 
 def _read(
-    read: Callable[[Sequence[str]], dict[str, list[ReadableSpan]]],
-    trace_ids: Sequence[str],
-    name: GroupName,
-    decoders: Decoders = lambda name: None,
+    read: Callable[[Sequence[str]], Iterable[Conversation]], trace_ids: Sequence[str], name: GroupName
 ) -> tuple[Sibling, ...]:
-    """Read traces as conversations, a few at a time; keep those whose trajectory is in the group."""
+    """Read trajectories, a few at a time; keep those in the group."""
     conversations = [
         conversation
         for some in chunks(trace_ids, _TRACES_AT_ONCE)
-        for conversation in _conversations(read(some), decoders)
+        for conversation in read(some)
         if name.has(conversation.summary)
     ]
     conversations.sort(key=lambda each: each.summary.order)
@@ -235,12 +226,6 @@ def _read(
         Sibling(_name(each.summary, named[each.summary.trace_id]), named[each.summary.trace_id], each)
         for each in conversations
     )
-
-
-def _conversations(traces: dict[str, list[ReadableSpan]], decoders: Decoders) -> Iterator[Conversation]:
-    for spans in traces.values():
-        if spans:
-            yield conversation_of(spans, decoders=decoders)
 
 
 def _name(summary: Summary, named: str) -> str:

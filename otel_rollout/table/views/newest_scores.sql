@@ -14,30 +14,31 @@ WITH parts AS (
 ), candidates AS (
   SELECT
     in_trace.trace_id, in_trace.name, in_trace.value, in_trace.label, in_trace.comment, in_trace.origin,
-    in_trace.time_ns, true AS is_dated, 3 AS place, 'trace' AS source, in_trace.span_id
+    in_trace.time_ns, true AS is_dated, 3 AS place, 'trace' AS source, in_trace.trace_id AS score_trace_id,
+    in_trace.span_id AS score_span_id
   FROM in_trace JOIN roots AS root ON in_trace.trace_id = root.trace_id
   WHERE in_trace.path IS NULL OR in_trace.path = root.path
   UNION ALL
   SELECT
     trajectory AS trace_id, name, value, label, comment, origin, time_ns, true AS is_dated, 2 AS place,
-    'identity' AS source, span_id
+    'identity' AS source, trace_id AS score_trace_id, span_id AS score_span_id
   FROM identity_scores
   WHERE matches = 1
   UNION ALL
   SELECT
     trace_id, repeated['name'] AS name, repeated['value'] AS value, repeated['label'] AS label, NULL AS comment,
     NULL AS origin, coalesce(repeated['time_ns'], end_ns) AS time_ns, repeated['time_ns'] IS NOT NULL AS is_dated,
-    1 AS place, 'root' AS source, NULL AS span_id
+    1 AS place, 'root' AS source, NULL AS score_trace_id, NULL AS score_span_id
   FROM (SELECT trace_id, start_ns + duration_ns AS end_ns, unnest(scores) AS repeated FROM roots) AS of_roots
 ), ranked AS (
   SELECT
     *,
     row_number() OVER (
       PARTITION BY trace_id, name
-      ORDER BY is_dated DESC, time_ns DESC, coalesce(comment, '') <> '' DESC, place DESC, span_id DESC
+      ORDER BY is_dated DESC, time_ns DESC, coalesce(comment, '') <> '' DESC, place DESC, score_span_id DESC
     ) AS rank
   FROM candidates
 )
-SELECT trace_id, name, value, label, comment, origin, source, time_ns
+SELECT trace_id, name, value, label, comment, origin, source, time_ns, score_trace_id, score_span_id
 FROM ranked
 WHERE rank = 1

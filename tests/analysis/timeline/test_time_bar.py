@@ -8,13 +8,16 @@ from markupsafe import Markup
 
 from otel_rollout.analysis.timeline.time_bar import Part, Tick, Total, time_bar_of
 from otel_rollout.pages import rendering
-from otel_rollout.viewer.table_source import TableSource
+from otel_rollout.table.query import Engine
+from otel_rollout.viewer.trajectories import trajectory_in
 from tests.analysis.timeline.steps import SECOND, at, call, trajectory
 from tests.table.tables import score, written
 
 
 def bar_of(path: Path, *rows):
-    return time_bar_of(TableSource(written(path / "table", rows)).spans("0" * 32))
+    found = trajectory_in(Engine(written(path / "table", rows).open()), "0" * 32)
+    assert found
+    return time_bar_of(found.spans)
 
 
 def rendered(bar) -> str:

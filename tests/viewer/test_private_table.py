@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.viewer import spool_table
+from otel_rollout.viewer import private_table
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.spool_source import SpoolSource
 
@@ -35,7 +35,7 @@ def test_directory_of_a_killed_query_is_removed_and_that_of_a_running_one_stays(
     source = SpoolSource(lines)
     with (temporary / "otel-rollout-query-running" / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ViewerError, match="no trajectory"), spool_table.table_of(source):
+        with pytest.raises(ViewerError, match="no trajectory"), private_table.table_of(source):
             pass
     left = sorted(path.name.rpartition("-")[2] for path in temporary.iterdir())
     assert left == ["fresh", "link", "running"]

@@ -1,0 +1,242 @@
+"""Read trajectories of a table: their figures from the views, and what was said from the spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import training_scores
+from otel_rollout.otlp import evaluations
+from otel_rollout.table import training, views
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.filters import all_of, any_of, equals
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.spans import span_of
+from otel_rollout.viewer.summary import Score, Summary, Tokens, facts_of
+from otel_rollout.viewer.token_values import token_values_of
+
+_Row = Mapping[str, Any]
+_LISTED: Final = (
+    "trace_id, run_id, project, experiment, path, name, state, start_time, seconds, tokens_in, tokens_out, "
+    "tokens_cached, reward, reward_label"
+)
+_FIGURES: Final = (
+    "trace_id, run_id, project, experiment, path, name, state, error_message, start_time, seconds, "
+    "tokens_in, tokens_out, tokens_cached"
+)
+IN_ORDER: Final = (
+    " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
+    "rollout_n, start_time"
+)
+"""Order of a list of trajectories: that of their names."""
+
+
+@dataclass(frozen=True)
+class RecordedTrajectory:
+    """A trajectory and its spans.
+
+    Attributes:
+        summary: identity, state, scores and counts.
+        spans: all spans of its trace, each once; or those of the part that was asked for.
+        root_id: id of its root span; None if that has not been recorded.
+        token_values: name → values per token of the response, as the trainer stored them.
+    """
+
+    summary: Summary
+    spans: Sequence[ReadableSpan]
+    root_id: int | None = None
+    token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+
+
+def trajectories_in(engine: Engine, trace_ids: Sequence[str]) -> dict[str, RecordedTrajectory]:
+    """Read trajectories by the ids of their traces; one without spans is left out.
+
+    A trace without identity counts as a trajectory without a name.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    if not trace_ids:
+        return {}
+    narrowed = engine.narrowed(equals("trace_id", list(trace_ids)))
+    rows = _rows_of(narrowed)
+    found = _read(engine, narrowed, rows)
+    nameless = [row for row in rows if row["trace_id"] not in found]
+    if nameless:
+        ids = equals("trace_id", sorted({row["trace_id"] for row in nameless}))
+        for trace_id, each in _read(engine, engine.narrowed(ids, are_trajectories=True), nameless).items():
+            found[trace_id] = replace(each, summary=replace(each.summary, path=""))
+    return found
+
+
+def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> RecordedTrajectory:
+    """Read a trajectory.
+
+    Args:
+        engine: the table.
+        trace_id: id of its trace.
+        part: id of the span with which it begins inside the trace: it is this span, and all below it. The
+            whole trace is read for a span that begins the trace, or is not recorded.
+
+    Raises:
+        TableError: none of its spans is in the table, or the table cannot be read.
+    """
+    whole = trajectories_in(engine, [trace_id]).get(trace_id)
+    if whole is None:
+        raise TableError(f"None of the spans of {trace_id} is in the table yet.")
+    if part is None or part == whole.root_id:
+        return whole
+    of_trace = equals("trace_id", trace_id)
+    rows = _rows_of(engine.narrowed(of_trace))
+    parents = {row["span_id"]: row["parent_span_id"] for row in rows}
+    first = f"{part:016x}"
+    if first not in parents:
+        return whole
+    inside = {first}
+    while found := {id_ for id_, parent in parents.items() if parent in inside} - inside:
+        inside |= found
+    narrowed = engine.narrowed(f"{of_trace} AND {equals('span_id', sorted(inside))}")
+    of_part = [row for row in rows if row["span_id"] in inside]
+    return _read(engine, narrowed, of_part).get(trace_id, whole)
+
+
+def _rows_of(narrowed: Engine) -> list[dict[str, Any]]:
+    return dicts_of(narrowed.run(f"SELECT * FROM {views.SPANS}"))  # noqa: S608
+
+
+def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, RecordedTrajectory]:
+    """Read the trajectories of rows.
+
+    Args:
+        engine: the whole table, for scores that name a trajectory by its identity.
+        narrowed: the rows alone, for everything else.
+        rows: the rows of the trajectories' spans.
+    """
+    spans: dict[str, list[ReadableSpan]] = {}
+    for row in rows:
+        spans.setdefault(row["trace_id"], []).append(span_of(dict(row)))
+    figures = dicts_of(narrowed.run(f"SELECT {_FIGURES} FROM trajectories"))  # noqa: S608
+    roots = dicts_of(narrowed.run("SELECT trace_id, span_id, start_ns, name FROM roots"))
+    root_of = {row["trace_id"]: row for row in roots}
+    scores, values = _scores_of(engine, narrowed, rows)
+    return {
+        trace_id: _recorded(
+            row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ()), values.get(trace_id, {})
+        )
+        for row in figures
+        if (trace_id := row["trace_id"]) in root_of
+    }
+
+
+def _recorded(
+    row: _Row,
+    root: _Row,
+    spans: Sequence[ReadableSpan],
+    scores: Sequence[Score],
+    values: Mapping[str, str],
+) -> RecordedTrajectory:
+    root_id = int(root["span_id"], 16) if root["name"] is not None else None
+    first = next((span for span in spans if span.context and span.context.span_id == root_id), None)
+    summary = replace(
+        summary_of(row),
+        start_ns=root["start_ns"],
+        error=(row["error_message"] or "") if row["state"] == "error" else "",
+        scores=tuple(scores),
+        facts=facts_of(first.attributes or {}) if first else {},
+    )
+    return RecordedTrajectory(summary, spans, root_id, token_values_of(values))
+
+
+def _scores_of(
+    engine: Engine, narrowed: Engine, rows: Sequence[_Row]
+) -> tuple[dict[str, list[Score]], dict[str, Mapping[str, str]]]:
+    """Return the newest scores of trajectories by time, and the attributes of those with values per token.
+
+    Scores by identity need the whole table; it is asked if their step has any.
+    """
+    traces = sorted({row["trace_id"] for row in rows})
+    steps = {(row["step"], row["step_text"]) for row in rows}
+    named = any_of(
+        [
+            equals("step", sorted({step for step, _ in steps if step is not None})),
+            equals("step_text", sorted({text for _, text in steps if text is not None})),
+        ]
+    )
+    by_identity = f"SELECT span_id FROM {views.RECORDED} WHERE score_by = 'identity' AND {named} LIMIT 1"  # noqa: S608
+    asked = engine if traces and engine.run(by_identity).num_rows else narrowed
+    found = asked.run(
+        "SELECT trace_id, name, value, label, comment, score_span_id, score_trace_id FROM newest_scores "  # noqa: S608
+        f"WHERE {equals('trace_id', traces)} ORDER BY time_ns, name"
+    )
+    scores: dict[str, list[Score]] = {}
+    values: dict[str, Mapping[str, str]] = {}
+    for row in dicts_of(found):
+        value = _value(row["value"], row["label"])
+        scores.setdefault(row["trace_id"], []).append(
+            Score(row["name"], "" if value is None else value, row["comment"] or "")
+        )
+        if row["name"] == training_scores.TRAINING_TOKENS and row["score_span_id"] is not None:
+            values[row["trace_id"]] = _attributes(engine, row["score_trace_id"], row["score_span_id"])
+    return scores, values
+
+
+def _attributes(engine: Engine, trace_id: str, span_id: str) -> Mapping[str, str]:
+    named = [equals("trace_id", trace_id), equals("span_id", span_id)]
+    rows = dicts_of(engine.run(f"SELECT attributes FROM {views.RECORDED}{all_of(named)}"))  # noqa: S608
+    found: dict[str, str] = json.loads((rows[0]["attributes"] if rows else None) or "{}")
+    return found
+
+
+def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = None) -> list[Summary]:
+    """Return the first trajectories that meet SQL conditions, in the order of their names.
+
+    Of their scores they have the reward alone.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    end = "" if limit is None else f" LIMIT {limit}"
+    rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{IN_ORDER}{end}")  # noqa: S608
+    return [summary_of(row) for row in dicts_of(rows)]
+
+
+def summary_of(row: _Row) -> Summary:
+    """Return a trajectory's summary from columns of the view ``trajectories``; counts and reward if given."""
+    reward = _value(row.get("reward"), row.get("reward_label"))
+    return Summary(
+        trace_id=row["trace_id"],
+        run=row["run_id"] or "",
+        project=row["project"] or "",
+        experiment=row["experiment"] or "",
+        path=row["path"],
+        name=row["name"] or "",
+        state=row["state"],
+        start_ns=int(row["start_time"].timestamp() * 1e6) * 1000,
+        seconds=row["seconds"],
+        scores=() if reward is None else (Score("reward", reward),),
+        tokens=Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached")),
+    )
+
+
+def _value(number: float | None, label: str | None) -> evaluations.Value | None:
+    """Return a score's value from its columns; None without a score."""
+    is_bool = number is not None and label in ("True", "False")
+    return label == "True" if is_bool else label if number is None else number
+
+
+def is_passed_over(engine: Engine, trace_id: str) -> bool:
+    """Return whether the trainer named others of a trajectory's step, and not the trajectory.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    named = equals("score_name", training_scores.TRAINED)
+    if not engine.run(f"SELECT span_id FROM {views.RECORDED} WHERE {named} LIMIT 1").num_rows:  # noqa: S608
+        return False
+    conditions = [equals("trace_id", trace_id), equals("reason", training.PASSED_OVER)]
+    return bool(engine.run(f"SELECT trace_id FROM training{all_of(conditions)}").num_rows)  # noqa: S608

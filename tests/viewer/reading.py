@@ -1,0 +1,27 @@
+"""Read spans as the commands do: as rows of a table, through its views."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.table.location import location_of
+from otel_rollout.table.store import Store
+from otel_rollout.viewer.conversation import Conversation, Decoders
+from otel_rollout.viewer.private_table import fill
+from otel_rollout.viewer.table_source import TableSource
+
+
+def conversation_of(
+    spans: Sequence[ReadableSpan], part: int | None = None, decoders: Decoders = lambda name: None
+) -> Conversation:
+    """Return the only trajectory of spans, turn by turn."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = Store(location_of(str(Path(directory) / "table")))
+        fill(store, spans)
+        context = spans[0].context
+        assert context is not None
+        return TableSource(store, decoders=decoders).conversation(f"{context.trace_id:032x}", part)
