@@ -156,7 +156,7 @@ def conversation_in(
         TableError: none of its spans is in the table, or the table cannot be read.
     """
     recorded = trajectories.trajectory_in(engine, trace_id, part)
-    return conversation_of(recorded, decoders, trajectories.is_passed_over(engine, trace_id))
+    return conversation_of(recorded, decoders, trajectories.is_passed_over(engine, recorded))
 
 
 def conversations_in(

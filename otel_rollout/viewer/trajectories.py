@@ -45,12 +45,14 @@ class RecordedTrajectory:
         spans: all spans of its trace, each once; or those of the part that was asked for.
         root_id: id of its root span; None if that has not been recorded.
         token_values: name → values per token of the response, as the trainer stored them.
+        is_part: whether it is a trajectory inside another one.
     """
 
     summary: Summary
     spans: Sequence[ReadableSpan]
     root_id: int | None = None
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    is_part: bool = False
 
 
 def trajectories_in(engine: Engine, trace_ids: Sequence[str]) -> dict[str, RecordedTrajectory]:
@@ -102,7 +104,8 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
         inside |= found
     narrowed = engine.narrowed(f"{of_trace} AND {equals('span_id', sorted(inside))}")
     of_part = [row for row in rows if row["span_id"] in inside]
-    return _read(engine, narrowed, of_part).get(trace_id, whole)
+    found = _read(narrowed, narrowed, of_part).get(trace_id)  # a score by identity names no part
+    return replace(found, is_part=True) if found else whole
 
 
 def _rows_of(narrowed: Engine) -> list[dict[str, Any]]:
@@ -229,14 +232,19 @@ def _value(number: float | None, label: str | None) -> evaluations.Value | None:
     return label == "True" if is_bool else label if number is None else number
 
 
-def is_passed_over(engine: Engine, trace_id: str) -> bool:
+def is_passed_over(engine: Engine, recorded: RecordedTrajectory) -> bool:
     """Return whether the trainer named others of a trajectory's step, and not the trajectory.
+
+    A trainer names no trajectory inside another one.
 
     Raises:
         TableError: the table cannot be read.
     """
     named = equals("score_name", training_scores.TRAINED)
-    if not engine.run(f"SELECT span_id FROM {views.RECORDED} WHERE {named} LIMIT 1").num_rows:  # noqa: S608
+    if (
+        recorded.is_part
+        or not engine.run(f"SELECT span_id FROM {views.RECORDED} WHERE {named} LIMIT 1").num_rows
+    ):  # noqa: S608
         return False
-    conditions = [equals("trace_id", trace_id), equals("reason", training.PASSED_OVER)]
+    conditions = [equals("trace_id", recorded.summary.trace_id), equals("reason", training.PASSED_OVER)]
     return bool(engine.run(f"SELECT trace_id FROM training{all_of(conditions)}").num_rows)  # noqa: S608

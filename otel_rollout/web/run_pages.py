@@ -80,7 +80,7 @@ def trajectory(asked: Asked) -> str:
     row, part = row_of(asked.snapshot, asked.run, asked.name("name"))
     asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
     recorded = trajectory_in(asked.snapshot.engine, row["trace_id"], part)
-    found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, row["trace_id"]))
+    found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, recorded))
     siblings = siblings_of(asked.snapshot, asked.run, row)
     return page.of_conversation(found, asked.links, siblings, time_bar_of(recorded.spans))
 

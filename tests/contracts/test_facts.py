@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.store import Store
 from otel_rollout.viewer.mlflow_source import MlflowSource
 from otel_rollout.viewer.private_table import asked_as_table, table_of
+from otel_rollout.viewer.reference import parse
+from otel_rollout.viewer.source import Source
 from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout.viewer.summary import Summary
 from otel_rollout.viewer.table_source import TableSource
@@ -217,7 +221,30 @@ def test_running_trajectory_is_not_its_ended_sub_trajectory() -> None:
     assert row == {"state": "running", "name": None}
 
 
-PROGRAM = """
+@contextmanager
+def sources_of(program: str, place: Path) -> Iterator[dict[str, Source]]:
+    """Run a program, and yield what it has recorded, from each source."""
+    uri = f"sqlite:///{place / 'mlflow.db'}"
+    spool, table = place / "spool", place / "rollouts"
+    variables = {
+        "OTEL_TRACES_EXPORTER": "mlflow,delta",
+        "OTEL_ROLLOUT_PROJECT": "facts",
+        "OTEL_ROLLOUT_DELTA_URI": str(table),
+        "OTEL_ROLLOUT_KEEP": "true",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(spool),
+        "MLFLOW_TRACKING_URI": uri,
+    }
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, env={**os.environ, **variables}, cwd=place, check=True, timeout=120)
+    with (
+        asked_as_table(SpoolSource(spool)) as of_spool,
+        asked_as_table(MlflowSource(uri, "facts")) as of_mlflow,
+    ):
+        of_table = TableSource(Store(location_of(str(table))))
+        yield {"spool": of_spool, "mlflow": of_mlflow, "table": of_table}
+
+
+INSIDE = """
 from otel_rollout import rollout_trace_attr, score
 with rollout_trace_attr(step=1, sample_index="outer"):
     with rollout_trace_attr(step=1, sample_index="inner"):
@@ -230,25 +257,51 @@ with rollout_trace_attr(step=1, sample_index="named", reward=7):
 @pytest.mark.filterwarnings("ignore")  # MLflow's client warns of what its database does
 def test_reward_is_that_of_the_trajectory_alone(tmp_path: Path) -> None:
     """Neither that of a trajectory inside it, nor an attribute of the same name, in any destination."""
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    variables = {
-        "OTEL_TRACES_EXPORTER": "mlflow,delta",
-        "OTEL_ROLLOUT_PROJECT": "facts",
-        "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "rollouts"),
-        "MLFLOW_TRACKING_URI": uri,
-    }
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **variables},
-        cwd=tmp_path,
-        check=True,
-        timeout=120,
-    )
-    table = TableSource(Store(location_of(str(tmp_path / "rollouts"))))
-    spool, mlflow = SpoolSource(Path(os.environ["OTEL_ROLLOUT_SPOOL_DIR"])), MlflowSource(uri, "facts")
-    with asked_as_table(spool) as of_spool, asked_as_table(mlflow) as of_mlflow:
-        for source in (of_spool, of_mlflow, table):
+    with sources_of(INSIDE, tmp_path) as sources:
+        for name, source in sources.items():
             found = {summary.path: [score.value for score in summary.scores] for summary in source.find(None)}
-            assert found == {"1/outer/-": [], "1/named/-": [0.5]}, source.location
-    tags = {trace.info.tags["sample_index"]: trace.info.tags.get("reward") for trace in stored(uri, "facts")}
+            assert found == {"1/outer/-": [], "1/named/-": [0.5]}, name
+    traces = stored(f"sqlite:///{tmp_path / 'mlflow.db'}", "facts")
+    tags = {trace.info.tags["sample_index"]: trace.info.tags.get("reward") for trace in traces}
     assert tags == {"outer": None, "named": "0.5"}
+
+
+NAMED = """
+from opentelemetry import trace
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+@rollout_trace_op(kind="LLM")
+def generate(tokens):
+    trace.get_current_span().set_attribute("gen_ai.usage.output_tokens", tokens)
+for rollout in range(3):
+    with rollout_trace_attr(step="warm-up", sample_index=7, rollout_n=rollout) as outer:
+        generate(5)
+        with rollout_trace_attr(step="warm-up", sample_index="inner", rollout_n=rollout) as inner:
+            generate(3)
+            score("reward", 0.25)
+        if rollout == 2:
+            print(inner.id)
+for name, value in (("trained", True), ("reward", 0.5)):
+    score(name, value, step="warm-up", sample_index=7, rollout_n=1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_source_says_the_same_of_a_trajectory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Scores by a step that is text, what the trainer passed over, and a trajectory inside another one."""
+    with sources_of(NAMED, tmp_path) as sources:
+        inner = capfd.readouterr().out.split()[0]
+        for name, source in sources.items():
+            told = {}
+            for path in ("warm-up/7/0", "warm-up/7/1", inner):
+                wanted = parse(path)
+                (found,) = source.find(wanted)
+                shown = source.conversation(found.trace_id, wanted.span)
+                scores = {score.name: score.value for score in shown.summary.scores}
+                told[shown.summary.path] = (shown.summary.tokens.output, scores, shown.is_passed_over)
+            assert told == {
+                "warm-up/7/0": (8, {}, True),
+                "warm-up/7/1": (8, {"trained": True, "reward": 0.5}, False),
+                "warm-up/inner/2": (3, {"reward": 0.25}, False),
+            }, name
