@@ -370,7 +370,5 @@ def errors_reported() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("deltalake", "arro3"):
             raise
-        typer.echo(
-            "This command asks a table, and needs deltalake: pip install 'otel-rollout[delta]'", err=True
-        )
+        typer.echo("This command needs deltalake: pip install 'otel-rollout[delta]'", err=True)
         raise typer.Exit(2) from error

@@ -100,8 +100,8 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
     if first not in parents:
         return whole
     inside = {first}
-    while found := {id_ for id_, parent in parents.items() if parent in inside} - inside:
-        inside |= found
+    while below := {id_ for id_, parent in parents.items() if parent in inside} - inside:
+        inside |= below
     narrowed = engine.narrowed(f"{of_trace} AND {equals('span_id', sorted(inside))}")
     of_part = [row for row in rows if row["span_id"] in inside]
     found = _read(narrowed, narrowed, of_part).get(trace_id)  # a score by identity names no part
@@ -241,10 +241,8 @@ def is_passed_over(engine: Engine, recorded: RecordedTrajectory) -> bool:
         TableError: the table cannot be read.
     """
     named = equals("score_name", training_scores.TRAINED)
-    if (
-        recorded.is_part
-        or not engine.run(f"SELECT span_id FROM {views.RECORDED} WHERE {named} LIMIT 1").num_rows
-    ):  # noqa: S608
+    any_named = f"SELECT span_id FROM {views.RECORDED} WHERE {named} LIMIT 1"  # noqa: S608
+    if recorded.is_part or not engine.run(any_named).num_rows:
         return False
     conditions = [equals("trace_id", recorded.summary.trace_id), equals("reason", training.PASSED_OVER)]
     return bool(engine.run(f"SELECT trace_id FROM training{all_of(conditions)}").num_rows)  # noqa: S608
