@@ -68,6 +68,7 @@ ORDER: Final = (
     "prefix_breaks",
     "tool_calls",
     "trajectories",
+    "segments",
     "phases",
     "engine_requests",
     "engine_time",

@@ -54,6 +54,15 @@ class RecordedTrajectory:
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     is_part: bool = False
 
+    @property
+    def rows(self) -> str:
+        """SQL condition of the rows of its spans."""
+        of_trace = equals("trace_id", self.summary.trace_id)
+        if not self.is_part:
+            return of_trace
+        ids = [f"{span.context.span_id:016x}" for span in self.spans if span.context]
+        return f"{of_trace} AND {equals('span_id', ids)}"
+
 
 def trajectories_in(engine: Engine, trace_ids: Sequence[str]) -> dict[str, RecordedTrajectory]:
     """Read trajectories by the ids of their traces; one without spans is left out.

@@ -82,7 +82,9 @@ def trajectory(asked: Asked) -> str:
     recorded = trajectory_in(asked.snapshot.engine, row["trace_id"], part)
     found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, recorded))
     siblings = siblings_of(asked.snapshot, asked.run, row)
-    return page.of_conversation(found, asked.links, siblings, time_bar_of(recorded.spans))
+    return page.of_conversation(
+        found, asked.links, siblings, time_bar_of(asked.snapshot.engine.narrowed(recorded.rows))
+    )
 
 
 def comparison(asked: Asked) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from otel_rollout.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.table.location import location_of
+from otel_rollout.table.query import Engine
+from otel_rollout.table.store import Store
 from otel_rollout.viewer import formatting, page, terminal
 from otel_rollout.viewer.conversation import Conversation
+from otel_rollout.viewer.private_table import fill
 from tests.engine_spans import Call, spans_in, trajectory
 from tests.viewer.reading import conversation_of
 
@@ -24,7 +29,7 @@ def lines(*calls: Call) -> list[str]:
     return [formatting.engine(turn.engine) for turn in conversation(*calls).turns if turn.engine]
 
 
-def test_request_is_one_line_below_its_call() -> None:
+def test_request_is_one_line_below_its_call(tmp_path: Path) -> None:
     """The line replaces four spans, on the terminal and on the page, which has a bar too."""
     found = conversation(Call())
     said = "engine: 120 ms queue, 80 ms prefill, first token after 200 ms, 1.20 s decode (37.5 tokens/s)"
@@ -33,7 +38,9 @@ def test_request_is_one_line_below_its_call() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert shown.count(said) == 1
     assert "llm_request" not in shown
-    html = page.of_conversation(found, time=time_bar_of(spans_in(trajectory([Call()]))))
+    store = Store(location_of(str(tmp_path / "table")))
+    fill(store, spans_in(trajectory([Call()])))
+    html = page.of_conversation(found, time=time_bar_of(Engine(store.open())))
     assert html.count(said) == 1
     assert '<i class="queue" style="width: 8.57%" title="queue">' in html
     assert "generate, queue 120 ms" in html

@@ -12,9 +12,8 @@ from otel_rollout.analysis.timeline.engine_phases import (
     parts_of,
     phases_among,
 )
-from otel_rollout.analysis.timeline.phases import OF_KIND, REWARD, Call, Segment, segments_of
+from otel_rollout.analysis.timeline.phases import OF_KIND, Segment, filled
 from otel_rollout.analysis.timeline.workers import Worker, worker_of
-from otel_rollout.base import semconv
 
 RUNNING: Final = "running"
 ERROR: Final = "error"
@@ -96,59 +95,44 @@ class Lane:
         return (self.end - self.start) / 1e9
 
 
-def root_of(rows: Iterable[Row]) -> Row | None:
-    """Return the row that stands for a trajectory that has ended, as view ``roots`` chooses it.
-
-    Args:
-        rows: the rows of a trace that name a trajectory, by start.
-    """
-    rows = list(rows)
-    if root := next((row for row in rows if row["is_root"]), None):
-        return root
-    first = rows[0] if rows else None
-    if first is None or first["kind"] != semconv.KIND_AGENT or first["duration_ns"] is None:
-        return None
-    siblings = (row for row in rows if row["parent_span_id"] == first["parent_span_id"])
-    return first if all(row["kind"] == semconv.KIND_AGENT for row in siblings) else None
-
-
 def lane_of(
-    name: Name, rows: Sequence[Row], root: Row | None, horizon: int, workers: dict[str | None, Worker | None]
+    name: Name,
+    root: Row,
+    parts: Sequence[Segment],
+    rows: Sequence[Row],
+    horizon: int,
+    workers: dict[str | None, Worker | None],
 ) -> Lane:
     """Return the time of a trajectory.
 
     Args:
         name: its name.
+        root: its row in view ``roots``.
+        parts: the time of its calls, as view ``segments`` has it.
         rows: the rows of its spans that take time, at least one.
-        root: the row that stands for it; None while it runs.
         horizon: the newest time that is known, until which a running trajectory runs.
         workers: the processes of the resources that have been read, which this function adds to.
     """
     spans = sorted(_spans(rows, workers), key=lambda span: (span.start, -span.end))
-    deciding = (span for span in spans if span.kind in OF_KIND)
-    calls = [Call(span.start, span.end, OF_KIND[span.kind], span.name) for span in deciding]
     engine = parts_of(EnginePart(span.start, span.end, span.name) for span in phases_among(spans))
     recorded_until = max(span.end for span in spans)
-    if root is None:
-        start, end, state = spans[0].start, max(horizon, recorded_until), RUNNING
-        standing = spans[0].span_id
-    else:
-        start, standing = root["start_ns"], root["span_id"]
-        is_known = root["duration_ns"] is not None
-        end = start + max(root["duration_ns"], 0) if is_known else max(start, recorded_until)
-        end = max([end, *(call.end for call in calls if call.phase == REWARD)])
-        state = ERROR if root["status"] == ERROR else "ok"
-    segments = segments_of(calls, start, end, recorded_until if root is None else None)
+    start, is_running = root["start_ns"], root["state"] == RUNNING
+    is_known = root["duration_ns"] is not None
+    end = start + max(root["duration_ns"], 0) if is_known else max(start, recorded_until)
+    end = max(horizon, recorded_until) if is_running else end
+    end = max([end, *(part.end for part in parts)])
+    segments = filled(parts, start, end, recorded_until if is_running else None)
+    calls = (span for span in spans if span.kind in OF_KIND)
     return Lane(
-        trace_id=rows[0]["trace_id"],
+        trace_id=root["trace_id"],
         name=name,
-        state=state,
+        state=root["state"],
         start=start,
         end=end,
         segments=tuple(divided(segments, engine)),
         spans=tuple(spans),
         outside=sum(call.start < start or call.end > end for call in calls),
-        worker=next((span.worker for span in spans if span.span_id == standing), None),
+        worker=next((span.worker for span in spans if span.span_id == root["span_id"]), None),
     )
 
 

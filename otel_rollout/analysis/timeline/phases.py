@@ -23,22 +23,6 @@ OF_KIND: Final[dict[str, Phase]] = {
 """Kind of a call → the phase of a trajectory during the call."""
 
 
-class Call(NamedTuple):
-    """A call that decides the phase.
-
-    Attributes:
-        start: nanoseconds.
-        end: nanoseconds.
-        phase: the phase during the call.
-        name: the tool; the model or the operation.
-    """
-
-    start: int
-    end: int
-    phase: Phase
-    name: str
-
-
 class Segment(NamedTuple):
     """A part of a trajectory's time in one phase.
 
@@ -63,31 +47,24 @@ class Segment(NamedTuple):
         return self.engine or self.phase
 
 
-def segments_of(
-    calls: Iterable[Call], start: int, end: int, recorded_until: int | None = None
+def filled(
+    parts: Iterable[Segment], start: int, end: int, recorded_until: int | None = None
 ) -> list[Segment]:
     """Return the segments of a trajectory, in order, without a gap between them.
 
-    While several calls run, the one that began first counts, and of those the longest: a judge's model call
-    is part of the reward, a tool's model call is part of the tool. View ``phases`` has this rule too. Only
-    the part of a call inside the trajectory's time counts.
-
     Args:
-        calls: calls of the trajectory, in any order.
+        parts: the time of its calls, as view ``segments`` has it: in order, without overlap.
         start: start of the trajectory, in nanoseconds.
         end: its end.
         recorded_until: end of the last span of a trajectory that still runs; what follows is unrecorded.
     """
     known_end = end if recorded_until is None else min(max(recorded_until, start), end)
-    parts, until = [], start
-    for call in sorted(calls, key=lambda call: (call.start, -call.end, call.phase, call.name)):
-        begin, over = max(call.start, until), min(call.end, known_end)
-        if over <= begin:
-            continue
-        parts += [Segment(until, begin, WAITING), Segment(begin, over, call.phase, call.name)]
-        until = over
-    parts += [Segment(until, known_end, WAITING), Segment(known_end, end, UNRECORDED)]
-    return _joined(part for part in parts if part.end > part.start)
+    segments, until = [], start
+    for part in between(parts, start, known_end):
+        segments += [Segment(until, part.start, WAITING), part]
+        until = part.end
+    segments += [Segment(until, known_end, WAITING), Segment(known_end, end, UNRECORDED)]
+    return _joined(segment for segment in segments if segment.end > segment.start)
 
 
 def between(segments: Iterable[Segment], start: int, end: int) -> Iterator[Segment]:

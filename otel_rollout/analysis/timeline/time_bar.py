@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
-
-from opentelemetry.sdk.trace import ReadableSpan
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.analysis.timeline.engine_phases import ENGINE_PHASES
-from otel_rollout.analysis.timeline.lanes import Lane, Name, lane_of, root_of
 from otel_rollout.analysis.timeline.phase_drawing import DRAWN, WIDTH, Tick, boxes_of, ticks_of
 from otel_rollout.analysis.timeline.phases import GENERATE, UNRECORDED, WAITING, Segment
+from otel_rollout.analysis.timeline.step_spans import lanes_in
 from otel_rollout.analysis.timeline.step_time import OUTSIDE_ENGINE
-from otel_rollout.base import semconv
-from otel_rollout.table.rows import SCORE_BY_TRACE, Row, rows_of
 from otel_rollout.viewer.formatting import duration
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
 
 _ALONE: Final = {WAITING: "outside of any call", UNRECORDED: "not recorded yet"}
 """Phases without a call: what is written for the call's name."""
@@ -65,13 +63,13 @@ class TimeBar:
     has_engine: bool
 
 
-def time_bar_of(spans: Sequence[ReadableSpan]) -> TimeBar | None:
-    """Return the time of a trajectory from its spans; None without a span that takes time.
+def time_bar_of(narrowed: Engine) -> TimeBar | None:
+    """Return the time of a trajectory; None without a span that takes time.
 
     Args:
-        spans: the spans of its trace, as a viewer's source returns them.
+        narrowed: the rows of its spans.
     """
-    lane = _lane(spans)
+    lane = next(iter(lanes_in(narrowed)), None)
     if lane is None or lane.end <= lane.start:
         return None
     sums: dict[str, int] = defaultdict(int)
@@ -90,24 +88,6 @@ def time_bar_of(spans: Sequence[ReadableSpan]) -> TimeBar | None:
         tuple(ticks_of(lane.end - lane.start)),
         has_engine,
     )
-
-
-def _lane(spans: Sequence[ReadableSpan]) -> Lane | None:
-    """Return a trajectory's time; None if no span takes time."""
-    rows: list[Row] = [defaultdict(lambda: None, row) for row in rows_of(spans)]
-    rows = sorted(filter(_takes_time, rows), key=lambda row: (row["start_ns"], row["span_id"]))
-    if not rows:
-        return None
-    root = root_of(row for row in rows if row["validate"] is not None)
-    return lane_of(Name("", ""), rows, root, 0, {})
-
-
-def _takes_time(row: Row) -> bool:
-    """Return whether a row takes part of the trajectory's time: not a score that was given afterwards."""
-    if row["score_name"] is None or not row["start_ns"]:
-        return bool(row["start_ns"])
-    is_inside = row["score_by"] == SCORE_BY_TRACE and row["score_origin"] != semconv.ORIGIN_OUTSIDE
-    return bool(row["duration_ns"]) and is_inside
 
 
 def _name(shown: str, has_engine: bool) -> str:

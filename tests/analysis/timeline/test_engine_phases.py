@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from otel_rollout.analysis.timeline.document import as_json
 from otel_rollout.analysis.timeline.engine_phases import ENGINE_PHASES, EnginePart, divided, parts_of
 from otel_rollout.analysis.timeline.page import page_of_timeline
-from otel_rollout.analysis.timeline.phases import Call as PhaseCall
-from otel_rollout.analysis.timeline.phases import Phase, Segment, segments_of
+from otel_rollout.analysis.timeline.phases import Phase, Segment, filled
 from otel_rollout.analysis.timeline.text import straggling
 from otel_rollout.analysis.timeline.timeline import Timeline
 from tests.analysis.timeline.steps import SECOND, at, call, timed, trajectory
@@ -133,9 +132,11 @@ def test_division_keeps_every_instant_and_phase(
     calls: list[tuple[tuple[int, int], Phase]], phases: list[tuple[tuple[int, int], str]]
 ) -> None:
     """Segments have no gap, and each instant of a model call has the engine phase that has come furthest."""
-    segments = segments_of(
-        [PhaseCall(start, start + length, phase, "") for (start, length), phase in calls], 0, _LENGTH
-    )
+    parts: list[Segment] = []
+    for (start, length), phase in sorted(calls):
+        begin = max(start, parts[-1].end if parts else 0)
+        parts += [Segment(begin, start + length, phase)] * (start + length > begin)
+    segments = filled(parts, 0, _LENGTH)
     given_ = [EnginePart(start, start + length, phase) for (start, length), phase in phases]
     found = list(divided(segments, parts_of(given_)))
     assert [each.start for each in found] == [0, *(each.end for each in found[:-1])]

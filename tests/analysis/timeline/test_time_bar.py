@@ -15,9 +15,8 @@ from tests.table.tables import score, written
 
 
 def bar_of(path: Path, *rows):
-    found = trajectory_in(Engine(written(path / "table", rows).open()), "0" * 32)
-    assert found
-    return time_bar_of(found.spans)
+    engine = Engine(written(path / "table", rows).open())
+    return time_bar_of(engine.narrowed(trajectory_in(engine, "0" * 32).rows))
 
 
 def rendered(bar) -> str:
@@ -59,7 +58,7 @@ def test_bar_of_odd_trajectories(tmp_path):
     running = bar_of(tmp_path / "a", *trajectory(0, 0, 99, call("LLM", 1, 4))[1:])
     assert [part.phase for part in running.parts] == ["generate"]
     assert bar_of(tmp_path / "b", *trajectory(0, 0, 0)) is None
-    assert time_bar_of([]) is None
+    assert bar_of(tmp_path / "c", *trajectory(0, 0, 0, start_ns=0)) is None
     assert isinstance(rendered(None), (str, Markup))
 
 
