@@ -81,12 +81,12 @@ def _checked(
     from otel_rollout.analysis.health import checks
     from otel_rollout.analysis.run_choice import run_of
     from otel_rollout.cli.sources import as_table
-    from otel_rollout.table import filters
+    from otel_rollout.table import filters, views
     from otel_rollout.table.query import Engine
 
     steps = None if step is None else filters.numbers("step", step, "--step")
     with as_table(from_) as (store, location):
-        engine = Engine(store.open(), keep=True)
+        engine = Engine(store.open(), keep=views.SLOW)
         chosen = checks.chosen(only, skip, store.location.uri)
         return checks.health_of(engine, run_of(engine, run), chosen, steps), location
 

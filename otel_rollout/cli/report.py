@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.report.changes import Comparison, Side
     from otel_rollout.analysis.report.report import RunReport, StepReport
     from otel_rollout.analysis.run_choice import Run
+    from otel_rollout.table import views
     from otel_rollout.table.query import Engine
 
 _STEPS: Final = re.compile(
@@ -69,7 +70,7 @@ def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
     from otel_rollout.table.query import Engine
 
     with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
-        yield Engine(store.open(), keep=True), location
+        yield Engine(store.open(), keep=views.SLOW), location
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:

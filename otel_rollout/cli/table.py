@@ -12,7 +12,7 @@ import typer
 
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import broken_prefix, engine_time, training
+from otel_rollout.table import broken_prefix, engine_time, training, views
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -229,7 +229,7 @@ def _show_view(
         if where is not None:
             described.append(filters.where(where))
         with as_table(from_) as (store, location):
-            engine = Engine(store.open(), keep=source != view)
+            engine = Engine(store.open(), keep=frozenset() if source == view else views.SLOW)
             if run is not None:
                 described.append(run_of(engine, run).condition)
             order = _ORDER[view]
@@ -306,7 +306,6 @@ def _show(
 def _columns_of_runs(engine: Any) -> list[str]:
     """Return the columns that tell the table's runs apart; none if it has one run."""
     from otel_rollout.analysis.run_choice import Run
-    from otel_rollout.table import views
     from otel_rollout.table.row_set import dicts_of
 
     names = Run._fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,10 @@ _PREFIX: Final = re.compile(
 _SESSION: Final = {
     "datafusion.execution.parquet.pushdown_filters": "true",
     "datafusion.sql_parser.enable_ident_normalization": "true",
+    "datafusion.execution.target_partitions": str(max(2, len(os.sched_getaffinity(0)))),
 }
+"""With one partition, as on one processor, DataFusion 55.1 refuses its own plan of view ``newest_scores``: a
+window over a UNION ALL with constants."""
 _MAX_COLUMNS: Final = 40
 _MAX_WORDS: Final = 300
 
@@ -48,7 +52,7 @@ class Engine:
 
     Args:
         table: the opened table.
-        keep: whether to keep the rows of views that cost most, for many queries in one process.
+        keep: views whose rows are kept in memory, for many queries.
         session: further settings of the engine, by their names in DataFusion.
         rows: SQL condition of the rows that the views see; all by default.
         are_trajectories: whether a trace without identity counts as a trajectory, too.
@@ -57,7 +61,7 @@ class Engine:
     def __init__(
         self,
         table: DeltaTable,
-        keep: bool = False,
+        keep: frozenset[str] = frozenset(),
         session: Mapping[str, str] = MappingProxyType({}),
         rows: str = "true",
         are_trajectories: bool = False,
@@ -67,19 +71,21 @@ class Engine:
         self._table = table
         self._rows = rows
         self._are_trajectories = are_trajectories
-        self._kept = views.SMALL | views.SLOW if keep else views.SMALL
+        self._kept = views.SMALL | keep
         self._made: set[str] = set()
         self._builder = QueryBuilder({**_SESSION, **session})
         self._builder.register(views.STORED_ROWS, table)
 
-    def narrowed(self, rows: str, are_trajectories: bool = False) -> Engine:
+    def narrowed(self, rows: str, in_memory: bool = False, are_trajectories: bool = False) -> Engine:
         """Return an engine on some rows of the same version of the table, for several queries.
 
         Args:
             rows: SQL condition of the rows.
+            in_memory: whether to read these rows once, with their content, and keep them.
             are_trajectories: whether a trace without identity counts as a trajectory, too.
         """
-        return Engine(self._table, keep=True, rows=rows, are_trajectories=are_trajectories)
+        kept = views.SLOW | ({views.RECORDED} if in_memory else set())
+        return Engine(self._table, keep=kept, rows=rows, are_trajectories=are_trajectories)
 
     def select(self, sql: str) -> Table:
         """Run a query that a user has written.

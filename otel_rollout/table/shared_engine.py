@@ -36,8 +36,7 @@ class SharedEngine(Engine):
     """
 
     def __init__(self, table: DeltaTable) -> None:
-        super().__init__(table, session=_SESSION)
-        self._kept = views.SMALL | _KEPT
+        super().__init__(table, keep=_KEPT, session=_SESSION)
         self._making = threading.RLock()
         self._keeping = threading.Lock()
         self._numbers = itertools.count()

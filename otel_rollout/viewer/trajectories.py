@@ -74,13 +74,15 @@ def trajectories_in(engine: Engine, trace_ids: Sequence[str]) -> dict[str, Recor
     """
     if not trace_ids:
         return {}
-    narrowed = engine.narrowed(equals("trace_id", list(trace_ids)))
+    narrowed = engine.narrowed(equals("trace_id", list(trace_ids)), in_memory=True)
     rows = _rows_of(narrowed)
     found = _read(engine, narrowed, rows)
     nameless = [row for row in rows if row["trace_id"] not in found]
     if nameless:
         ids = equals("trace_id", sorted({row["trace_id"] for row in nameless}))
-        for trace_id, each in _read(engine, engine.narrowed(ids, are_trajectories=True), nameless).items():
+        for trace_id, each in _read(
+            engine, engine.narrowed(ids, in_memory=True, are_trajectories=True), nameless
+        ).items():
             found[trace_id] = replace(each, summary=replace(each.summary, path=""))
     return found
 
@@ -111,7 +113,7 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
     inside = {first}
     while below := {id_ for id_, parent in parents.items() if parent in inside} - inside:
         inside |= below
-    narrowed = engine.narrowed(f"{of_trace} AND {equals('span_id', sorted(inside))}")
+    narrowed = engine.narrowed(f"{of_trace} AND {equals('span_id', sorted(inside))}", in_memory=True)
     of_part = [row for row in rows if row["span_id"] in inside]
     found = _read(narrowed, narrowed, of_part).get(trace_id)  # a score by identity names no part
     return replace(found, is_part=True) if found else whole

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -89,3 +93,14 @@ def test_wrong_query_leaves_nothing_behind(store: Store) -> None:
     with pytest.raises(QueryError, match="There is no column 'rewrd'"):
         engine.run("SELECT rewrd FROM trajectories")
     assert engine.run("SELECT trace_id FROM trajectories", 3).num_rows == 3
+
+
+def test_one_processor_is_enough(tmp_path: Path) -> None:
+    """DataFusion refuses its own plan of a view if it has one partition, as it has by default there."""
+    table = generated(tmp_path / "table", Shape(8))
+    command = [sys.executable, "-m", "otel_rollout", "list", "--from", table.location.uri, "--format", "json"]
+    one = min(os.sched_getaffinity(0))
+    ran = subprocess.run(
+        ["taskset", "--cpu-list", str(one), *command], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert len(json.loads(ran.stdout)) == 8
