@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 from otel_rollout.analysis.timeline.phases import GENERATE, Segment
-from otel_rollout.base import semconv
 from otel_rollout.otlp import engine_phases
 
 QUEUE: Final = engine_phases.QUEUE
@@ -19,52 +18,12 @@ _FIRST: Final = tuple(reversed(ENGINE_PHASES))
 while none of its requests is computed."""
 
 
-class _Span(Protocol):
-    """A span of a trajectory."""
-
-    @property
-    def span_id(self) -> str: ...
-    @property
-    def parent_id(self) -> str | None: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def scope(self) -> str: ...
-
-
-_SpanType = TypeVar("_SpanType", bound=_Span)
-
-
 class EnginePart(NamedTuple):
     """A part of a trajectory's time in one engine phase."""
 
     start: int
     end: int
     phase: str
-
-
-def phases_among(spans: Sequence[_SpanType]) -> list[_SpanType]:
-    """Return the engine phases among spans: below requests, of this package, and without an operation's kind.
-
-    An engine may have spans of these names of its own.
-    """
-    requests = {
-        span.span_id
-        for span in spans
-        if span.name == semconv.ENGINE_REQUEST and span.kind in ("", semconv.KIND_CHAIN)
-    }
-    if not requests:
-        return []
-    return [
-        span
-        for span in spans
-        if span.parent_id in requests
-        and span.name in ENGINE_PHASES
-        and span.scope == semconv.SCOPE
-        and not span.kind
-    ]
 
 
 def parts_of(phases: Iterable[EnginePart]) -> list[EnginePart]:

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from otel_rollout.analysis.timeline.engine_phases import (
-    EnginePart,
-    divided,
-    parts_of,
-    phases_among,
-)
+from otel_rollout.analysis.timeline.engine_phases import EnginePart, divided, parts_of
 from otel_rollout.analysis.timeline.phases import OF_KIND, Segment, filled
 from otel_rollout.analysis.timeline.workers import Worker, worker_of
 
@@ -35,7 +30,7 @@ class Span(NamedTuple):
         tokens_in: tokens that the model received.
         tokens_out: tokens that the model returned.
         worker: the process that recorded it; None if unknown.
-        scope: its instrumentation scope; empty without one.
+        is_engine_phase: whether it says what an engine did for a request: queue, prefill or decode.
     """
 
     span_id: str
@@ -48,7 +43,7 @@ class Span(NamedTuple):
     tokens_in: int | None
     tokens_out: int | None
     worker: Worker | None
-    scope: str = ""
+    is_engine_phase: bool = False
 
 
 class Name(NamedTuple):
@@ -114,7 +109,7 @@ def lane_of(
         workers: the processes of the resources that have been read, which this function adds to.
     """
     spans = sorted(_spans(rows, workers), key=lambda span: (span.start, -span.end))
-    engine = parts_of(EnginePart(span.start, span.end, span.name) for span in phases_among(spans))
+    engine = parts_of(EnginePart(span.start, span.end, span.name) for span in spans if span.is_engine_phase)
     recorded_until = max(span.end for span in spans)
     start, is_running = root["start_ns"], root["state"] == RUNNING
     is_known = root["duration_ns"] is not None
@@ -158,5 +153,5 @@ def _spans(rows: Iterable[Row], workers: dict[str | None, Worker | None]) -> Ite
             row["tokens_in"],
             row["tokens_out"],
             workers[resource],
-            row["scope"] or "",
+            row["is_engine_phase"],
         )

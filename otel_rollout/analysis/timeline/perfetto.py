@@ -19,7 +19,6 @@ from typing import IO, Any, Final
 import orjson
 
 from otel_rollout.analysis.timeline import text as timeline_text
-from otel_rollout.analysis.timeline.engine_phases import phases_among
 from otel_rollout.analysis.timeline.lanes import Lane, Span
 from otel_rollout.analysis.timeline.phases import OF_KIND
 from otel_rollout.analysis.timeline.timeline import Timeline
@@ -77,14 +76,13 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
     for lane in timeline.lanes:
         pid = pids[lane.worker] if lane.worker else _STEP_PID
         placed = placed_in(lane)
-        in_engine = {span.span_id for span in phases_among(lane.spans)}
         count = 1 + max(thread for _, thread in placed)
         for thread in range(count):
             name = f"{lane.name.path}, parallel calls {thread}" if thread else lane.name.path
             yield _metadata("thread_name", pid, first + thread, name=in_one_line(name))
             yield _metadata("thread_sort_index", pid, first + thread, sort_index=first + thread)
         for span, thread in placed:
-            category = f"engine {span.name}" if span.span_id in in_engine else _category(span)
+            category = f"engine {span.name}" if span.is_engine_phase else _category(span)
             yield _slice(span, category, lane, pid, first + thread, origin)
         first += count
 

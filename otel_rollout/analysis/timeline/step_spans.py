@@ -22,15 +22,16 @@ _MAX_TEXT: Final = 200
 _TRACE_DIGITS: Final = 8
 """Digits of a trace id that tell apart two trajectories with one path."""
 _COLUMNS: Final = (
-    f"trace_id, span_id, parent_span_id, kind, start_ns, duration_ns, left(name, {_MAX_TEXT}) AS name, "
-    f"left(tool_name, {_MAX_TEXT}) AS tool_name, status, left(error_type, {_MAX_TEXT}) AS error_type, "
-    f"left(error_message, {_MAX_TEXT}) AS error_message, tokens_in, tokens_out, resource, scope"
+    "span.trace_id, span.span_id, span.parent_span_id, span.kind, span.start_ns, span.duration_ns, "
+    f"left(span.name, {_MAX_TEXT}) AS name, left(tool_name, {_MAX_TEXT}) AS tool_name, span.status, "
+    f"left(error_type, {_MAX_TEXT}) AS error_type, left(error_message, {_MAX_TEXT}) AS error_message, "
+    "tokens_in, tokens_out, resource, request.span_id IS NOT NULL AS is_engine_phase"
 )
-IN_TIME: Final = (
-    "start_ns > 0 AND (score_name IS NULL OR (duration_ns > 0 AND coalesce(score_by, 'trace') = 'trace' "
-    "AND coalesce(score_origin, '') <> 'outside'))"
+_SPANS: Final = (
+    "timed_spans AS span LEFT JOIN engine_phases AS phase "
+    "ON span.trace_id = phase.trace_id AND span.span_id = phase.span_id LEFT JOIN engine_requests AS request "
+    "ON phase.trace_id = request.trace_id AND phase.request_id = request.span_id"
 )
-"""Condition that a row takes part of a trajectory's time: a score that was given afterwards does not."""
 
 
 def lanes_of(engine: Engine, run: Run, step: int | None, validate: bool) -> list[Lane]:
@@ -50,9 +51,9 @@ def lanes_of(engine: Engine, run: Run, step: int | None, validate: bool) -> list
         filters.equals("project", run.project),
         filters.equals("experiment", run.experiment),
     ]
-    of_step = filters.all_of(conditions)
     times = "min(start_ns) AS first, max(start_ns + coalesce(duration_ns, 0)) AS last"
-    (window,) = dicts_of(engine.run(f"SELECT {times} FROM recorded_spans{of_step} AND {IN_TIME}"))  # noqa: S608
+    recorded = filters.all_of([*conditions, "start_ns > 0", "score_name IS NULL"])
+    (window,) = dicts_of(engine.run(f"SELECT {times} FROM recorded_spans{recorded}"))  # noqa: S608
     if window["first"] is None:
         return []
     last = min(window["last"], MAX_INT)
@@ -79,7 +80,7 @@ def _roots(narrowed: Engine) -> list[dict[str, Any]]:
 
 def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
     """Return the lanes of trajectories, by start; one whose spans take no time is left out."""
-    rows = _by_trace(narrowed, f"SELECT {_COLUMNS} FROM spans WHERE {IN_TIME} ORDER BY start_ns, span_id")  # noqa: S608
+    rows = _by_trace(narrowed, f"SELECT {_COLUMNS} FROM {_SPANS} ORDER BY span.start_ns, span.span_id")  # noqa: S608
     parts = _by_trace(
         narrowed, "SELECT trace_id, start_ns, end_ns, phase, name FROM segments ORDER BY start_ns"
     )

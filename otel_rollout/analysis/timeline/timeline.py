@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.analysis.timeline.lanes import ERROR, RUNNING, Lane
-from otel_rollout.analysis.timeline.step_spans import IN_TIME, lanes_of
+from otel_rollout.analysis.timeline.step_spans import lanes_of
 from otel_rollout.analysis.timeline.step_time import (
     Moment,
     PhaseTime,
@@ -171,10 +171,10 @@ def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> 
 
 def _steps(engine: Engine, run: Run) -> list[_Step]:
     """Return the run's steps; only the spans' times are read."""
-    own = [run.condition, "validate IS NOT NULL", "coalesce(score_by, '') <> 'identity'", IN_TIME]
+    own = [run.condition, "validate IS NOT NULL", "coalesce(score_by, '') <> 'identity'"]
     columns = "step, validate, max(start_ns + coalesce(duration_ns, 0)) - min(start_ns) AS wall"
     ending = f"{filters.all_of(own)} GROUP BY step, validate ORDER BY step"
-    rows = engine.run(f"SELECT {columns} FROM recorded_spans{ending}")  # noqa: S608
+    rows = engine.run(f"SELECT {columns} FROM timed_spans{ending}")  # noqa: S608
     return [_Step(**row) for row in dicts_of(rows)]
 
 

@@ -1,6 +1,6 @@
 -- The time of calls in each trajectory, in phases that do not overlap. Time in which several calls run belongs to the one
 -- that began first, and of those to the longest: a tool's model call is part of the tool. A call counts from the
--- trajectory's start to its end; a reward that is computed after its end counts, too, but none that was given later.
+-- trajectory's start to its end; a reward that is computed after its end counts, too.
 WITH clipped AS (
   SELECT
     call.trace_id, call.span_id, call.kind, coalesce(call.tool_name, call.name) AS name,
@@ -9,9 +9,8 @@ WITH clipped AS (
       WHEN call.kind = 'EVALUATOR' OR root.duration_ns IS NULL THEN call.start_ns + call.duration_ns
       ELSE least(call.start_ns + call.duration_ns, root.start_ns + root.duration_ns)
     END AS end_ns
-  FROM spans AS call JOIN roots AS root ON call.trace_id = root.trace_id
-  WHERE call.kind IN ('LLM', 'TOOL', 'EVALUATOR') AND call.duration_ns > 0 AND call.start_ns > 0
-    AND (call.score_name IS NULL OR (call.score_by = 'trace' AND coalesce(call.score_origin, '') <> 'outside'))
+  FROM timed_spans AS call JOIN roots AS root ON call.trace_id = root.trace_id
+  WHERE call.kind IN ('LLM', 'TOOL', 'EVALUATOR') AND call.duration_ns > 0
 ), calls AS (
   SELECT
     *,
