@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.report.changes import Comparison, Side
     from otel_rollout.analysis.report.report import RunReport, StepReport
     from otel_rollout.analysis.run_choice import Run
-    from otel_rollout.table import views
     from otel_rollout.table.query import Engine
 
 _STEPS: Final = re.compile(
@@ -67,6 +66,7 @@ def report(
 def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
     """Yield an engine on the table that is meant, and the name of its source."""
     from otel_rollout.cli.sources import as_table
+    from otel_rollout.table import views
     from otel_rollout.table.query import Engine
 
     with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):

@@ -39,7 +39,7 @@ OTHER_TIMES = {
     "otel_rollout/recording/redaction.py:PAUSE": "a factor",
     "otel_rollout/recording/tokenizers.py:_PAUSE": "milliseconds",
     "otel_rollout/spool/process_lock.py:_ATTEMPT_INTERVAL": "milliseconds",
-    "otel_rollout/viewer/spool_table.py:_MINIMUM_AGE": "of what a killed process has left",
+    "otel_rollout/viewer/private_table.py:_MINIMUM_AGE": "of what a killed process has left",
     "otel_rollout/web/answers.py:_WANTED_SECONDS": "of a page",
     "otel_rollout/web/elsewhere.py:_TIMEOUT": "of a page",
     "otel_rollout/web/request.py:PENDING_SECONDS": "of a page",
