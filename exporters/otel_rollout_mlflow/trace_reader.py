@@ -152,7 +152,10 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
     stored = [span_without_links(span, _ATTRIBUTES) for span in trace.get("spans") or ()]
     spans = [span for span in stored if span.parent_id != f"{PLACEHOLDER_PARENT:016x}"]
     if with_running and info.get("state") == RUNNING:
-        spans += [_unended(span) for span in stored if span.parent_id == f"{PLACEHOLDER_PARENT:016x}"]
+        placeholders = [span for span in stored if span.parent_id == f"{PLACEHOLDER_PARENT:016x}"]
+        spans += map(
+            _unended, sorted(placeholders, key=lambda span: span.start_ns)[:1]
+        )  # others are its parts
     roots = [span.span_id for span in spans if not span.parent_id]
     if spans:
         scores = (

@@ -54,8 +54,8 @@ WITH replies AS (
 )
 SELECT
   of_run.trace_id, of_run.step, of_run.sample_index, of_run.rollout_n, of_run.validate, of_run.path,
-  of_run.state, of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns, of_run.tool_calls,
-  of_run.tool_errors, of_run.tokens_in, of_run.tokens_out,
+  of_run.group_path, of_run.state, of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns,
+  of_run.tool_calls, of_run.tool_errors, of_run.tokens_in, of_run.tokens_out,
   CASE
     WHEN NOT isnan(of_run.reward) AND abs(of_run.reward) <= {_GREATEST} THEN of_run.reward
   END AS reward,

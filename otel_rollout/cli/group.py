@@ -10,7 +10,7 @@ from rich.console import Console
 
 from otel_rollout.cli import sources
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.show import FromOption, RunOption, opened, refuse_options
+from otel_rollout.cli.show import FromOption, RunOption, refuse_options, spans_of
 from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
@@ -55,12 +55,13 @@ def group(
 
 def _siblings(name: str, from_: str | None, run: str | None) -> Siblings:
     """Read the group from a table, or from a spool or MLflow as ``show`` does."""
-    from otel_rollout.analysis.group.siblings import in_source, in_table, names_in
+    from otel_rollout.analysis.group.siblings import in_spans, in_table, names_in
+    from otel_rollout.viewer.private_table import asked_as_table
 
     names_in(name)  # a wrong name is reported before the source is read
     if run is None and sources.table_address(from_) is None:
-        with opened(from_) as source:
-            return in_source(source, name)
+        with asked_as_table(spans_of(from_)) as source:
+            return in_spans(source, name)
     from otel_rollout.analysis.run_choice import run_of
     from otel_rollout.table.query import Engine
 

@@ -135,7 +135,7 @@ def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
     if run is None and sources.table_address(from_) is None:
         from otel_rollout.viewer.private_table import asked_as_table
 
-        with asked_as_table(_spans_of(from_)) as source:
+        with asked_as_table(spans_of(from_)) as source:
             yield source
         return
     with sources.as_table(from_) as (store, location):
@@ -150,7 +150,7 @@ def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
         yield of_table
 
 
-def _spans_of(from_: str | None) -> SpanSource:
+def spans_of(from_: str | None) -> SpanSource:
     """Open the spool, file or MLflow that the option ``--from`` names."""
     from otel_rollout.viewer.errors import ViewerError
 

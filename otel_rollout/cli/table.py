@@ -41,7 +41,7 @@ _BESIDE_ENGINE: Final = ("path", "trace_id", "reward", "state", "seconds", "turn
 _ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step"
 _ORDER_OF_GROUPS: Final = f"{_ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
 _ORDER: Final = {
-    "trajectories": f"{_ORDER_OF_GROUPS}, rollout_n",
+    "trajectories": f"{_ORDER_OF_GROUPS}, rollout_n, path, start_time, trace_id",
     "groups": _ORDER_OF_GROUPS.replace("group_path", "path"),
     "steps": _ORDER_OF_STEPS,
 }

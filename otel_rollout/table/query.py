@@ -185,7 +185,11 @@ class Engine:
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
-            columns = "* REPLACE (coalesce(validate, false) AS validate)" if self._are_trajectories else "*"
+            columns = (
+                "* REPLACE (CASE WHEN trace_id IS NOT NULL THEN coalesce(validate, false) END AS validate)"
+                if self._are_trajectories
+                else "*"
+            )
             columns += self._missing_columns()
             stored = f"(SELECT {columns} FROM {views.STORED_ROWS}) AS {views.STORED_ROWS}"  # noqa: S608
             return f"{views.sql_of(name).replace(views.STORED_ROWS, stored)} WHERE {self._rows}"

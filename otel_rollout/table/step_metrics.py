@@ -32,9 +32,9 @@ WITH step_trajectories AS (
   SELECT
     validate, step, count(*) AS groups, count(*) FILTER (WHERE rewards > 1 AND low = high) AS without_spread
   FROM (
-    SELECT validate, step, sample_index, count(reward) AS rewards, min(reward) AS low, max(reward) AS high
+    SELECT validate, step, count(reward) AS rewards, min(reward) AS low, max(reward) AS high
     FROM trajectories
-    GROUP BY validate, step, sample_index
+    GROUP BY validate, step, group_path
   ) AS of_rows
   GROUP BY validate, step
 ), step_replies AS (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,11 +13,15 @@ from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import spans_of, without_end
+from otel_rollout.table.rows import integer_in
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import VALIDATION, Summary, path_of
-from otel_rollout.viewer.table_source import MAX_LISTED
 
+_MAX_READ: Final = 128
+"""Maximum trajectories that are read: each is a request. A group is not larger in most runs."""
+_IN_GROUP: Final = (semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 _STEP: Final = (semconv.STEP, semconv.VALIDATE)
 """Attributes that name a step."""
 
@@ -39,9 +44,8 @@ class MlflowSource:
             self._traces = MlflowTraces(tracking_uri, project)
         self.location = self._traces.location
         self._newest = ""
-        self._number = 0
 
-    def matching(self, reference: Reference | None) -> Iterator[Iterable[ReadableSpan]]:
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], int]]:
         """Yield what answers a question; see :class:`otel_rollout.viewer.source.SpanSource`.
 
         Of a list only a page is read: each trajectory is a request.
@@ -53,23 +57,17 @@ class MlflowSource:
                 found = list(self._traces.find({semconv.RUN_ID: self._newest})) if newest else []
             else:
                 found = list(self._traces.find(_tags(reference), reference.trace))
-                found = [info for info in found if reference.matches(_named(info))]
+                found = [described for described in found if reference.matches(_named(described))]
             for run in dict.fromkeys(map(_run_of, found)):
-                of_run = sorted(
-                    (info for info in found if _run_of(info) == run),
-                    key=lambda described: _named(described).order,
-                )
-                self._number = len(of_run)
-                yield self._spans_of(of_run[:MAX_LISTED])
+                of_run = [described for described in found if _run_of(described) == run]
+                of_run.sort(key=lambda described: _named(described).order)
+                yield self._spans_of(of_run[:_MAX_READ]), len(of_run)
 
     def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
-        """Return remarks that the newest run has no such trajectory, and that a list goes on."""
-        notes = []
-        if reference is not None and found[0].run != self._newest:
-            notes.append(f"This is an older run: the newest, {self._newest}, has no {reference.text}.")
-        if self._number > MAX_LISTED:
-            notes.append(f"The first {MAX_LISTED} of {self._number}; name a step to see its trajectories.")
-        return tuple(notes)
+        """Return a remark that the newest run has no such trajectory."""
+        if reference is None or found[0].run == self._newest:
+            return ()
+        return (f"This is an older run: the newest, {self._newest}, has no {reference.text}.",)
 
     def _spans_of(self, found: Sequence[Mapping[str, Any]]) -> Iterator[ReadableSpan]:
         """Yield the spans of traces; of one trace also what tells whether the trainer passed it over."""
@@ -118,16 +116,21 @@ class MlflowSource:
 
 
 def _tags(reference: Reference) -> dict[str, str]:
-    """Return the tags that all trajectories matching a reference have."""
+    """Return tags that all trajectories matching a reference have.
+
+    A part of a name may have slashes, and characters that a list makes visible; other parts are tags.
+    """
     if not reference.path:
         return {}
     parts = reference.path.split("/")
     is_validation = parts[0] == VALIDATION
     step, *rest = parts[is_validation:]
-    tags = {semconv.VALIDATE: str(is_validation), semconv.STEP: step}
-    if len(rest) > 1 and rest[-1]:
-        tags |= {semconv.SAMPLE_INDEX: "/".join(rest[:-1]), semconv.ROLLOUT_N: rest[-1]}
-    return {semconv.short_name(name): text for name, text in tags.items() if text not in ("", "-")}
+    tags = {semconv.VALIDATE: str(is_validation)}
+    if integer_in(step) is not None:
+        tags[semconv.STEP] = step
+        if len(rest) == len(_IN_GROUP) and all(map(_PLAIN.fullmatch, rest)):
+            tags |= dict(zip(_IN_GROUP, rest, strict=True))
+    return {semconv.short_name(name): text for name, text in tags.items() if text != "-"}
 
 
 def _named(described: Mapping[str, Any]) -> Summary:
@@ -135,7 +138,7 @@ def _named(described: Mapping[str, Any]) -> Summary:
     from otel_rollout_mlflow.trace_reader import unix_ns
 
     tags: Mapping[str, str] = described.get("tags") or {}
-    short = {name: semconv.short_name(name) for name in (*_STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)}
+    short = {name: semconv.short_name(name) for name in (*_STEP, *_IN_GROUP)}
     return Summary(
         trace_id=str(described["trace_id"]).removeprefix("tr-"),
         run=_run_of(described),

@@ -35,7 +35,7 @@ _ROWS: Final = 20_000
 _PREFIX: Final = "otel-rollout-query-"
 _LOCK: Final = "lock"
 """File that the process locks while it uses the directory."""
-_MINIMUM_AGE: Final = 60.0
+_MINIMUM_AGE: Final = 5.0
 """Seconds after which a directory without lock is abandoned: its process has been killed."""
 
 
@@ -59,29 +59,35 @@ class PrivateTableSource:
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Return the matching trajectories of the newest run that has any; at most a page of them."""
-        for spans in self._spans.matching(reference):
-            store = Store(location_of(str(self._directory / f"table-{next(self._numbers)}")))
-            if not fill(store, spans):
-                continue
-            self._source = TableSource(store, decoders=self._spans.decoder)
-            found = self._source.find(reference)
-            if found:
-                self.notes = (*self._spans.notes(reference, found), *self._source.notes)
+        for source, number in self.tables(reference):
+            if found := source.find(reference):
+                self._source = source
+                self.notes = (*self._spans.notes(reference, found), *source.notes)
+                if number is not None and number > len(found):
+                    listed = f"The first {len(found)} of {number}; name a step to see its trajectories."
+                    self.notes = (*self._spans.notes(reference, found), listed)
                 return found
         return []
 
+    def tables(self, reference: Reference | None) -> Iterator[tuple[TableSource, int | None]]:
+        """Yield for each run, the newest first, a table that answers a question about a reference.
+
+        With it comes the number of matching trajectories, if the table may lack some of them.
+        """
+        for spans, number in self._spans.matching(reference):
+            store = Store(location_of(str(self._directory / f"table-{next(self._numbers)}")))
+            if fill(store, spans):
+                yield TableSource(store, decoders=self._spans.decoder), number
+
+    def notes_on(self, reference: Reference, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks about trajectories that were found in a table."""
+        return self._spans.notes(reference, found)
+
     def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
         """Return a trajectory that was found, turn by turn."""
-        return self._found().conversation(trace_id, part)
-
-    def conversations(self, trace_ids: Sequence[str]) -> Iterator[Conversation]:
-        """Yield trajectories that were found, turn by turn."""
-        return self._found().conversations(trace_ids)
-
-    def _found(self) -> TableSource:
         if self._source is None:
             raise ViewerError(f"Nothing was looked for in {self.location}.")
-        return self._source
+        return self._source.conversation(trace_id, part)
 
 
 @contextmanager

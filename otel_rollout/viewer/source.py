@@ -38,9 +38,6 @@ class Source(Protocol):
             part: id of a span; the trajectory that this span begins inside the trace is returned.
         """
 
-    def conversations(self, trace_ids: Sequence[str]) -> Iterator[Conversation]:
-        """Yield trajectories that were found, turn by turn; those without spans are left out."""
-
 
 class SpanSource(Protocol):
     """Spans that are in no table: a spool, a file or MLflow.
@@ -51,11 +48,12 @@ class SpanSource(Protocol):
 
     location: str
 
-    def matching(self, reference: Reference | None) -> Iterator[Iterable[ReadableSpan]]:
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], int | None]]:
         """Yield for each run, the newest first, what answers a question about the reference.
 
         That is all spans of the trajectories that may match, and those roots and scores of others that
-        decide what training made of them, and whose a score by identity is.
+        decide what training made of them, and whose a score by identity is. If only some of the trajectories
+        are read, their number comes with it.
         """
 
     def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:

@@ -27,19 +27,26 @@ class SpanTree:
 
     def descendants(self, span: ReadableSpan) -> list[ReadableSpan]:
         """Return the spans below ``span``, by start time."""
-        found = self._below(span_id(span), lambda _: True)
+        found = self._with_below(self._children.get(span_id(span), ()), lambda _: True)
         return sorted(found, key=lambda descendant: descendant.start_time or 0)
 
     def timeline(self, root_id: int | None) -> list[ReadableSpan]:
-        """Return the spans below the root in display order, but none inside model calls."""
-        return sorted(self._below(root_id, lambda span: not is_model_call(span)), key=_shown_at)
+        """Return the spans of a trajectory in display order, but none inside model calls.
 
-    def _below(
-        self, parent_id: int | None, is_entered: Callable[[ReadableSpan], bool]
+        They are below its root, or below an operation that is not there, because it has not ended.
+        """
+        first = list(self._children.get(root_id, ()))
+        if root_id is not None:
+            orphans = (span for span in self._children.get(None, ()) if span.parent)
+            first += [span for span in orphans if span_id(span) != root_id]
+        return sorted(self._with_below(first, lambda span: not is_model_call(span)), key=_shown_at)
+
+    def _with_below(
+        self, first: Iterable[ReadableSpan], is_entered: Callable[[ReadableSpan], bool]
     ) -> Iterable[ReadableSpan]:
-        """Collect a parent's children, and children of collected ``is_entered`` spans."""
+        """Collect spans, and the children of collected ``is_entered`` spans."""
         found: dict[int, ReadableSpan] = {}  # each span once: damaged spans may be parents of one another
-        left = list(self._children.get(parent_id, ()))
+        left = list(first)
         while left:
             span = left.pop()
             if span_id(span) not in found:

@@ -55,17 +55,17 @@ class SpoolSource:
         self.location = str(path)
         self._runs = _runs(path, is_named)
 
-    def matching(self, reference: Reference | None) -> Iterator[Iterable[ReadableSpan]]:
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], None]]:
         """Yield what answers a question; see :class:`otel_rollout.viewer.source.SpanSource`.
 
         A trace's spans are those of all runs: a later run may have added scores.
         """
         if reference is None:
-            yield self.every_span()
+            yield self.every_span(), None
             return
         for run in reversed(self._runs):
             if ids := self._trace_ids(run, reference):
-                yield self._answering(ids)
+                yield self._answering(ids), None
 
     def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
         """Return remarks that newer runs have no such trajectory."""

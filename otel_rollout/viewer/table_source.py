@@ -44,6 +44,9 @@ class TableSource:
         run: SQL condition of the run to read; by default the newest that has what is looked for.
         decoders: returns the decoder for token ids without text; a forwarder has written the text.
 
+    Attributes:
+        engine: asks the table.
+
     Raises:
         ViewerError: the table cannot be read.
     """
@@ -56,7 +59,7 @@ class TableSource:
         decoders: Decoders = lambda name: None,
     ) -> None:
         with _as_viewer_errors():
-            self._engine = Engine(store.open() if opened is None else opened)
+            self.engine = Engine(store.open() if opened is None else opened)
         self.location = store.location.uri
         self.notes: tuple[str, ...] = ()
         self._run = run
@@ -72,7 +75,7 @@ class TableSource:
             if reference is None:
                 return self._newest_run()
             conditions = [self._run, *_conditions(reference)]
-            for run in runs_with(self._engine, conditions, reference.matches):
+            for run in runs_with(self.engine, conditions, reference.matches):
                 of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
                 found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
                 if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
@@ -84,12 +87,12 @@ class TableSource:
     def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
         """Return a trajectory turn by turn; see :class:`otel_rollout.viewer.source.Source`."""
         with _as_viewer_errors():
-            return conversation_in(self._engine, trace_id, part, self._decoders)
+            return conversation_in(self.engine, trace_id, part, self._decoders)
 
     def conversations(self, trace_ids: Sequence[str]) -> Iterator[Conversation]:
-        """Yield trajectories turn by turn; see :class:`otel_rollout.viewer.source.Source`."""
+        """Yield trajectories turn by turn; those without spans are left out."""
         with _as_viewer_errors():
-            yield from conversations_in(self._engine, trace_ids, self._decoders)
+            yield from conversations_in(self.engine, trace_ids, self._decoders)
 
     def _newest_run(self) -> list[Summary]:
         for ended in ("is_root", "score_name IS NULL"):  # a run may have running trajectories alone
@@ -115,7 +118,7 @@ class TableSource:
         """Return a page of trajectories with scores and tokens."""
         if count is None:
             count = self._rows("trajectories", "count(*) AS number", conditions)[0]["number"]
-        found = summaries_of(self._engine, conditions, None if reference else MAX_LISTED)
+        found = summaries_of(self.engine, conditions, None if reference else MAX_LISTED)
         found = [summary for summary in found if reference is None or reference.matches(summary)][:MAX_LISTED]
         if count and count > len(found):
             self.notes = (f"The first {len(found)} of {count}; `otel-rollout list` filters and sorts.",)
@@ -130,7 +133,7 @@ class TableSource:
 
     def _rows(self, source: str, columns: str, conditions: list[str], end: str = "") -> list[dict[str, Any]]:
         sql = f"SELECT {columns} FROM {source}{all_of(conditions)}{end}"  # noqa: S608
-        return dicts_of(self._engine.run(sql))
+        return dicts_of(self.engine.run(sql))
 
 
 @contextmanager

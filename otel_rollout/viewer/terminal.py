@@ -79,7 +79,7 @@ def _unique_digits(summaries: Sequence[Summary]) -> int:
 def show(conversation: Conversation, console: Console, location: str = "", notes: Sequence[str] = ()) -> None:
     """Print a conversation turn by turn, with its source."""
     summary = conversation.summary
-    title = text_of(summary.path or summary.name, "bold")
+    title = text_of(in_one_line(summary.path or summary.name), "bold")
     title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
     console.print(title)
     console.print(_facts(conversation, location, notes))

@@ -93,8 +93,9 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
     Args:
         engine: the table.
         trace_id: id of its trace.
-        part: id of the span with which it begins inside the trace: it is this span, and all below it. The
-            whole trace is read for a span that begins the trace, or is not recorded.
+        part: id of the span with which it begins inside the trace: it is this span, and all below it, also
+            below an operation that is not there. The whole trace is read for a span that begins the trace,
+            or is not recorded.
 
     Raises:
         TableError: none of its spans is in the table, or the table cannot be read.
@@ -110,7 +111,9 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
     first = f"{part:016x}"
     if first not in parents:
         return whole
-    inside = {first}
+    path = next(row["path"] for row in rows if row["span_id"] == first)
+    orphans = (row for row in rows if row["path"] == path and row["parent_span_id"] not in parents)
+    inside = {first, *(row["span_id"] for row in orphans if row["parent_span_id"])}
     while below := {id_ for id_, parent in parents.items() if parent in inside} - inside:
         inside |= below
     narrowed = engine.narrowed(f"{of_trace} AND {equals('span_id', sorted(inside))}", in_memory=True)

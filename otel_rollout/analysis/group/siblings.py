@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.analysis.run_choice import Run
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.table import views
-from otel_rollout.table.filters import all_of, equals
+from otel_rollout.table.filters import all_of, any_of, equals
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.rows import integer_in
 from otel_rollout.viewer import reference
 from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.errors import ViewerError
-from otel_rollout.viewer.navigation import group_of, references
+from otel_rollout.viewer.navigation import references
 from otel_rollout.viewer.summary import VALIDATION, Summary
 from otel_rollout.viewer.table_source import conversations_in, runs_with
 from otel_rollout.viewer.trajectories import summaries_of
 
 if TYPE_CHECKING:
     from otel_rollout.table.query import Engine
-    from otel_rollout.viewer.source import Source
+    from otel_rollout.viewer.private_table import PrivateTableSource
 
 MAX_SIBLINGS: Final = 128
 """Maximum siblings that are read of a group; a run without dataset rows is one large group."""
@@ -96,23 +96,15 @@ class GroupName:
         return "/".join([*([VALIDATION] if self.validate else []), self.step, self.sample])
 
     @property
-    def identity(self) -> list[str]:
-        """SQL conditions that a row's identity is in the group."""
-        return [
-            equals("validate", self.validate),
-            equals("step", integer_in(self.step)),
-            equals("sample_index", None if self.sample == _MISSING else self.sample),
-            equals("group_path", self.path),
-        ]
-
-    @property
     def conditions(self) -> list[str]:
-        """SQL conditions that a span is of a trajectory in the group."""
-        return [*self.identity, _OF_TRAJECTORY]
+        """SQL conditions that all rows of the group's trajectories meet."""
+        number = integer_in(self.step)
+        of_step = [equals("step", number)] if number is not None else []
+        return [equals("validate", self.validate), any_of([*of_step, "step IS NULL"]), _OF_TRAJECTORY]
 
     def has(self, summary: Summary) -> bool:
         """Return whether a trajectory is in the group, and not only a part of the trajectory."""
-        return in_one_line(self.path) == in_one_line(group_of(summary))
+        return in_one_line(summary.path).startswith(in_one_line(self.path) + "/")
 
 
 def names_in(text: str) -> list[GroupName]:
@@ -146,11 +138,8 @@ def in_table(engine: Engine, text: str, run: Run | None = None, location: str = 
         TableError: the table cannot be read.
     """
     for name in names_in(text):
-        for chosen in [run] if run else _runs(engine, name):
-            ids, number = _trace_ids(engine, name, chosen)
-            found = _read(lambda some: conversations_in(engine, some), ids, name)
-            if found:
-                return Siblings(name.path, found, number if number > len(ids) else len(found), location)
+        if found := _in_table(engine, name, run, location):
+            return found
     of_run = f" in {run.name}" if run else f" in {location}" if location else ""
     raise ViewerError(_not_found(text, of_run))
 
@@ -164,39 +153,61 @@ def summaries(engine: Engine, path: str, run: Run) -> list[Summary]:
         run: the run.
 
     Raises:
-        ViewerError: the text names no group.
         TableError: the table cannot be read.
     """
-    return summaries_of(engine, [run.condition, *names_in(path)[0].identity], MAX_SIBLINGS)
+    return summaries_of(engine, [run.condition, equals("group_path", path)], MAX_SIBLINGS)
 
 
-def in_source(source: Source, text: str) -> Siblings:
-    """Read a group's siblings as ``otel-rollout show`` reads trajectories: of the newest run that has them.
+def in_spans(source: PrivateTableSource, text: str) -> Siblings:
+    """Read a group's siblings from a spool, a file or MLflow: of the newest run that has them.
 
     Args:
-        source: a spool or MLflow.
+        source: makes tables of their spans.
         text: the group's name, or the name of one of its trajectories.
 
     Raises:
         ViewerError: the text names no group, there is none of this name, or the source cannot be read.
     """
     for name in names_in(text):
-        matching = source.find(reference.parse(name.path))
-        wanted = sorted(filter(name.has, matching), key=attrgetter("order"))
-        ids = list(dict.fromkeys(summary.trace_id for summary in wanted))
-        found = _read(source.conversations, ids[:MAX_SIBLINGS], name)
-        if found:
-            return Siblings(name.path, found, max(len(ids), len(found)), source.location, source.notes)
+        wanted = reference.parse(name.path)
+        for table, number in source.tables(wanted):
+            found = _in_table(table.engine, name, None, source.location, table.conversations)
+            if found:
+                notes = source.notes_on(wanted, [found.found[0].summary])
+                return replace(found, number=max(found.number, number or 0), notes=notes)
     raise ViewerError(_not_found(text, f" in {source.location}"))
 
 
-def _runs(engine: Engine, name: GroupName) -> list[Run]:
-    return [Run(**run) for run in runs_with(engine, name.conditions)]
+def _in_table(
+    engine: Engine,
+    name: GroupName,
+    run: Run | None,
+    location: str,
+    read: Callable[[Sequence[str]], Iterable[Conversation]] | None = None,
+) -> Siblings | None:
+    """Return a group's siblings; None if the table has none."""
+    named = _named(engine, name)
+    if not named:
+        return None
+    conditions = [*name.conditions, equals("group_path", named)]
+    for chosen in [run] if run else [Run(**each) for each in runs_with(engine, conditions)]:
+        ids, number = _trace_ids(engine, conditions, chosen)
+        found = _read(read or partial(conversations_in, engine), ids, name)
+        if found:
+            return Siblings(name.path, found, number if number > len(ids) else len(found), location)
+    return None
 
 
-def _trace_ids(engine: Engine, name: GroupName, run: Run) -> tuple[list[str], int]:
+def _named(engine: Engine, name: GroupName) -> list[str]:
+    """Return the paths of groups that a list shows as this name."""
+    sql = f"SELECT DISTINCT group_path FROM {views.RECORDED}{all_of(name.conditions)}"  # noqa: S608
+    paths = (row["group_path"] for row in dicts_of(engine.run(sql)))
+    return sorted(path for path in paths if path and in_one_line(path) == in_one_line(name.path))
+
+
+def _trace_ids(engine: Engine, conditions: Sequence[str], run: Run) -> tuple[list[str], int]:
     """Return the trace ids of a group's first siblings, and the number of all."""
-    of_group = f"FROM {views.RECORDED}{all_of([run.condition, *name.conditions])}"
+    of_group = f"FROM {views.RECORDED}{all_of([run.condition, *conditions])}"
     rows = dicts_of(
         engine.run(
             f"SELECT trace_id, min(rollout_n) AS rollout, min(start_ns) AS start {of_group} "

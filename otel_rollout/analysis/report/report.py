@@ -350,7 +350,7 @@ FROM (
       count(reward) AS rewards, sum(reward) AS total
     FROM {rows}
     WHERE sample_index IS NOT NULL
-    GROUP BY validate, step, sample_index
+    GROUP BY validate, step, group_path
   ) AS of_group
 ) AS compared_group
 GROUP BY validate, step

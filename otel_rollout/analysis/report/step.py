@@ -99,14 +99,14 @@ def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) 
     rows = dicts_of(
         engine.run(
             f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
-            "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, rollout_n, trace_id "
+            "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "
             f"LIMIT {_MAX_TRAJECTORIES}"
         )
     )
-    by_row: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
+    by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        by_row[row["sample_index"]].append(row)
-    groups = sorted(map(_group, by_row.values()), key=lambda group: -(group.spread or 0.0))
+        by_group[row["group_path"]].append(row)
+    groups = sorted(map(_group, by_group.values()), key=lambda group: -(group.spread or 0.0))
     left_out = found[0].trajectories - len(rows)
     return Step(run, found[0], tuple(groups), left_out, *_neighbours(engine, run, step, validate))
 
@@ -114,7 +114,7 @@ def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) 
 def _group(rows: list[dict[str, Any]]) -> Group:
     members = tuple(Member(*(row[name] for name in Member.__slots__)) for row in rows)
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
-    path = rows[0]["path"].rpartition("/")[0] if rows[0]["sample_index"] is not None else None
+    path = rows[0]["group_path"] if rows[0]["sample_index"] is not None else None
     return Group(
         path,
         members,

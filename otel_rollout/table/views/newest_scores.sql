@@ -1,13 +1,13 @@
 -- The newest score of each name of each trajectory, from every source.
 WITH parts AS (
-  SELECT trace_id, span_id, path
+  SELECT trace_id, span_id
   FROM spans
   WHERE kind = 'AGENT' AND validate IS NOT NULL AND NOT is_root
 ), in_trace AS (
   SELECT
     given.trace_id, given.score_name AS name, given.score_value AS value, given.score_label AS label,
     given.score_comment AS comment, given.score_origin AS origin, given.start_ns AS time_ns, given.span_id,
-    coalesce(part.path, given.path) AS path
+    part.span_id AS part_id, given.path
   FROM spans AS given LEFT JOIN parts AS part
     ON given.trace_id = part.trace_id AND given.parent_span_id = part.span_id
   WHERE given.score_name IS NOT NULL AND given.score_by = 'trace'
@@ -17,7 +17,8 @@ WITH parts AS (
     in_trace.time_ns, true AS is_dated, 3 AS place, 'trace' AS source, in_trace.trace_id AS score_trace_id,
     in_trace.span_id AS score_span_id
   FROM in_trace JOIN roots AS root ON in_trace.trace_id = root.trace_id
-  WHERE in_trace.path IS NULL OR in_trace.path = root.path
+  WHERE (in_trace.part_id IS NULL OR in_trace.part_id = root.span_id)
+    AND (in_trace.path IS NULL OR in_trace.path = root.path)
   UNION ALL
   SELECT
     trajectory AS trace_id, name, value, label, comment, origin, time_ns, true AS is_dated, 2 AS place,

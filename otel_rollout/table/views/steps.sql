@@ -1,6 +1,6 @@
 -- Each training or validation step of a run. A reward that is NaN or infinite does not count.
 SELECT
-  run_id, project, experiment, validate, step, count(DISTINCT sample_index) AS groups,
+  run_id, project, experiment, validate, step, count(DISTINCT CASE WHEN sample_index IS NOT NULL THEN group_path END) AS groups,
   count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running, avg(finite_reward) AS reward_mean,
   min(finite_reward) AS reward_min, max(finite_reward) AS reward_max,
