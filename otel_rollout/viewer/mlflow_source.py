@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,7 +20,6 @@ from otel_rollout.viewer.summary import VALIDATION, Summary, path_of
 _MAX_READ: Final = 128
 """Maximum trajectories that are read: each is a request. A group is not larger in most runs."""
 _IN_GROUP: Final = (semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 _STEP: Final = (semconv.STEP, semconv.VALIDATE)
 """Attributes that name a step."""
 
@@ -45,7 +43,7 @@ class MlflowSource:
         self.location = self._traces.location
         self._newest = ""
 
-    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], int]]:
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], int | None]]:
         """Yield what answers a question; see :class:`otel_rollout.viewer.source.SpanSource`.
 
         Of a list only a page is read: each trajectory is a request.
@@ -56,12 +54,19 @@ class MlflowSource:
             if reference is None:
                 found = list(self._traces.find({semconv.RUN_ID: self._newest})) if newest else []
             else:
-                found = list(self._traces.find(_tags(reference), reference.trace))
-                found = [described for described in found if reference.matches(_named(described))]
+                found = self._matching(reference)
             for run in dict.fromkeys(map(_run_of, found)):
                 of_run = [described for described in found if _run_of(described) == run]
                 of_run.sort(key=lambda described: _named(described).order)
-                yield self._spans_of(of_run[:_MAX_READ]), len(of_run)
+                yield self._spans_of(of_run[:_MAX_READ]), len(of_run) if len(of_run) > _MAX_READ else None
+
+    def _matching(self, reference: Reference) -> list[dict[str, Any]]:
+        """Return the traces that a reference matches, the newest first."""
+        for tags in _tags(reference):
+            found = self._traces.find(tags, reference.trace)
+            if matching := [described for described in found if reference.matches(_named(described))]:
+                return matching
+        return []
 
     def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
         """Return a remark that the newest run has no such trajectory."""
@@ -115,21 +120,26 @@ class MlflowSource:
         return None
 
 
-def _tags(reference: Reference) -> dict[str, str]:
-    """Return tags that all trajectories matching a reference have.
+def _tags(reference: Reference) -> Iterator[dict[str, str]]:
+    """Yield tags that all trajectories matching a reference may have, the narrowest first.
 
-    A part of a name may have slashes, and characters that a list makes visible; other parts are tags.
+    A part of a name may have slashes, and characters that a list makes visible.
     """
     if not reference.path:
-        return {}
+        yield {}
+        return
     parts = reference.path.split("/")
     is_validation = parts[0] == VALIDATION
     step, *rest = parts[is_validation:]
     tags = {semconv.VALIDATE: str(is_validation)}
     if integer_in(step) is not None:
         tags[semconv.STEP] = step
-        if len(rest) == len(_IN_GROUP) and all(map(_PLAIN.fullmatch, rest)):
-            tags |= dict(zip(_IN_GROUP, rest, strict=True))
+        if len(rest) == len(_IN_GROUP) and all(rest):
+            yield _named_as(tags | dict(zip(_IN_GROUP, rest, strict=True)))
+    yield _named_as(tags)
+
+
+def _named_as(tags: Mapping[str, str]) -> dict[str, str]:
     return {semconv.short_name(name): text for name, text in tags.items() if text != "-"}
 
 

@@ -70,8 +70,8 @@ class SpoolSource:
     def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
         """Return remarks that newer runs have no such trajectory."""
         ids = [run.id for run in self._runs]
-        newer = self._runs[ids.index(found[0].run) + 1 :] if found[0].run in ids else []
-        return _notes_on_newer_runs(newer[::-1], reference)
+        later = self._runs[ids.index(found[0].run) + 1 :] if found[0].run in ids else []
+        return _notes_on_newer_runs([run for run in reversed(later) if run.may_have_trajectories], reference)
 
     def _trace_ids(self, run: _Run, reference: Reference) -> frozenset[str]:
         """Return the ids of a run's traces that a reference may name; usually their roots tell."""
@@ -209,6 +209,11 @@ class _Run(NamedTuple):
     paths: list[Path]
     node_dirs: list[Path]
 
+    @property
+    def may_have_trajectories(self) -> bool:
+        """Whether it has a trajectory, or had one: not if it only scored those of other runs."""
+        return not self.paths or any(map(_is_root, _spans_in(filter(may_have_root, _lines(self.paths)))))
+
     def running(self) -> dict[tuple[str, int], ReadableSpan]:
         """Return the roots of the running trajectories, without an end, by their ids."""
         roots = []
@@ -227,8 +232,11 @@ def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> 
     named = ", ".join(run.name for run in newer[:_MAX_NAMED_RUNS])
     more = f" and {len(newer) - _MAX_NAMED_RUNS} more" if len(newer) > _MAX_NAMED_RUNS else ""
     what = "trajectory" if reference is None else reference.text
+    note = f"This is an older run: there is no {what} on disk of {named}{more}."
+    if all(run.paths for run in newer):
+        return (note,)
     return (
-        f"This is an older run: there is no {what} on disk of {named}{more}.",
+        note,
         "Delivered segments are removed unless OTEL_ROLLOUT_KEEP=true; --from mlflow shows delivered ones.",
     )
 

@@ -282,6 +282,10 @@ for rollout in range(3):
             print(inner.id)
 for name, value in (("trained", True), ("reward", 0.5)):
     score(name, value, step="warm-up", sample_index=7, rollout_n=1)
+with rollout_trace_attr(step=3, sample_index="a/b\\n", rollout_n=0):
+    generate(2)
+    with rollout_trace_attr(step=3, sample_index="a/b\\n", rollout_n=0):
+        score("reward", 0.75)
 """
 
 
@@ -289,12 +293,12 @@ for name, value in (("trained", True), ("reward", 0.5)):
 def test_every_source_says_the_same_of_a_trajectory(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Scores by a step that is text, what the trainer passed over, and a trajectory inside another one."""
+    """Names with text and slashes, what the trainer passed over, and trajectories inside others."""
     with sources_of(NAMED, tmp_path) as sources:
         inner = capfd.readouterr().out.split()[0]
         for name, source in sources.items():
             told = {}
-            for path in ("warm-up/7/0", "warm-up/7/1", inner):
+            for path in ("warm-up/7/0", "warm-up/7/1", inner, "3/a/b␊/0"):
                 wanted = parse(path)
                 (found,) = source.find(wanted)
                 shown = source.conversation(found.trace_id, wanted.span)
@@ -304,4 +308,5 @@ def test_every_source_says_the_same_of_a_trajectory(
                 "warm-up/7/0": (8, {}, True),
                 "warm-up/7/1": (8, {"trained": True, "reward": 0.5}, False),
                 "warm-up/inner/2": (3, {"reward": 0.25}, False),
+                "3/a/b\n/0": (2, {}, False),
             }, name

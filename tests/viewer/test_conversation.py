@@ -416,6 +416,12 @@ def test_turns_of_a_sub_trajectory_name_it() -> None:
     assert messages_of(alone.turns) == [("user", "Two?"), ("assistant", "No.")]
 
 
+def test_spans_below_an_operation_that_has_not_ended_are_shown() -> None:
+    """Its span is not there: the process was killed, or the operation still runs."""
+    found = shown([line(3, {"messages": [{"role": "user", "content": "Who?"}]}, "Me.", parent=9)])
+    assert messages_of(found.turns) == [("user", "Who?"), ("assistant", "Me.")]
+
+
 def test_trajectory_without_model_calls_shows_the_roots_input_and_output() -> None:
     """Without a model call the root's input and output are the turns."""
     root = line(ROOT, {"question": "Six?"}, "Seven.", parent=0, name="rollout_trace", kind="AGENT")

@@ -308,3 +308,24 @@ def test_show_in_a_pipe_of_80_columns_is_plain_text(rollout: Rollout) -> None:
     assert max(map(len, shown.stdout.splitlines())) <= 80
     assert "\x1b" not in shown.stdout
     assert not shown.stderr
+
+
+def test_any_trace_is_shown_by_its_id(tmp_path: Path) -> None:
+    """Also one without a trajectory: what a program did outside of them."""
+    spans = line(2, {"messages": [{"role": "user", "content": "Who?"}]}, "Me.", parent=0, name="outside")
+    (tmp_path / "lines.jsonl").write_bytes(spans.replace(b"rollout.", b"other.") + b"\n")
+    told = run("show", "0" * 31 + "1", "--from", tmp_path / "lines.jsonl")
+    assert told.startswith("outside  ok\n")
+    assert "Me." in told
+
+
+def test_large_group_says_how_many_siblings_it_has(tmp_path: Path) -> None:
+    """Those that are read are the first; the command says so for every source."""
+    identity = {"rollout.step": 1, "rollout.sample_index": 7, "rollout.validate": False}
+    made = [
+        line(1, None, None, parent=0, kind="AGENT", attributes={**identity, "rollout.rollout_n": number})
+        .replace(b"%032x" % 1, b"%032x" % (1000 + number))
+        for number in range(130)
+    ]  # fmt: skip
+    (tmp_path / "lines.jsonl").write_bytes(b"\n".join(made) + b"\n")
+    assert "the first 128 of 130" in run("group", "1/7", "--from", tmp_path / "lines.jsonl")

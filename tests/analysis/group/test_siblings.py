@@ -87,6 +87,17 @@ def test_parts_of_a_name_that_were_not_recorded_are_dashes(tmp_path: Path) -> No
     assert told(in_table(asked, "warm-up/9")) == [("warm-up/9/0", "ok", None, "text")]
 
 
+def test_group_is_found_by_the_name_that_a_list_shows(tmp_path: Path) -> None:
+    """Lists make control characters visible; a step may have slashes."""
+    asked = engine(
+        tmp_path,
+        trajectory("1", "break", sample_index="x\ny"),
+        trajectory("2", "slash", step=None, step_text="a/b", sample_index="5"),
+    )
+    assert told(in_table(asked, "1/x␊y")) == [("1/x\ny/0", "ok", None, "break")]
+    assert told(in_table(asked, "a/b/5")) == [("a/b/5/0", "ok", None, "slash")]
+
+
 def test_trajectories_with_one_path_are_told_apart_by_trace_id(tmp_path: Path) -> None:
     """A step that was started again has each trajectory twice."""
     asked = engine(
