@@ -27,8 +27,6 @@ UNPARSED_CALL: Final = (
 A parser that takes a broken call for plain text, without an error or a log record, leaves no such span. The
 check ``tool_calls_unparsable`` of health reads the texts of replies too.
 """
-_GREATEST: Final = 1e300
-"""Magnitude of a reward that counts as infinite."""
 
 
 def rows_of(engine: Engine, run: Run) -> str:
@@ -56,12 +54,7 @@ SELECT
   of_run.trace_id, of_run.step, of_run.sample_index, of_run.rollout_n, of_run.validate, of_run.path,
   of_run.group_path, of_run.state, of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns,
   of_run.tool_calls, of_run.tool_errors, of_run.tokens_in, of_run.tokens_out,
-  CASE
-    WHEN NOT isnan(of_run.reward) AND abs(of_run.reward) <= {_GREATEST} THEN of_run.reward
-  END AS reward,
-  coalesce(isnan(of_run.reward) OR abs(of_run.reward) > {_GREATEST}, false)
-    OR (of_run.reward IS NULL AND coalesce(lower(of_run.reward_label) IN ('nan', 'inf', '-inf'), false))
-    AS has_odd_reward,
+  of_run.finite_reward AS reward, of_run.has_odd_reward,
   CASE WHEN NOT of_run.validate THEN of_run.step - of_run.policy_version_min END AS policy_lag,
   of_run.policy_version_max > of_run.policy_version_min AS has_several_policies,
   phases.generate_seconds, phases.tool_seconds, phases.reward_seconds, phases.waiting_seconds,
@@ -71,7 +64,7 @@ SELECT
   training.trained_reward, training.reward_difference, training.lag AS trainer_lag, training.lag_source,
   training.mismatch, training.mismatch_mean, training.mismatch_turn, training.importance_ratio,
   training.not_finite, {", ".join(f"requested.{name}" for name in engine_time.COLUMNS)}
-FROM (SELECT * FROM trajectories WHERE {{run}}) AS of_run
+FROM (SELECT * FROM finite_rewards WHERE {{run}}) AS of_run
   LEFT JOIN training ON of_run.trace_id = training.trace_id
   LEFT JOIN phases ON of_run.trace_id = phases.trace_id
   LEFT JOIN replies ON of_run.trace_id = replies.trace_id
