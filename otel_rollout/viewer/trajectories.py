@@ -29,7 +29,7 @@ _FIGURES: Final = (
     "trace_id, run_id, project, experiment, path, name, state, error_message, start_time, seconds, "
     "tokens_in, tokens_out, tokens_cached"
 )
-IN_ORDER: Final = (
+_IN_ORDER: Final = (
     " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
     "rollout_n, start_time"
 )
@@ -218,7 +218,7 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = 
         TableError: the table cannot be read.
     """
     end = "" if limit is None else f" LIMIT {limit}"
-    rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{IN_ORDER}{end}")  # noqa: S608
+    rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER}{end}")  # noqa: S608
     return [summary_of(row) for row in dicts_of(rows)]
 
 
