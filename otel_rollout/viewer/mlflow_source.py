@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -17,6 +18,7 @@ from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import VALIDATION, Summary, path_of
 
+_logger = logging.getLogger("otel_rollout.viewer")
 _MAX_READ: Final = 128
 """Maximum trajectories that are read: each is a request. A group is not larger in most runs."""
 _IN_GROUP: Final = (semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
@@ -78,7 +80,12 @@ class MlflowSource:
         """Yield the spans of traces; of one trace also what tells whether the trainer passed it over."""
         with _as_viewer_errors():
             for described in found:
-                yield from self._spans(described)
+                try:
+                    yield from self._spans(described)
+                except UndeliveredError as error:
+                    if len(found) == 1 or error.failure.kind is not FailureKind.REJECTED:
+                        raise
+                    _logger.warning("left out: %s", error.failure.message)
             if len(found) == 1 and not _is_named(found[0]):
                 yield from self._deciding(found[0])
 

@@ -36,7 +36,7 @@ def as_other_writers_do(rollouts: Rollouts) -> list[ReadableSpan]:
 def test_unreadable_trace_is_named_and_the_others_are_imported(
     way: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`show` and `import` print one line without traceback; the table has the other trajectory."""
+    """`show` and `import` print one line without traceback; table and list have the other trajectory."""
     is_server = way == "server"
     uri = request.getfixturevalue("server_uri") if is_server else f"sqlite:///{tmp_path}/mlflow.db"
     settings = resolve(tracking_uri=uri)
@@ -55,9 +55,12 @@ def test_unreadable_trace_is_named_and_the_others_are_imported(
 
     imported = CliRunner().invoke(app, ["import", f"mlflow:{uri}", "--to", "delta"])
     shown = CliRunner().invoke(app, ["show", "1/deep/0", "--from", "mlflow"])
+    listed = CliRunner().invoke(app, ["show", "--from", "mlflow"])
 
     assert imported.exit_code == 1
     assert imported.stderr.count("MLflow cannot return the trace tr-") == 1, imported.output
     assert ": 1 spans imported" in imported.stdout, imported.output
     assert shown.exit_code == 2
     assert "MLflow cannot return the trace tr-" in " ".join(shown.output.split())
+    assert listed.exit_code == 0, listed.output
+    assert "1/plain/0" in listed.output
