@@ -14,7 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
-from otel_rollout.otlp.json_span import JsonSpan, span_at, trace_data
+from otel_rollout.otlp.json_span import JsonSpan, running_root, span_at, trace_data
 from otel_rollout.otlp.protobuf import span_without_links
 from otel_rollout_mlflow import feedback, settings
 from otel_rollout_mlflow.database_target import StoreTarget
@@ -165,10 +165,6 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
         spans += [span for span in scores if span]
     run = (info.get("tags") or {}).get(semconv.RUN_ID, "")
     return json.dumps(trace_data({semconv.RUN_ID: run}, spans)).encode()
-
-
-def _unended(placeholder: JsonSpan) -> JsonSpan:
-    return JsonSpan({**placeholder.fields, "parentSpanId": "", "endTimeUnixNano": "0"})
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:

@@ -129,6 +129,11 @@ def span_at(
     return JsonSpan({**ids, "name": name, **times, "attributes": _entries_of(attributes)})
 
 
+def running_root(placeholder: JsonSpan) -> JsonSpan:
+    """Return a span as the root of a trajectory that runs: it has no parent, and 0 as its end."""
+    return JsonSpan({**placeholder.fields, "parentSpanId": "", "endTimeUnixNano": "0"})
+
+
 def trace_data(resource: Mapping[str, Any], spans: Iterable[JsonSpan]) -> dict[str, Any]:
     """Make the JSON of a line with one resource, given by its attributes, and no scope."""
     scopes = [{"spans": [span.fields for span in spans]}]
