@@ -153,9 +153,8 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
     spans = [span for span in stored if span.parent_id != f"{PLACEHOLDER_PARENT:016x}"]
     if with_running and info.get("state") == RUNNING:
         placeholders = [span for span in stored if span.parent_id == f"{PLACEHOLDER_PARENT:016x}"]
-        spans += map(
-            _unended, sorted(placeholders, key=lambda span: span.start_ns)[:1]
-        )  # others are its parts
+        placeholders.sort(key=lambda span: span.start_ns)
+        spans += map(running_root, placeholders[:1])  # others are parts of its trajectory
     roots = [span.span_id for span in spans if not span.parent_id]
     if spans:
         scores = (
