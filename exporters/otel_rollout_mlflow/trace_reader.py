@@ -82,31 +82,19 @@ class MlflowTraces:
             wanted.append(f"attributes.request_id LIKE '{PREFIX}{id_prefix}%'")
         return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
 
-    def line_of(self, trace_id: str) -> bytes | None:
+    def line_of(self, described: Mapping[str, Any], with_running: bool = False) -> bytes | None:
         """Return a trace as a line of OTLP/JSON, with its scores as evaluation spans.
 
         Return None if no span is stored.
 
         Args:
-            trace_id: 32 hex digits.
-
-        Raises:
-            UndeliveredError: MLflow does not answer.
-        """
-        # Check first: for a trace without spans, MLflow answers with an internal error.
-        described = next(self.find({}, trace_id), None)
-        return None if described is None else self.line_of_found(described)
-
-    def line_of_found(self, described: Mapping[str, Any], with_running: bool = False) -> bytes | None:
-        """Return the line of a trace that :meth:`find` found; see :meth:`line_of`.
-
-        Args:
-            described: the trace as MLflow's API describes it.
+            described: the trace, as :meth:`find` found it.
             with_running: whether the root of a trajectory that runs is wanted. Its end is 0.
 
         Raises:
             UndeliveredError: MLflow does not answer.
         """
+        # Check first: for a trace without spans, MLflow answers with an internal error.
         if (described.get("tags") or {}).get(_SPANS_LOCATION) != _IN_DATABASE:
             return None
         trace = self._target.trace(str(described["trace_id"]))

@@ -101,7 +101,7 @@ class MlflowSource:
             yield from self._spans(other)
 
     def _spans(self, described: Mapping[str, Any]) -> list[ReadableSpan]:
-        line = self._traces.line_of_found(described, with_running=True)
+        line = self._traces.line_of(described, with_running=True)
         return [span if span.end_time else without_end(span) for span in spans_of(line)] if line else []
 
     def every_line(self, skipped: Callable[[str], None]) -> Iterator[bytes]:
@@ -111,9 +111,9 @@ class MlflowSource:
             skipped: called with the reason for each trace that MLflow cannot return.
         """
         with _as_viewer_errors():
-            for trace in self._traces.find({semconv.RUN_ID: ""}):
+            for described in self._traces.find({semconv.RUN_ID: ""}):
                 try:
-                    line = self._traces.line_of(str(trace["trace_id"]).removeprefix("tr-"))
+                    line = self._traces.line_of(described)
                 except UndeliveredError as error:
                     if error.failure.kind is not FailureKind.REJECTED:
                         raise

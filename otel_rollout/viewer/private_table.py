@@ -62,17 +62,16 @@ class PrivateTableSource:
         for source, number in self.tables(reference):
             if found := source.find(reference):
                 self._source = source
-                self.notes = (*self._spans.notes(reference, found), *source.notes)
-                if number is not None and number > len(found):
-                    listed = f"The first {len(found)} of {number}; name a step to see its trajectories."
-                    self.notes = (*self._spans.notes(reference, found), listed)
+                cut = f"The first {len(found)} of {number}; name a step to see its trajectories."
+                more = source.notes if number is None else (cut,)
+                self.notes = (*self._spans.notes(reference, found), *more)
                 return found
         return []
 
     def tables(self, reference: Reference | None) -> Iterator[tuple[TableSource, int | None]]:
         """Yield for each run, the newest first, a table that answers a question about a reference.
 
-        With it comes the number of matching trajectories, if the table may lack some of them.
+        A table that lacks some of the matching trajectories comes with their number.
         """
         for spans, number in self._spans.matching(reference):
             store = Store(location_of(str(self._directory / f"table-{next(self._numbers)}")))
