@@ -51,15 +51,15 @@ Labels = dict[str, str | bool | int | float]
 
 
 class _CallsBelow(NamedTuple):
-    """What is known of a running span: the model calls below it that have ended."""
+    """What is known of a running span: the ended model calls below it, and the counts that these have."""
 
     turns: int = 0
-    have_tokens: bool = False
+    counts: frozenset[str] = frozenset()
 
     def __add__(self, other: object) -> _CallsBelow:
         if not isinstance(other, _CallsBelow):
             return NotImplemented
-        return _CallsBelow(self.turns + other.turns, self.have_tokens or other.have_tokens)
+        return _CallsBelow(self.turns + other.turns, self.counts | other.counts)
 
 
 class _Instruments:
@@ -152,16 +152,16 @@ class SpanMetrics:
             attributes, semconv.GEN_AI_OPERATION_NAME, _CHAT
         )
         labels |= {name: self._bounded(attributes, name) for name in _CALL_NAMES if attributes.get(name)}
-        counts = {} if below.have_tokens else model_calls.counts_of(attributes)
+        counts = model_calls.counts_of(attributes)
         for type_, name in _TOKEN_TYPES.items():
-            if name in counts:
+            if name in counts.keys() - below.counts:
                 self._instruments.tokens.record(counts[name], labels | {semconv.GEN_AI_TOKEN_TYPE: type_})
         if not below.turns:
             self._instruments.call_seconds.record(_seconds(span), labels | self._error(span, attributes))
             reasons = span.texts(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
             if any(reason.lower() in model_calls.CUT_BY_LENGTH for reason in reasons):
                 self._instruments.cut_replies.add(1, labels)
-        return _CallsBelow(1, below.have_tokens or bool(counts))
+        return _CallsBelow(1, below.counts | counts.keys())
 
     def _measure_tool(self, span: JsonSpan, attributes: Mapping[str, Any], labels: Labels) -> None:
         name = model_calls.tool_name_of(attributes) or str(span.fields.get("name"))

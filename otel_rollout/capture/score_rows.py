@@ -13,8 +13,9 @@ from otel_rollout.base.given import reading
 from otel_rollout.capture import score_columns as captured
 from otel_rollout.capture.trajectory_attributes import identity_value
 from otel_rollout.otlp import score_columns
+from otel_rollout.otlp.groups import Group
 from otel_rollout.otlp.score_columns import Column
-from otel_rollout.recording.sampling import Group, GroupSampling
+from otel_rollout.recording.sampling import GroupSampling
 
 _INTEGERS: Final = frozenset("bBhHiIqQ")
 _PLAIN: Final = frozenset({bool, int, float, str, type(None)})

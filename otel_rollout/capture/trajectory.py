@@ -38,12 +38,13 @@ from otel_rollout.capture.trajectory_attributes import (
     preview_json,
     recorded_identity,
 )
+from otel_rollout.otlp.groups import Group
 from otel_rollout.recording import previews
 from otel_rollout.recording.entered import ENTERED, present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.runtime_context import span_above
-from otel_rollout.recording.sampling import CHOSEN, Group, GroupSampling
+from otel_rollout.recording.sampling import CHOSEN, GroupSampling
 from otel_rollout.recording.span import RecordingSpan
 from otel_rollout.recording.writer import SegmentWriter
 

@@ -11,10 +11,10 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.given import reading
+from otel_rollout.base.scalars import PLAIN, builtin, scalar
 from otel_rollout.base.suggest import closest
 from otel_rollout.capture import encoding
 from otel_rollout.otlp import writer
-from otel_rollout.recording.identity import PLAIN, builtin, scalar
 
 Scalar = bool | int | float | str | None
 PREVIEW_BYTES: Final = 16 << 10

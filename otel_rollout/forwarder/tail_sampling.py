@@ -20,9 +20,10 @@ from pathlib import Path
 from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.waits import waits
-from otel_rollout.forwarder.tail_rules import TailRules, TrajectoryOutcome, trajectories_in
+from otel_rollout.forwarder.tail_rules import TailRules
+from otel_rollout.otlp.groups import Group
+from otel_rollout.otlp.outcome import TrajectoryOutcome, trajectories_in
 from otel_rollout.otlp.scan import trace_id_of
-from otel_rollout.recording.sampling import Group
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.spool.recorded_lines import recorded_lines
@@ -33,6 +34,27 @@ READ_BYTES = 8 << 20
 _MAX_REMEMBERED = 1 << 16
 """Traces, and groups, whose decision is kept in memory; the ledger has all decisions."""
 _logger = logging.getLogger("otel_rollout.forwarder")
+
+
+class _Undecided(TrajectoryOutcome):
+    """A trace whose group is undecided.
+
+    Attributes:
+        first_seen: monotonic time of the first line.
+        last_seen: monotonic time of the last line.
+        size: bytes of its lines.
+    """
+
+    def __init__(self, score: str) -> None:
+        super().__init__(score)
+        self.first_seen = self.last_seen = time.monotonic()
+        self.size = 0
+
+    def add(self, line: bytes) -> None:
+        """Add a line of the trace; of an unreadable line only the size counts."""
+        self.last_seen = time.monotonic()
+        self.size += len(line)
+        super().add(line)
 
 
 class TailSampling:
@@ -57,7 +79,7 @@ class TailSampling:
         self._thread = threading.Thread(target=self._run, name="tail-sampling", daemon=True)
         self._opened: Ledger | None = None
         self._positions: dict[str, int] | None = None
-        self._undecided: dict[bytes, TrajectoryOutcome] = {}
+        self._undecided: dict[bytes, _Undecided] = {}
         self._decided: BoundedDict[bytes, bool] = BoundedDict(_MAX_REMEMBERED)
         self._decided_groups: BoundedDict[Group, bool | None] = BoundedDict(_MAX_REMEMBERED)
         self._running: set[Group] = set()
@@ -182,7 +204,7 @@ class TailSampling:
             if is_kept is not None:
                 self._decided[trace_id] = is_kept
                 return
-            trajectory = self._undecided[trace_id] = TrajectoryOutcome(self._settings.outcome_score)
+            trajectory = self._undecided[trace_id] = _Undecided(self._settings.outcome_score)
         trajectory.add(line)
 
     # --- deciding -----------------------------------------------------------------------------------------
@@ -195,7 +217,7 @@ class TailSampling:
             include_ended: whether to decide other groups without a running trajectory too.
         """
         traces: dict[bytes, bool] = {}
-        groups: dict[Group, dict[bytes, TrajectoryOutcome]] = {}
+        groups: dict[Group, dict[bytes, _Undecided]] = {}
         for trace_id, trajectory in self._undecided.items():
             group = trajectory.group
             is_kept = (
@@ -232,7 +254,7 @@ class TailSampling:
             self._decided_groups[group] = self._ledger.is_group_kept(_name(group))
         return self._decided_groups[group]
 
-    def _is_complete(self, group: Group, traces: Sequence[TrajectoryOutcome], include_ended: bool) -> bool:
+    def _is_complete(self, group: Group, traces: Sequence[_Undecided], include_ended: bool) -> bool:
         if any(map(self._is_late, traces)):
             return True
         if group in self._running:
@@ -249,10 +271,10 @@ class TailSampling:
             return len(siblings) >= size
         return time.monotonic() - max(t.last_seen for t in siblings) >= waits().group_quiet
 
-    def _is_late(self, trajectory: TrajectoryOutcome) -> bool:
+    def _is_late(self, trajectory: _Undecided) -> bool:
         return time.monotonic() - trajectory.first_seen >= self._settings.outcome_deadline
 
-    def _outcomes(self, complete: Mapping[Group, Mapping[bytes, TrajectoryOutcome]]) -> dict[Group, Outcome]:
+    def _outcomes(self, complete: Mapping[Group, Mapping[bytes, _Undecided]]) -> dict[Group, Outcome]:
         """Apply the rules to complete groups; errors are admitted to the budget first."""
         groups = {group: trajectories_in(traces.values()) for group, traces in complete.items()}
         groups = {group: siblings for group, siblings in groups.items() if siblings}

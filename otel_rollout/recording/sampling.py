@@ -7,20 +7,16 @@ every node makes the same decision, without communication and without random num
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import logging
 import random
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 
-from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
-from otel_rollout.recording.identity import scalar
+from otel_rollout.otlp.groups import Group, group_hash
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
@@ -30,8 +26,6 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "opentelemetry_traces_sampler"
 CHOSEN = otel_context.create_key("otel-rollout-chosen")
 """Key of the dataset rows of a step that are chosen to be recorded."""
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-"""Text that counts as an integer."""
 _NO_WHOLE_STEP = (
     "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, because no process sees a whole step: set "
     "OTEL_ROLLOUT_SAMPLE_RATE to a share of the groups"
@@ -39,56 +33,6 @@ _NO_WHOLE_STEP = (
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
 """Decides, by trace id and name of the first span, whether a trace is recorded."""
-
-
-class Group(NamedTuple):
-    """The name of a group; make it with :meth:`named` or :meth:`of`."""
-
-    experiment: Any
-    step: Any
-    sample_index: Any
-    validate: Any
-
-    @classmethod
-    def named(cls, experiment: Any, step: Any, sample_index: Any, validate: Any) -> Group:
-        """Return the group with this name; 1, 1.0 and "1" are equal, as in listings."""
-        return cls(
-            experiment,
-            step if type(step) is int else _name(step),
-            sample_index if type(sample_index) is int else _name(sample_index),
-            validate if type(validate) is bool else bool(scalar(validate)),
-        )
-
-    @classmethod
-    def of(cls, identity: Mapping[str, Any]) -> Group:
-        """Return the group of a trajectory, by its identity attributes."""
-        return cls.named(
-            identity.get(semconv.EXPERIMENT_NAME),
-            identity.get(semconv.STEP),
-            identity.get(semconv.SAMPLE_INDEX),
-            identity.get(semconv.VALIDATE),
-        )
-
-
-def _name(value: Any) -> Any:
-    """Return a step or row; convert text that shows an integer to that integer."""
-    known = scalar(value)
-    return int(known) if isinstance(known, str) and _WHOLE_NUMBER.fullmatch(known) else known
-
-
-def group_hash(group: Group, seed: str = "") -> float:
-    """Return a number from 0 to 1 for a group, the same number in all processes.
-
-    The numbers are spread evenly. Trajectories with neither row nor step share one number. The numbers for
-    different seeds are independent.
-    """
-    return _hash(seed, *group)
-
-
-@functools.lru_cache(maxsize=256, typed=True)  # siblings start together; `typed`, because 1 and True differ
-def _hash(*names: Any) -> float:
-    digest = hashlib.blake2b(repr(names).encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / (1 << 64)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def conversation_of(
     """
     root = recorded.root_id
     tree = SpanTree(recorded.spans)
-    builder = _TurnBuilder(tree, decoders, recorded.summary.path)
+    builder = _TurnBuilder(tree, decoders, recorded)
     for span in tree.timeline(root):
         builder.add(span)
     turns = builder.turns
@@ -113,14 +113,15 @@ class _TurnBuilder:
     Args:
         tree: the spans of the trace.
         decoders: see :func:`conversation_of`.
-        path: path of the shown trajectory.
+        recorded: the shown trajectory.
     """
 
-    def __init__(self, tree: SpanTree, decoders: Decoders, path: str) -> None:
+    def __init__(self, tree: SpanTree, decoders: Decoders, recorded: RecordedTrajectory) -> None:
         self.turns: list[Turn] = []
         self._tree = tree
         self._decoders = functools.cache(decoders)
-        self._path = path
+        self._path = recorded.summary.path
+        self._engine = recorded.engine
         self._by_message = context_diff.Turns(context_diff.MESSAGE_BYTES)
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._calls: dict[str, ModelCall] = {}
@@ -187,7 +188,7 @@ class _TurnBuilder:
         for each in added:
             self._append(span, each)
         answer = call.answer(spans)
-        answer.engine = engine_time_of(spans)
+        answer.engine = engine_time_of(spans, self._engine)
         answer.marks = self._marks.of(call, spans, _key(span), lambda: self._decoder_of(spans))
         if not answer.text and call.reply.token_ids:
             decoded = self._decoded(spans, call.token_ids, len(call.request.prompt_ids))

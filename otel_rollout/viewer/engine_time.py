@@ -1,17 +1,18 @@
-"""Read what a model call's requests took in an inference engine, from the spans that the engine sent."""
+"""Sum what a model call's requests took in an inference engine, as the view ``engine_requests`` tells it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import engine_phases, model_calls
-from otel_rollout.otlp.engine_phases import DECODE
-from otel_rollout.viewer.span_tree import kind_of
+from otel_rollout.viewer.span_tree import span_id
+
+EngineRequest = Mapping[str, float | None]
+"""Columns of the view ``engine_requests`` → seconds; None where the engine does not say it."""
 
 
 @dataclass(frozen=True)
@@ -38,41 +39,29 @@ class EngineTime:
             yield from ((phase, seconds / total) for phase, seconds in self.phases.items())
 
 
-def engine_time_of(spans: Sequence[ReadableSpan]) -> EngineTime | None:
-    """Return what the requests among the spans of a model call took; None without a request."""
-    requests = [span.attributes or {} for span in spans if is_request(span)]
-    if not requests:
+def engine_time_of(spans: Sequence[ReadableSpan], requests: Mapping[int, EngineRequest]) -> EngineTime | None:
+    """Return what the requests among the spans of a model call took; None without a request.
+
+    Args:
+        spans: the model call's spans.
+        requests: span id → row of the view ``engine_requests``.
+    """
+    asked = [(requests[id_], span) for span in spans if (id_ := span_id(span)) in requests]
+    if not asked:
         return None
     phases = {
         phase: sum(times)
-        for phase, name in engine_phases.TIMES.items()
-        if (times := list(_times(requests, name)))
+        for phase in engine_phases.PHASES
+        if (times := [time for row, _ in asked if (time := row[f"{phase}_seconds"]) is not None])
     }
+    first_tokens = (time for row, _ in asked if (time := row["first_token_seconds"]) is not None)
+    counts = [model_calls.counts_of(span.attributes or {}) for _, span in asked]
     return EngineTime(
-        len(requests),
-        phases,
-        max(_times(requests, semconv.LATENCY_FIRST_TOKEN), default=None),
-        _rate(requests, phases.get(DECODE)),
+        len(asked), phases, max(first_tokens, default=None), _rate(counts, phases.get(engine_phases.DECODE))
     )
 
 
-def is_request(span: ReadableSpan) -> bool:
-    """Return whether a span is a request in an engine, and not an operation of this name."""
-    if span.name != semconv.ENGINE_REQUEST:
-        return False
-    kind = kind_of(span)
-    return not kind or (kind == semconv.KIND_CHAIN and semconv.LATENCY_TOTAL in (span.attributes or {}))
-
-
-def _times(requests: Iterable[Mapping[str, Any]], name: str) -> Iterator[float]:
-    for attributes in requests:
-        seconds = engine_phases.seconds_of(attributes.get(name))
-        if seconds is not None:
-            yield float(seconds)
-
-
-def _rate(requests: Iterable[Mapping[str, Any]], decode: float | None) -> float | None:
+def _rate(counts: Sequence[Mapping[str, int]], decode: float | None) -> float | None:
     """Return the tokens per second of decode; prefill makes the first token of each request."""
-    counts = [model_calls.counts_of(each).get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) for each in requests]
-    known = [count - 1 for count in counts if count]
+    known = [count - 1 for each in counts if (count := each.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))]
     return sum(known) / decode if decode and known and len(known) == len(counts) and sum(known) else None

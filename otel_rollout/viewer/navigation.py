@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from typing import Final
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.pages.links import Links
+from otel_rollout.pages.scale import finite
 from otel_rollout.viewer import formatting
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.summary import VALIDATION, Summary
@@ -110,10 +110,9 @@ def references(summaries: Sequence[Summary]) -> dict[str, str]:
 
 
 def reward_of(summary: Summary) -> float | None:
-    """Return a trajectory's reward as a number; None without one."""
+    """Return a trajectory's reward as a number; None without one that can be summed."""
     value = next((score.value for score in summary.scores if score.name == "reward"), None)
-    is_number = isinstance(value, (bool, int, float)) and math.isfinite(value)
-    return float(value) if is_number and value is not None else None
+    return None if isinstance(value, str) else finite(value)
 
 
 def _siblings(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.base import training_scores
+from otel_rollout.base import semconv, training_scores
 from otel_rollout.otlp import evaluations
 from otel_rollout.table import training, views
 from otel_rollout.table.errors import TableError
@@ -17,6 +17,7 @@ from otel_rollout.table.filters import all_of, any_of, equals
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.spans import span_of
+from otel_rollout.viewer.engine_time import EngineRequest
 from otel_rollout.viewer.summary import Score, Summary, Tokens, facts_of
 from otel_rollout.viewer.token_values import token_values_of
 
@@ -45,6 +46,7 @@ class RecordedTrajectory:
         spans: all spans of its trace, each once; or those of the part that was asked for.
         root_id: id of its root span; None if that has not been recorded.
         token_values: name → values per token of the response, as the trainer stored them.
+        engine: span id → what the request took in an inference engine.
         is_part: whether it is a trajectory inside another one.
     """
 
@@ -52,6 +54,7 @@ class RecordedTrajectory:
     spans: Sequence[ReadableSpan]
     root_id: int | None = None
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    engine: Mapping[int, EngineRequest] = field(default_factory=dict)
     is_part: bool = False
 
     @property
@@ -141,9 +144,12 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
     roots = dicts_of(narrowed.run("SELECT trace_id, span_id, start_ns, name FROM roots"))
     root_of = {row["trace_id"]: row for row in roots}
     scores, values = _scores_of(engine, narrowed, rows)
+    requests = _engine_requests(narrowed, rows)
     return {
-        trace_id: _recorded(
-            row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ()), values.get(trace_id, {})
+        trace_id: replace(
+            _recorded(row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ())),
+            token_values=token_values_of(values.get(trace_id, {})),
+            engine=requests.get(trace_id, {}),
         )
         for row in figures
         if (trace_id := row["trace_id"]) in root_of
@@ -155,7 +161,6 @@ def _recorded(
     root: _Row,
     spans: Sequence[ReadableSpan],
     scores: Sequence[Score],
-    values: Mapping[str, str],
 ) -> RecordedTrajectory:
     root_id = int(root["span_id"], 16) if root["name"] is not None else None
     first = next((span for span in spans if span.context and span.context.span_id == root_id), None)
@@ -166,7 +171,16 @@ def _recorded(
         scores=tuple(scores),
         facts=facts_of(first.attributes or {}) if first else {},
     )
-    return RecordedTrajectory(summary, spans, root_id, token_values_of(values))
+    return RecordedTrajectory(summary, spans, root_id)
+
+
+def _engine_requests(narrowed: Engine, rows: Sequence[_Row]) -> dict[str, dict[int, EngineRequest]]:
+    """Return the requests in an inference engine by trace and span."""
+    found: dict[str, dict[int, EngineRequest]] = {}
+    if any(row["name"] == semconv.ENGINE_REQUEST for row in rows):
+        for row in dicts_of(narrowed.run("SELECT * FROM engine_requests")):
+            found.setdefault(row["trace_id"], {})[int(row["span_id"], 16)] = row
+    return found
 
 
 def _scores_of(

@@ -25,7 +25,7 @@ def run(**variables: str) -> list[dict[str, object]]:
 
 
 def test_meter_provider_gets_model_calls_tools_trajectories_and_rewards() -> None:
-    """A call of a client and its engine counts once, negative rewards count, and names are bounded."""
+    """A call of a client and its engine counts once, as does each count; names are bounded."""
     training, validation = "rollout.validate=False", "rollout.validate=True"
     measured, bounded = run(OTEL_TRACES_EXPORTER="spool", OTEL_ROLLOUT_METRICS="true")
     assert measured == {

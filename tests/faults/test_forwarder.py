@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
-from otel_rollout.recording.sampling import Group, group_hash
+from otel_rollout.otlp.groups import Group, group_hash
 from otel_rollout.spool import layout
 from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die, replay
 from tests.faults.inside import DEATHS, DEATHS_DECIDING

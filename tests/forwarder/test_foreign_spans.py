@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from otel_rollout.base import semconv
 from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.line_rewriter import LineRewriter
-from otel_rollout.forwarder.tail_rules import TrajectoryOutcome
 from otel_rollout.otlp import model_calls
+from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.reader import spans_of as decoded
 from otel_rollout.recording.secret_finder import redact_secrets
 from otel_rollout.viewer.conversation import Conversation

@@ -28,12 +28,13 @@ from otel_rollout.base.tail_rule_syntax import tail_rules
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
 from otel_rollout.forwarder.lines import LineCache
-from otel_rollout.forwarder.tail_rules import Decision, TailRules, TrajectoryOutcome
+from otel_rollout.forwarder.tail_rules import Decision, TailRules
 from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.groups import Group
+from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.scan import trace_id_of
-from otel_rollout.recording.sampling import Group
 from otel_rollout.runs import directory, membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout
@@ -349,7 +350,7 @@ def test_configure_refuses_wrong_outcomes() -> None:
 def trajectory(**known: Any) -> TrajectoryOutcome:
     made = TrajectoryOutcome("reward")
     made.has_ended = True
-    made._tokens.add("1", None, {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: known.pop("tokens", 0)})
+    made._tokens.add("1", "", {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: known.pop("tokens", 0)})
     for name, value in known.items():
         setattr(made, name, value)
     return made
@@ -395,7 +396,8 @@ def test_newest_score_counts_in_any_order_of_lines() -> None:
 def test_score_of_a_sub_trajectory_is_not_its_callers() -> None:
     """A later score of a sub-trajectory does not replace its caller's score."""
     root = line_of({"rollout.score.reward": 1.0, "rollout.score_time.reward": 10}, 0)
-    assert noted(scored(1.0, 10), scored(0.0, 20, parent_id="opponent"), root).score == 1.0
+    opponent = line_of({semconv.SPAN_KIND: semconv.KIND_AGENT, semconv.VALIDATE: False}, 5, "root")
+    assert noted(scored(1.0, 10), scored(0.0, 20, parent_id="s5"), opponent, root).score == 1.0
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ def engine(reason: str) -> dict[str, Any]:
     return {
         "model": "policy",
         "choices": [{"finish_reason": reason, "message": {"role": "assistant", "content": "4"}}],
-        "usage": {"prompt_tokens": 10, "completion_tokens": 3},
+        "usage": {"prompt_tokens": 10},
     }
 
 
 @rollout_trace_op(kind="LLM", name="client")
 def client(reason: str) -> dict[str, Any]:
-    """Call the engine: both spans are one model call."""
-    return engine(reason)
+    """Call the engine: both spans are one model call, and each has a count that the other lacks."""
+    return {**engine(reason), "usage": {"completion_tokens": 3}}
 
 
 @rollout_trace_op(kind="TOOL", name="calculator")

@@ -26,8 +26,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings, settings_reader
 from otel_rollout.base import semconv
+from otel_rollout.otlp.groups import Group, group_hash
 from otel_rollout.propagation import carrier
-from otel_rollout.recording.sampling import Group, GroupSampling, group_hash, with_chosen
+from otel_rollout.recording.sampling import GroupSampling, with_chosen
 from tests.spool_reader import Recorded, tree
 
 ROWS = range(200)

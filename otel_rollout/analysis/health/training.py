@@ -87,7 +87,8 @@ def _by_reason(scope: Scope, steps: Container[int | None]) -> str:
     reasons: Counter[str] = Counter()
     for row in rows:
         reasons[row["reason"]] += row["number"] if row["step"] in steps else 0
-    listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons.most_common(_NAMED) if number)
+    by_number = sorted(reasons.items(), key=lambda counted: (-counted[1], counted[0]))
+    listed = ", ".join(f"{reason} {number:,}" for reason, number in by_number[:_NAMED] if number)
     if not listed:
         return ""
     groups = scope.rows(

@@ -22,7 +22,8 @@ from otel_rollout.integrations.verl.legacy_rows import note_generated
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.v1_rows import note_prompts
-from otel_rollout.recording.sampling import Group, GroupSampling, with_chosen
+from otel_rollout.otlp.groups import Group
+from otel_rollout.recording.sampling import GroupSampling, with_chosen
 from otel_rollout.runs import membership
 
 _LOSS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect; OTEL_ROLLOUT_SAMPLE_RATE has"

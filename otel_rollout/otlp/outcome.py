@@ -1,0 +1,215 @@
+"""Tell what a trajectory came to, from the lines of its trace in any order.
+
+Tail sampling decides before there is a table. The views ``roots``, ``trajectories`` and ``newest_scores``
+have the same rules, for spans in a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from otel_rollout.base import semconv
+from otel_rollout.otlp import evaluations, model_calls
+from otel_rollout.otlp.evaluations import Evaluation, Rank
+from otel_rollout.otlp.groups import Group
+from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.score_identity import is_by_identity
+
+_MAX_DEPTH: Final = 32
+"""Spans inside one another that are followed, as in the view: damaged spans may be parents of one another."""
+_PATH: Final = (semconv.VALIDATE, semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+
+_Path = tuple[Any, ...]
+"""The identity that a span has, as in its trajectory's name; empty outside trajectories."""
+
+
+class CallTokens:
+    """The token counts of a trace's model calls, each once.
+
+    A model call is an LLM span that is not inside another one. A count that it lacks is the sum over the
+    nearest LLM spans inside it.
+    """
+
+    def __init__(self) -> None:
+        self._spans: dict[str, tuple[str, Mapping[str, int] | None]] = {}
+
+    def add(self, span_id: str, parent_id: str, counts: Mapping[str, int] | None) -> None:
+        """Add a span, or replace it; ``counts`` is None unless it is an LLM span."""
+        self._spans[span_id] = parent_id, counts
+
+    def total(self, name: str) -> int | None:
+        """Return the sum of a count over the trace's model calls; None where no span has it."""
+        inside: dict[str, list[str]] = {}
+        for span_id, (parent_id, counts) in self._spans.items():
+            if counts is not None:
+                inside.setdefault(self._call_around(parent_id), []).append(span_id)
+        return self._sum(inside.get("", ()), inside, name)
+
+    def _sum(
+        self, calls: Iterable[str], inside: Mapping[str, Sequence[str]], name: str, depth: int = 0
+    ) -> int | None:
+        known = [count for call in calls if (count := self._count(call, inside, name, depth)) is not None]
+        return sum(known) if known else None
+
+    def _count(self, call: str, inside: Mapping[str, Sequence[str]], name: str, depth: int) -> int | None:
+        own = (self._spans[call][1] or {}).get(name)
+        if own is not None or depth == _MAX_DEPTH:
+            return own
+        return self._sum(inside.get(call, ()), inside, name, depth + 1)
+
+    def _call_around(self, span_id: str) -> str:
+        """Return the nearest LLM span among a span and those around it; empty without one."""
+        for _ in range(_MAX_DEPTH):
+            if span_id not in self._spans:
+                break
+            parent_id, counts = self._spans[span_id]
+            if counts is not None:
+                return span_id
+            span_id = parent_id
+        return ""
+
+
+class TrajectoryOutcome:
+    """What a trajectory came to, as far as its trace has been read.
+
+    Args:
+        score: name of the score that is wanted.
+
+    Attributes:
+        group: the trajectory's group; None if it has no group, or no line has named one yet.
+        group_size: number of trajectories in the group; 0 if the root is missing or does not say.
+        has_ended: whether the root has been read.
+        has_failed: whether any span has the status error.
+        seconds: duration of the root; 0 until it has been read.
+        is_score: whether the trace is a score by identity, and no trajectory.
+        rollout_n: index of the trajectory, or of the scored one, in the group.
+    """
+
+    def __init__(self, score: str) -> None:
+        self._score_name = score
+        self.group: Group | None = None
+        self.group_size = 0
+        self.has_ended = False
+        self.has_failed = False
+        self.seconds = 0.0
+        self.is_score = False
+        self.rollout_n: Any = None
+        self._root_id = ""
+        self._path: _Path = ()
+        self._tokens = CallTokens()
+        self._parts: set[str] = set()
+        """Ids of the spans with which a trajectory inside this one begins, and of the root."""
+        self._scores: dict[tuple[str, _Path], Evaluation] = {}
+        """The span around a score and the score's identity → the newest score there."""
+        self._own: tuple[tuple[Rank, int], Evaluation] | None = None
+        """The newest score of the root, or by identity, with its rank."""
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of the trajectory's model calls."""
+        return self._tokens.total(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the trajectory has the score that is wanted."""
+        return self._newest_score() is not None
+
+    @property
+    def score(self) -> float | None:
+        """The newest score, infinities included; None if it is missing or no number."""
+        newest = self._newest_score()
+        return None if newest is None else evaluations.number_of(newest.value)
+
+    def take(self, score: TrajectoryOutcome) -> None:
+        """Add a score by identity; adding it again changes nothing."""
+        for given in score._scores.values():
+            self._add_own(given, 2)
+
+    def add(self, line: bytes) -> None:
+        """Add a line of the trace; an unreadable line changes nothing."""
+        try:
+            for span in spans_of_json(orjson.loads(line)):
+                self._add_span(span)
+        except _UNREADABLE:
+            return
+
+    def _add_span(self, span: JsonSpan) -> None:
+        attributes = span.scalars()
+        self.has_failed |= span.has_failed
+        kind = model_calls.kind_of(attributes)
+        counts = model_calls.counts_of(attributes) if kind == semconv.KIND_LLM else None
+        self._tokens.add(span.span_id, span.parent_id, counts)
+        if kind == semconv.KIND_AGENT and attributes.get(semconv.VALIDATE) is not None:
+            self._parts.add(span.span_id)
+        self._add_evaluation(span, attributes)
+        is_root = not span.parent_id
+        if is_root and is_by_identity(attributes):
+            self.is_score = self.has_ended = True
+            self.group, self.rollout_n = _group_of(attributes), attributes.get(semconv.ROLLOUT_N)
+            return
+        if is_root or (self.group is None and not self.has_ended):
+            self.group = _group_of(attributes)
+        if is_root:
+            self._add_root(span, attributes)
+
+    def _add_root(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
+        self.has_ended = True
+        self.rollout_n = attributes.get(semconv.ROLLOUT_N)
+        self._root_id, self._path = span.span_id, _path_of(attributes)
+        end_ns = span.end_ns
+        self.seconds = (end_ns - span.start_ns) / 1e9
+        size = attributes.get(semconv.GROUP_SIZE)
+        self.group_size = size if isinstance(size, int) else 0
+        for score in evaluations.repeated_in(attributes, end_ns):
+            self._add_own(score, 1)
+
+    def _add_evaluation(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
+        score = evaluations.recorded_in(attributes, span.start_ns)
+        if score is None or score.name != self._score_name:
+            return
+        place = span.parent_id, _path_of(attributes)
+        known = self._scores.get(place)
+        if known is None or score.rank >= known.rank:
+            self._scores[place] = score
+
+    def _add_own(self, score: Evaluation, place: int) -> None:
+        if score.name == self._score_name and (self._own is None or (score.rank, place) >= self._own[0]):
+            self._own = (score.rank, place), score
+
+    def _newest_score(self) -> Evaluation | None:
+        """Return the newest score that is not of a trajectory inside this one."""
+        others = self._parts - {self._root_id}
+        found = [
+            ((score.rank, 3), score)
+            for (around, path), score in self._scores.items()
+            if not self.has_ended or (around not in others and path in ((), self._path))
+        ]
+        found += [] if self._own is None else [self._own]
+        return max(found, key=lambda ranked: ranked[0])[1] if found else None
+
+
+Outcome = TypeVar("Outcome", bound=TrajectoryOutcome)
+
+
+def trajectories_in(traces: Iterable[Outcome]) -> list[Outcome]:
+    """Return the trajectories of a group's traces, with the group's scores by identity."""
+    listed = list(traces)
+    trajectories = [trace for trace in listed if not trace.is_score]
+    for score in (trace for trace in listed if trace.is_score):
+        fitting = [one for one in trajectories if score.rollout_n in (None, one.rollout_n)]
+        if len(fitting) == 1:
+            fitting[0].take(score)
+    return trajectories
+
+
+def _path_of(attributes: Mapping[str, Any]) -> _Path:
+    return tuple(map(attributes.get, _PATH)) if attributes.get(semconv.VALIDATE) is not None else ()
+
+
+def _group_of(attributes: Mapping[str, Any]) -> Group | None:
+    group = Group.of({key: value for key, value in attributes.items() if key in semconv.IDENTITY})
+    return None if group.sample_index is None else group
