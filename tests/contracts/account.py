@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
+from typing import Any
 
-from tests.contracts.generated_spans import Identity, Made, Value
+from tests.contracts.made_spans import Identity, Made, Value
 
 Number = int | float
 _SOURCES = ("trace", "identity", "root")
@@ -205,7 +205,8 @@ class _Facts:
             "running" if root is None else "error" if root.error else "ok",
             root.error if root else "", self.begin, root.end if root else None,
             len(outer), len(tools), sum(bool(tool.error) for tool in tools), (counts[0], counts[1]),
-            newest.value if newest else None, tuple(score.rank for score in self.scores), tuple(self.spans.values()),
+            newest.value if newest else None, tuple(score.rank for score in self.scores),
+            tuple(self.spans.values()),
         )  # fmt: skip
 
 
@@ -262,46 +263,6 @@ def unresolved_of(recorded: Iterable[Made]) -> list[Made]:
             traces.setdefault(span.trace_id, {})[span.span] = span
     facts = [_Facts(trace) for trace in traces.values()]
     return [span for span in spans if is_by_identity(span) and len(resolved(span, facts)) != 1]
-
-
-# --- time ---------------------------------------------------------------------------------------------------
-
-
-def phases_of(trajectory: Trajectory) -> Counter[str]:
-    """Return the milliseconds of each phase of an ended trajectory.
-
-    Calls count inside its time, and a reward function after its end too.
-    """
-    assert trajectory.end is not None
-    begin, end = trajectory.begin, trajectory.end
-    shares = _shares(trajectory, begin, {"LLM": end, "TOOL": end, "EVALUATOR": None})
-    inside = sum(1 for moment in shares if begin <= moment < end)
-    found = Counter(_PHASES[kind] for kind in shares.values())
-    found["waiting"] = end - begin - inside
-    return found
-
-
-_PHASES = {"LLM": "generate", "TOOL": "tool", "EVALUATOR": "reward"}
-
-
-def _shares(trajectory: Trajectory, begin: int, ends: dict[str, int | None]) -> dict[int, str]:
-    """Return the kind of call that each moment in calls belongs to: of the call that began first."""
-    found: dict[int, str] = {}
-    reached = begin
-    for start, length, kind in sorted(
-        _clipped(span, begin, ends) for span in trajectory.spans if span.kind in ends
-    ):
-        end = start - length
-        found |= dict.fromkeys(range(max(start, reached), end), kind)
-        reached = max(reached, end)
-    return found
-
-
-def _clipped(call: Made, first: int, ends: dict[str, int | None]) -> tuple[int, int, str]:
-    """Return begin, negative length and kind of a call, in the order in which calls take time."""
-    last = ends[call.kind]
-    begin, end = max(call.begin, first), call.end if last is None else min(call.end, last)
-    return begin, begin - end, call.kind
 
 
 # --- groups and steps ---------------------------------------------------------------------------------------
@@ -367,32 +328,33 @@ def quantile(numbers: Sequence[float], share: float) -> float | None:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-# --- the time of a step -------------------------------------------------------------------------------------
+class Recording:
+    """A recording, and what the account says of it."""
+
+    def __init__(self, spans: list[Made]) -> None:
+        self.spans = spans
+        self.trajectories = trajectories_of(spans)
+        newest = max(self.trajectories, key=lambda one: one.trace_id)
+        self.run, self.project = newest.run, newest.project
+        self.of_run = [one for one in self.trajectories if one.run == self.run]
+
+    def groups(self) -> dict[tuple[Any, ...], list[Trajectory]]:
+        """Return the trajectories of each group."""
+        return by_key((one.group, one) for one in self.trajectories)
+
+    def steps(self) -> dict[tuple[Any, ...], list[Trajectory]]:
+        """Return the trajectories of each step."""
+        return by_key((one.step, one) for one in self.trajectories)
 
 
-def timeline_of(step: Sequence[Trajectory]) -> dict[str, int]:
-    """Return milliseconds of a step: of its wall time, and of all trajectories together in each phase."""
-    last = max(_newest(one) for one in step)
-    found = Counter[str]()
-    begins, ends = [], []
-    for one in step:
-        known = one.end is not None
-        end = _end_with_rewards(one) if known else _newest(one)
-        inside = one.end if one.end is not None else end
-        shares = _shares(one, one.begin, {"LLM": inside, "TOOL": inside, "EVALUATOR": None})
-        found.update(_PHASES[kind] for kind in shares.values())
-        found["waiting"] += end - one.begin - len(shares)
-        found["unrecorded"] += 0 if known else last - end
-        begins.append(one.begin)
-        ends.append(end if known else last)
-    return {**found, "wall": max(ends) - min(begins)}
+def by_key(pairs: Iterable[tuple[tuple[Any, ...], Trajectory]]) -> dict[tuple[Any, ...], list[Trajectory]]:
+    """Return trajectories by their keys."""
+    found: dict[tuple[Any, ...], list[Trajectory]] = {}
+    for key, one in pairs:
+        found.setdefault(key, []).append(one)
+    return found
 
 
-def _newest(one: Trajectory) -> int:
-    return max(span.end for span in one.spans if span.evaluation is None)
-
-
-def _end_with_rewards(one: Trajectory) -> int:
-    assert one.end is not None
-    rewards = [span.end for span in one.spans if span.kind == "EVALUATOR" and span.evaluation is None]
-    return max([one.end, *rewards])
+def seconds_of(one: Trajectory) -> float | None:
+    """Return a duration; None while the trajectory runs."""
+    return None if one.milliseconds is None else one.milliseconds / 1000

@@ -29,7 +29,8 @@ class Told(NamedTuple):
 
     def __str__(self) -> str:
         """Name the trajectory and the two answers."""
-        return f"{self.way} says {self.what} {self.told!r}, not {self.expected!r}, of {self.of.path} {self.of.trace_id}"
+        of = f"{self.of.path} {self.of.trace_id}"
+        return f"{self.way} says {self.what} {self.told!r}, not {self.expected!r}, of {of}"
 
 
 class Allowed(NamedTuple):
@@ -74,6 +75,12 @@ def _has_tools_inside(one: Trajectory) -> bool:
     return any(span.kind == "TOOL" and one.around(span, "LLM") for span in one.spans)
 
 
+def _has_counts_inside(one: Trajectory) -> bool:
+    """Return whether a span that is no model call, inside one, has counts."""
+    others = [span for span in one.spans if span.kind != "LLM" and span.tokens != (None, None)]
+    return any(one.around(span, "LLM") for span in others)
+
+
 def _has_odd_reward(one: Trajectory) -> bool:
     return isinstance(one.given, (bool, str)) or one.is_odd
 
@@ -103,6 +110,12 @@ ALLOWED: tuple[Allowed, ...] = (
         "defect: a call of a tool inside a model call is no tool call there; `list` and `steps` count it",
     ),
     *_allowed(
+        "group, show ID, page of a trajectory",
+        "tokens_out output_tokens",
+        _has_counts_inside,
+        "defect: a call without counts takes those of any span inside it, of a tool for example",
+    ),
+    *_allowed(
         "page of trajectories",
         "reward",
         _has_odd_reward,
@@ -112,8 +125,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "metrics",
         "calls input output",
         _has_calls_inside,
-        "defect: the outer call ends last, when the inner calls have been measured: each of these counts, and the "
-        "outer one's own tokens do not",
+        "defect: each inner call is measured when it ends, and then the outer one's own tokens are not",
     ),
     *_allowed(
         "metrics",

@@ -1,4 +1,4 @@
-"""Ask the product for the facts of recorded spans, in this process: commands, pages, metrics, tail sampling."""
+"""Ask the product about recorded spans, in this process: commands, pages, metrics, tail sampling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout.web.app import Site
 from otel_rollout.web.live import Live
 from otel_rollout.web.origin import TableOrigin
-from tests.contracts.generated_spans import EXPERIMENT, Made, lines_of
+from tests.contracts.made_spans import EXPERIMENT, Made, lines_of
 
 _TAG = re.compile(r"<style>.*?</style>|<[^>]*>", re.DOTALL)
 

@@ -1,13 +1,15 @@
-"""Generate the spans of a run as programs record them, and write them as lines of OTLP/JSON.
+"""Generate recordings: spans of runs as programs record them, and as they are delivered.
 
 A run has some steps with groups of siblings. Trajectories hold calls inside calls, tools, rewards and further
 trajectories; they fail, run, have a parent that nobody recorded, and are scored from each side. Spans are
 delivered twice with other contents.
+
+What is drawn can be left out by shrinking: trajectories, operations, scores. Their contents follow from
+seeds, because a run has more choices than a strategy may draw.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -15,18 +17,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-MS = 1_000_000
-START = 1_767_225_600_000_000_000
-COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
-JUDGE = "run-judge"
-"""A run that records no trajectories."""
-EXPERIMENT = "first"
-Value = float | bool | str
+from tests.contracts.made_spans import JUDGE, Identity, Made, Score, Value
 
 AVOIDED = {
-    "first": "defect: a trajectory without a root has the identity of the trajectory inside it that began first",
+    "first": "defect: without a root, a trajectory has the identity of the span that began first",
     "repeated": "defect: scores that the span of a trajectory with a remote parent repeats do not count",
-    "outside": "defect: a score by the id of a trajectory inside a running one is the running one's",
+    "process": "defect: a score from another process, below an inner trajectory's operation, is the outer one's",
 }
 """What is not generated, because the product is known to be wrong; a strict xfail has each."""
 
@@ -34,155 +30,6 @@ _ROOT = 1
 _REMOTE = 0xFF00
 """Id of a span in another system, which is never recorded."""
 
-
-@dataclass(frozen=True)
-class Identity:
-    """The identity of a trajectory."""
-
-    step: int | str | None
-    sample: int | str
-    rollout: int | str | None
-    validate: bool = False
-
-    def attributes(self) -> dict[str, Any]:
-        """Return the attributes that each span of the trajectory has."""
-        named = {"step": self.step, "sample_index": self.sample, "rollout_n": self.rollout}
-        known = {f"rollout.{name}": value for name, value in named.items() if value is not None}
-        return {**known, "rollout.validate": self.validate}
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score in an evaluation span, or on the span of a trajectory.
-
-    Attributes:
-        name: the score's name.
-        value: the score.
-        comment: the reason.
-        origin: where it was given: "" in the process, ``process``, ``outside`` or ``identity``.
-    """
-
-    name: str
-    value: Value
-    comment: str = ""
-    origin: str = ""
-
-
-@dataclass(frozen=True)
-class Made:
-    """A span; times are milliseconds since ``START``.
-
-    Attributes:
-        trace: number of the trace.
-        span: number of the span in the trace.
-        inside: number of its parent; None for a root.
-        kind: OpenInference's kind.
-        begin: start.
-        end: end.
-        identity: the identity that the span has; None for a score by id.
-        name: the span's name.
-        tokens: counts of input and output.
-        error: class of the error.
-        evaluation: the score that the span records.
-        repeated: scores that the span of a trajectory repeats, with their times.
-        note: text that makes the attributes longer.
-        run: id of the run that recorded it.
-        project: its project; runs of other projects do not know it.
-    """
-
-    trace: int
-    span: int
-    inside: int | None
-    kind: str
-    begin: int
-    end: int
-    identity: Identity | None
-    name: str = "operation"
-    tokens: tuple[int | None, int | None] = (None, None)
-    error: str = ""
-    evaluation: Score | None = None
-    repeated: tuple[tuple[Score, int | None], ...] = ()
-    note: int = 0
-    run: str = "run-1"
-    project: str = "facts"
-
-    @property
-    def id(self) -> str:
-        """The span's id."""
-        return f"{self.trace << 16 | self.span:016x}"
-
-    @property
-    def trace_id(self) -> str:
-        """The trace's id."""
-        return f"{self.trace:032x}"
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Attributes of the span."""
-        found: dict[str, Any] = {"rollout.project_name": self.project, "rollout.experiment_name": EXPERIMENT}
-        found |= self.identity.attributes() if self.identity else {}
-        found["openinference.span.kind"] = self.kind
-        found |= {name: n for name, n in zip(COUNTS, self.tokens, strict=True) if n is not None}
-        found |= {"gen_ai.tool.name": self.name} if self.kind == "TOOL" else {}
-        found |= {"error.type": self.error} if self.error else {}
-        found |= {"note": "x" * self.note} if self.note else {}
-        for score, at in self.repeated:
-            found[f"rollout.score.{score.name}"] = score.value
-            found |= {} if at is None else {f"rollout.score_time.{score.name}": START + at * MS}
-        return found | (_evaluation(self.evaluation) if self.evaluation else {})
-
-
-def _evaluation(score: Score) -> dict[str, Any]:
-    found: dict[str, Any] = {"gen_ai.evaluation.name": score.name}
-    if isinstance(score.value, (bool, str)):
-        found["gen_ai.evaluation.score.label"] = str(score.value)
-    if not isinstance(score.value, str):
-        found["gen_ai.evaluation.score.value"] = float(score.value)
-    found |= {"gen_ai.evaluation.explanation": score.comment} if score.comment else {}
-    return found | ({"rollout.score_origin": score.origin} if score.origin else {})
-
-
-def lines_of(spans: Iterable[Made]) -> str:
-    """Return a line of OTLP/JSON for each span."""
-    return "".join(f"{json.dumps(_line(span))}\n" for span in spans)
-
-
-def _line(span: Made) -> dict[str, Any]:
-    status = {"status": {"code": 2, "message": f"{span.error}: no"}} if span.error else {}
-    parent = "" if span.inside is None else f"{span.trace << 16 | span.inside:016x}"
-    made = {
-        "traceId": span.trace_id,
-        "spanId": span.id,
-        "parentSpanId": parent,
-        "name": span.name,
-        "startTimeUnixNano": str(START + span.begin * MS),
-        "endTimeUnixNano": str(START + span.end * MS),
-        "attributes": _entries(span.attributes),
-        **status,
-    }
-    resource = {"attributes": _entries({"rollout.run.id": span.run, "process.pid": 7})}
-    scopes = [{"scope": {"name": "otel_rollout"}, "spans": [made]}]
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}
-
-
-def _entries(attributes: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _encoded(value)} for key, value in attributes.items()]
-
-
-def _encoded(value: object) -> dict[str, object]:
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    if isinstance(value, float):
-        odd = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-        return {"doubleValue": odd.get(str(value), value)}
-    return {"stringValue": value}
-
-
-# --- strategies ---------------------------------------------------------------------------------------------
-# What is drawn can be left out by shrinking: trajectories, operations, scores. Their contents follow from seeds,
-# because a run has more choices than a strategy may draw.
 
 _VALUES: Sequence[Value] = (
     0.0, 0.25, 0.5, 1.0, 1.0, 0.25, -2.0, 3, True, False, "good", float("nan"), float("inf"),
@@ -335,7 +182,7 @@ class _Maker:
             self._operation(random.choice(_KINDS), random.choice(self._spans))
         operations = list(self._spans)
         for _ in range(plan.scores):
-            self._evaluation(operations, plan.ending == "running")
+            self._evaluation(operations)
         return self._spans[1:] if plan.ending == "running" else self._spans
 
     def _add(self, inside: int | None, kind: str, begin: int, end: int, identity: Identity | None,
@@ -358,12 +205,12 @@ class _Maker:
             fields["error"] = "TimeoutError"
         self._add(parent.span, kind, begin, begin + random.randint(1, 80), identity, **fields)
 
-    def _evaluation(self, operations: Sequence[Made], is_running: bool) -> None:
+    def _evaluation(self, operations: Sequence[Made]) -> None:
         random = self._random
         origin = random.choice(["", "", "process", "outside"])
         parents = [span for span in operations if origin == "process" or span.kind == "AGENT"]
-        if is_running and origin == "outside" and "outside" in AVOIDED:
-            parents = operations[:1]
+        if "process" in AVOIDED:
+            parents = [span for span in parents if span.kind == "AGENT" or self._is_own(span)]
         parent = random.choice(parents)
         name = random.choice(["reward", "reward", "length"])
         score = Score(name, random.choice(_VALUES), random.choice(["", "", "why"]), origin)
@@ -371,6 +218,12 @@ class _Maker:
         identity = None if origin == "outside" else parent.identity
         run = random.choice([self._run, JUDGE]) if origin == "outside" else self._run
         self._add(parent.span, "EVALUATOR", at, at, identity, name="score", evaluation=score, run=run)
+
+    def _is_own(self, span: Made) -> bool:
+        """Return whether a span is in no trajectory inside this one."""
+        while span.inside and span.inside != _REMOTE and span.kind != "AGENT":
+            span = self._spans[span.inside - 1]
+        return span.span == _ROOT
 
     def _repeated(self) -> tuple[tuple[Score, int | None], ...]:
         if self._random.random() < 0.6:
