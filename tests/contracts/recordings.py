@@ -22,7 +22,8 @@ from tests.contracts.made_spans import JUDGE, Identity, Made, Score, Value
 AVOIDED = {
     "first": "defect: without a root, a trajectory has the identity of the span that began first",
     "repeated": "defect: scores that the span of a trajectory with a remote parent repeats do not count",
-    "process": "defect: a score from another process, below an inner trajectory's operation, is the outer one's",
+    "process": "defect: a score from another process, in an inner trajectory's tool, is the outer one's",
+    "backwards": "defect: a span that ends before its begin lasts less than no time",
 }
 """What is not generated, because the product is known to be wrong; a strict xfail has each."""
 
@@ -203,7 +204,8 @@ class _Maker:
             fields["tokens"] = (_count(random), _count(random))
         if random.random() < 1 / 6:
             fields["error"] = "TimeoutError"
-        self._add(parent.span, kind, begin, begin + random.randint(1, 80), identity, **fields)
+        least = 1 if "backwards" in AVOIDED else -5
+        self._add(parent.span, kind, begin, begin + random.randint(least, 80), identity, **fields)
 
     def _evaluation(self, operations: Sequence[Made]) -> None:
         random = self._random

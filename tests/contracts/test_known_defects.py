@@ -124,6 +124,14 @@ def test_health_does_not_say_that_no_trajectory_has_ended() -> None:
     assert check["message"] != "No trajectory has ended without an error."
 
 
+@_defect("the duration is the difference, whatever it is")
+def test_span_that_ends_before_its_begin_lasts_no_time() -> None:
+    """A clock was set back; metrics and phases take no time for it."""
+    with asked.places_of([replace(root(), begin=100, end=40)]) as places:
+        (row,) = asked.rows(places.table, "list")
+    assert row["seconds"] == 0
+
+
 def metrics_of(*spans: Made) -> Iterator[str]:
     """Return what metrics tell differently."""
     (one,) = Recording(list(spans)).trajectories
