@@ -104,13 +104,13 @@ def _allowed(ways: str, facts: str, when: Callable[[Trajectory], bool], reason: 
 
 ALLOWED: tuple[Allowed, ...] = (
     *_allowed(
-        "group, show ID, page of a trajectory",
+        "group, group of MLflow, show ID, page of a trajectory",
         "tool_calls",
         _has_tools_inside,
         "defect: a call of a tool inside a model call is no tool call there; `list` and `steps` count it",
     ),
     *_allowed(
-        "group, show ID, page of a trajectory",
+        "group, group of MLflow, show ID, page of a trajectory",
         "tokens_out output_tokens",
         _has_counts_inside,
         "defect: a call without counts takes those of any span inside it, of a tool for example",
@@ -146,10 +146,10 @@ ALLOWED: tuple[Allowed, ...] = (
         "defect: scores of a trajectory inside count that another process gave, or until the root has ended",
     ),
     *_allowed(
-        "tail sampling",
-        "score",
+        "tail sampling, show of MLflow, group of MLflow",
+        "score reward reward_mean",
         _has_equal_times,
-        "defect: of two scores of one time the last that is read counts, whatever the order",
+        "defect: of two scores of one time the last that is read counts, so the order of lines decides",
     ),
 )
 

@@ -52,7 +52,7 @@ def places_of(spans: Sequence[Made]) -> Iterator[Places]:
         yield places
 
 
-def printed(source: Path, *arguments: object, codes: Sequence[int] = (0,)) -> str:
+def printed(source: Path | str, *arguments: object, codes: Sequence[int] = (0,)) -> str:
     """Return what a command prints."""
     given = [*map(str, arguments), "--from", str(source)]
     ran = CliRunner().invoke(app, given, env={"COLUMNS": "250"})
@@ -60,7 +60,7 @@ def printed(source: Path, *arguments: object, codes: Sequence[int] = (0,)) -> st
     return ran.stdout
 
 
-def parsed(source: Path, *arguments: object, codes: Sequence[int] = (0,)) -> Any:
+def parsed(source: Path | str, *arguments: object, codes: Sequence[int] = (0,)) -> Any:
     """Return the JSON that a command prints."""
     return json.loads(printed(source, *arguments, codes=codes))
 

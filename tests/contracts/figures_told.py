@@ -30,6 +30,11 @@ def of_group(source: Path, recording: Recording) -> Iterator[Told]:
     """Compare the largest group of `group`."""
     of = max(by_key((one.group, one) for one in recording.of_run).values(), key=len)
     told = asked.parsed(source, "group", of[0].group_path, "--run", recording.run, "--json")
+    yield from of_siblings("group", told, of)
+
+
+def of_siblings(way: str, told: Mapping[str, Any], of: list[Trajectory]) -> Iterator[Told]:
+    """Compare the JSON of `group`."""
     found = {sibling["trace_id"]: sibling for sibling in told["siblings"]}
     assert found.keys() == {one.trace_id for one in of}
     for one in of:
@@ -41,10 +46,10 @@ def of_group(source: Path, recording: Recording) -> Iterator[Told]:
             "output_tokens": one.tokens[1],
             "seconds": seconds_of(one),
         }
-        yield from differing("group", one, found[one.trace_id], expected)
+        yield from differing(way, one, found[one.trace_id], expected)
     tree = {"number": told["number"], "reward_mean": told["tree"]["reward_mean"]}
     expected = {"number": len(of), "reward_mean": mean_of(Sums(of).rewards)}
-    yield from differing("group", of[0], tree, expected)
+    yield from differing(way, of[0], tree, expected)
 
 
 def of_report(source: Path, recording: Recording) -> Iterator[Told]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.contracts import asked
@@ -63,19 +63,23 @@ def of_steps(source: Path, recording: Recording) -> Iterator[Told]:
 
 def of_show(source: Path, recording: Recording) -> Iterator[Told]:
     """Compare the list of `show`, and one trajectory's head."""
-    table = asked.cells(asked.printed(source, "show", "--run", recording.run))
-    full = {one.trace_id[:8]: one.trace_id for one in recording.of_run}
-    found = {full[row[1][:8]]: row for row in table}  # ids are cut where names tell trajectories apart
-    assert found.keys() == {one.trace_id for one in recording.of_run}
-    for one in recording.of_run:
+    yield from of_rows("show", asked.printed(source, "show", "--run", recording.run), recording.of_run)
+    one = recording.of_run[len(recording.spans) % len(recording.of_run)]
+    head = asked.printed(source, "show", one.trace_id, "--run", recording.run)
+    yield from differing("show ID", one, _head(" ".join(head.split())), _figures(one))
+
+
+def of_rows(way: str, text: str, of: Sequence[Trajectory]) -> Iterator[Told]:
+    """Compare the list of `show` on a terminal, which has these trajectories."""
+    full = {one.trace_id[:8]: one.trace_id for one in of}
+    found = {full[row[1][:8]]: row for row in asked.cells(text)}  # ids are cut where names suffice
+    assert found.keys() == {one.trace_id for one in of}
+    for one in of:
         path, _, reward, state, took, *tokens = found[one.trace_id]
         told = {"path": path, "reward": reward, "state": state, "took": took, "tokens": tokens}
         counts = ["" if count is None else str(count) for count in one.tokens]
         shown = {"reward": _shown(one), "took": _took(one), "tokens": counts}
-        yield from differing("show", one, told, {"path": one.path, "state": one.state, **shown})
-    one = recording.of_run[len(recording.spans) % len(recording.of_run)]
-    head = asked.printed(source, "show", one.trace_id, "--run", recording.run)
-    yield from differing("show ID", one, _head(" ".join(head.split())), _figures(one))
+        yield from differing(way, one, told, {"path": one.path, "state": one.state, **shown})
 
 
 def _shown(one: Trajectory) -> str:
