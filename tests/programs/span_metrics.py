@@ -27,7 +27,7 @@ def engine(reason: str) -> dict[str, Any]:
 @rollout_trace_op(kind="LLM", name="client")
 def client(reason: str) -> dict[str, Any]:
     """Call the engine: both spans are one model call, and each has a count that the other lacks."""
-    own = {"gen_ai.usage.output_tokens": 3, "gen_ai.response.model": "policy"}
+    own: dict[str, str | int] = {"gen_ai.usage.output_tokens": 3, "gen_ai.response.model": "policy"}
     trace.get_current_span().set_attributes(own)
     return engine(reason)
 
