@@ -52,7 +52,7 @@ def differences(way: Any, *spans: Made) -> list[str]:
         return [str(told) for told in way(places.table, recording)]
 
 
-def _defect(reason: str) -> Any:
+def _defect(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(reason=f"defect: {reason}", strict=True, raises=AssertionError)
 
 
