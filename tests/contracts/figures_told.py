@@ -144,16 +144,18 @@ def of_timeline(source: Path, recording: Recording) -> Iterator[Told]:
 
 
 def of_health(source: Path, recording: Recording) -> Iterator[Told]:
-    """Compare whether `health` finds scores that belong to no trajectory."""
+    """Compare whether `health` finds scores of training, or else validation, that belong to no trajectory."""
     only = ("--only", "scores_unresolved", "--json")
     (check,) = asked.parsed(source, "health", "--run", recording.run, *only, codes=(0, 1))["checks"]
     began = min(one.begin for one in recording.of_run)
+    is_validation = all(one.identity.validate for one in recording.of_run)
     lost = [
         score
         for score in unresolved_of(recording.spans)
         if score.project == recording.project
         and (score.run == recording.run or (score.run == JUDGE and score.begin >= began))
         and score.identity is not None
+        and score.identity.validate == is_validation
         and score.identity.step not in _running_newest(recording)
     ]
     told = {"is_unhealthy": check["status"] == "unhealthy"}

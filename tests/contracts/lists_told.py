@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.contracts import asked
-from tests.contracts.account import Recording, Sums, Trajectory, seconds_of
+from tests.contracts.account import Recording, Sums, Trajectory, by_key, mean_of, seconds_of
 from tests.contracts.allowed import Told, differing
 
 
@@ -59,6 +59,20 @@ def of_steps(source: Path, recording: Recording) -> Iterator[Told]:
         groups = len({one.group for one in of})
         expected = {**sums.row(), "groups": groups, "reward_std": sums.deviation}
         yield from differing("steps", of[0], found[key], expected)
+
+
+def of_runs(source: Path, recording: Recording) -> Iterator[Told]:
+    """Compare each run of the view `runs`: its rewards are those of training, which docs/ do not say."""
+    table = asked.parsed(source, "query", "SELECT * FROM runs", "--format", "json")
+    found = {row["run_id"]: row for row in table}
+    runs = by_key(((one.run,), one) for one in recording.trajectories)
+    assert found.keys() == {run for (run,) in runs}
+    for (run,), of in runs.items():
+        rewards = Sums([one for one in of if not one.identity.validate]).rewards
+        expected = {name: Sums(of).row()[name] for name in ("trajectories", "failed", "running")}
+        validations = sum(one.identity.validate for one in of)
+        trained = {"rewarded": len(rewards), "reward_mean": mean_of(rewards)}
+        yield from differing("runs", of[0], found[run], {**expected, **trained, "validations": validations})
 
 
 def of_show(source: Path, recording: Recording) -> Iterator[Told]:

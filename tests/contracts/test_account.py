@@ -21,7 +21,7 @@ from tests.contracts.figures_told import (
     of_tail_sampling,
     of_timeline,
 )
-from tests.contracts.lists_told import of_groups, of_list, of_pages, of_show, of_steps
+from tests.contracts.lists_told import of_groups, of_list, of_pages, of_runs, of_show, of_steps
 from tests.contracts.made_spans import Made
 from tests.contracts.recordings import recorded_by, recordings
 
@@ -38,7 +38,7 @@ _IN_MEMORY = settings(max_examples=2_000 if _IS_NIGHTLY else 25, suppress_health
 
 _OF_A_SPOOL = (of_list, of_show, of_timeline, of_health)
 _OF_A_TABLE = (of_groups, of_steps, of_group, of_report, of_pages)
-_OF_ANY = (*_OF_A_SPOOL, *_OF_A_TABLE[:-1])
+_OF_ANY = (*_OF_A_SPOOL, *_OF_A_TABLE[:-1], of_runs)
 
 
 @_COMMANDS

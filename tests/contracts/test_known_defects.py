@@ -5,6 +5,7 @@ Who mends one removes its mark here, and its line in ``tests.contracts.allowed``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -51,7 +52,7 @@ def differences(way: Any, *spans: Made) -> list[str]:
         return [str(told) for told in way(places.table, recording)]
 
 
-def _defect(reason: str) -> Any:
+def _defect(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(reason=f"defect: {reason}", strict=True, raises=AssertionError)
 
 
@@ -130,6 +131,38 @@ def test_span_that_ends_before_its_begin_lasts_no_time() -> None:
     with asked.places_of([replace(root(), begin=100, end=40)]) as places:
         (row,) = asked.rows(places.table, "list")
     assert row["seconds"] == 0
+
+
+NAN = score(2, 1, 50, float("nan"))
+
+
+@_defect("a reward that is no number is none there")
+def test_group_does_not_say_that_no_reward_was_recorded() -> None:
+    """A reward that is NaN was recorded; `show` tells it."""
+    with asked.places_of([root(), NAN]) as places:
+        assert "none recorded" not in asked.printed(places.table, "group", "1/7")
+
+
+@_defect("the numbers of rewards are all that is told")
+def test_report_tells_how_many_rewards_are_odd() -> None:
+    """On the terminal as in JSON, where they are `odd` and not `missing`."""
+    with asked.places_of([root(), NAN]) as places:
+        assert re.search("nan|odd|infinite", asked.printed(places.table, "report").lower())
+
+
+@_defect("health counts a reward that is NaN as missing, and report as odd")
+def test_report_and_health_agree_on_which_rewards_are_missing() -> None:
+    """Three of eight are NaN."""
+    spans: list[Made] = []
+    for number, value in enumerate([float("nan")] * 3 + [0.5] * 5, start=1):
+        of: dict[str, Any] = {"trace": number, "identity": replace(OUTER, rollout=number)}
+        spans += [root(**of), score(2, 1, 50, value, **of)]
+    with asked.places_of(spans) as places:
+        (step,) = asked.parsed(places.table, "report", "--json")["training"]
+        health = ("health", "--only", "reward_missing", "--json")
+        (check,) = asked.parsed(places.table, *health, codes=(0, 1))["checks"]
+    assert step["reward"]["odd"] == 3
+    assert (step["reward"]["missing"] > 0) == ("have no reward" in check["message"])
 
 
 def metrics_of(*spans: Made) -> Iterator[str]:
