@@ -175,7 +175,7 @@ def totals(conversation: Conversation) -> str:
         counted(conversation.model_calls, "model call"),
         counted(conversation.tool_calls, "tool call"),
         f"{failed} failed" if failed else "",
-        "" if written is None else f"{written} tokens written",
+        "" if written is None else f"{counted(written, 'token')} written",
     ]
     return " · ".join(filter(None, parts))
 

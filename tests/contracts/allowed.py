@@ -71,26 +71,10 @@ def _has_calls_inside(one: Trajectory) -> bool:
     return any(span.kind == "LLM" and one.around(span, "LLM") for span in one.spans)
 
 
-def _has_tools_inside(one: Trajectory) -> bool:
-    return any(span.kind == "TOOL" and one.around(span, "LLM") for span in one.spans)
-
-
-def _has_counts_inside(one: Trajectory) -> bool:
-    """Return whether a span that is no model call, inside one, has counts."""
-    others = [span for span in one.spans if span.kind != "LLM" and span.tokens != (None, None)]
-    return any(one.around(span, "LLM") for span in others)
-
-
-def _has_odd_reward(one: Trajectory) -> bool:
-    return isinstance(one.given, (bool, str)) or one.is_odd
-
-
-def _has_scores_of_others(one: Trajectory) -> bool:
-    """Return whether a trajectory inside has scores that tail sampling cannot tell from the outer one's."""
+def _has_scores_inside_an_unended_one(one: Trajectory) -> bool:
+    """Return whether a trajectory inside one whose root is not read has scores."""
     scored = [span for span in one.spans if span.evaluation and one.around(span, "AGENT") is not one.own_root]
-    return any(span.evaluation and span.evaluation.origin == "process" for span in scored) or (
-        bool(scored) and (one.end is None or _is_remote(one))
-    )
+    return bool(scored) and (one.end is None or _is_remote(one))
 
 
 def _has_equal_times(one: Trajectory) -> bool:
@@ -104,52 +88,34 @@ def _allowed(ways: str, facts: str, when: Callable[[Trajectory], bool], reason: 
 
 ALLOWED: tuple[Allowed, ...] = (
     *_allowed(
-        "group, group of MLflow, show ID, page of a trajectory",
-        "tool_calls",
-        _has_tools_inside,
-        "defect: a call of a tool inside a model call is no tool call there; `list` and `steps` count it",
-    ),
-    *_allowed(
-        "group, group of MLflow, show ID, page of a trajectory",
-        "tokens_out output_tokens",
-        _has_counts_inside,
-        "defect: a call without counts takes those of any span inside it, of a tool for example",
-    ),
-    *_allowed(
-        "page of trajectories",
-        "reward",
-        _has_odd_reward,
-        "defect: the page shows no reward that is NaN, infinite or text, and False as 0.0; `show` tells them",
-    ),
-    *_allowed(
         "metrics",
         "calls input output",
         _has_calls_inside,
-        "defect: each inner call is measured when it ends, and then the outer one's own tokens are not",
+        "a call is measured when it ends, and a histogram takes nothing back: the inner call is measured",
     ),
     *_allowed(
         "metrics",
         "seconds turns",
         _is_remote,
-        "defect: the span of a trajectory in another system's trace has a parent, so it is not measured",
+        "a process cannot tell a trajectory in another system's trace from one inside another trajectory",
     ),
     *_allowed(
         "tail sampling",
         "has_ended seconds",
         _is_remote,
-        "defect: a trajectory in another system's trace never ends for tail sampling",
+        "the line of a trajectory around it may be still to come: its group waits for the deadline",
     ),
     *_allowed(
         "tail sampling",
         "score",
-        _has_scores_of_others,
-        "defect: scores of a trajectory inside count that another process gave, or until the root has ended",
+        _has_scores_inside_an_unended_one,
+        "until the root is read, all scores of the trace count: a group is not decided before",
     ),
     *_allowed(
-        "tail sampling, show of MLflow, group of MLflow",
-        "score reward reward_mean",
+        "show of MLflow, group of MLflow",
+        "reward reward_mean",
         _has_equal_times,
-        "defect: of two scores of one time the last that is read counts, so the order of lines decides",
+        "MLflow keeps no id of a score's span: of two scores of one time the one that it returns last counts",
     ),
 )
 

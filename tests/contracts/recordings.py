@@ -19,14 +19,6 @@ from hypothesis import strategies as st
 
 from tests.contracts.made_spans import JUDGE, Identity, Made, Score, Value
 
-AVOIDED = {
-    "first": "defect: without a root, a trajectory has the identity of the span that began first",
-    "repeated": "defect: scores that the span of a trajectory with a remote parent repeats do not count",
-    "process": "defect: a score from another process, in an inner trajectory's tool, is the outer one's",
-    "backwards": "defect: a span that ends before its begin lasts less than no time",
-}
-"""What is not generated, because the product is known to be wrong; a strict xfail has each."""
-
 _ROOT = 1
 _REMOTE = 0xFF00
 """Id of a span in another system, which is never recorded."""
@@ -173,11 +165,18 @@ class _Maker:
         error = random.choice(["ValueError", "KeyError"]) if plan.ending == "error" else ""
         inside = _REMOTE if plan.ending == "remote" else None
         end = self._at + random.randint(1, 100)
-        first = self._at - 30 if plan.ending == "remote" and "first" in AVOIDED else self._at
-        repeated = () if plan.ending == "remote" and "repeated" in AVOIDED else self._repeated()
-        self._add(inside, "AGENT", first, end, identity, name="agent_loop", error=error, repeated=repeated)
+        self._add(
+            inside,
+            "AGENT",
+            self._at,
+            end,
+            identity,
+            name="agent_loop",
+            error=error,
+            repeated=self._repeated(),
+        )
         if plan.ending == "running":  # otherwise nothing tells it from a trajectory inside that has ended
-            begin = self._at - 30 if "first" in AVOIDED else self._moment()
+            begin = self._moment()
             self._add(_ROOT, "LLM", begin, begin + 60, identity, tokens=(_count(random), _count(random)))
         for _ in range(plan.operations):
             self._operation(random.choice(_KINDS), random.choice(self._spans))
@@ -204,16 +203,14 @@ class _Maker:
             fields["tokens"] = (_count(random), _count(random))
         if random.random() < 1 / 6:
             fields["error"] = "TimeoutError"
-        least = 1 if "backwards" in AVOIDED else -5
-        self._add(parent.span, kind, begin, begin + random.randint(least, 80), identity, **fields)
+        self._add(parent.span, kind, begin, begin + random.randint(-5, 80), identity, **fields)
 
     def _evaluation(self, operations: Sequence[Made]) -> None:
         random = self._random
         origin = random.choice(["", "", "process", "outside"])
         parents = [span for span in operations if origin == "process" or span.kind == "AGENT"]
-        if "process" in AVOIDED:
-            parents = [span for span in parents if span.kind == "AGENT" or self._is_own(span)]
-        parent = random.choice(parents)
+        # Not below an operation of an inner trajectory: with the name of the outer one it is the outer one's.
+        parent = random.choice([span for span in parents if span.kind == "AGENT" or self._is_own(span)])
         name = random.choice(["reward", "reward", "length"])
         score = Score(name, random.choice(_VALUES), random.choice(["", "", "why"]), origin)
         at = self._moment()

@@ -73,7 +73,8 @@ def facts(tree: GroupTree) -> Iterator[tuple[str, str]]:
 def _rewards(root: Branch) -> str:
     rewards = root.rewards
     if not rewards:
-        return "none recorded"
+        is_given = any(formatting.reward(sibling.summary) for sibling in root.siblings)
+        return "none is a number" if is_given else "none recorded"
     low, high = number(min(rewards)), number(max(rewards))
     spread = f"all {low}" if low == high else f"mean {number(root.reward_mean)}, {low} to {high}"
     missing = len(root.siblings) - len(rewards)

@@ -60,8 +60,8 @@ def missing(scope: Scope) -> Finding:
     if not rewards:
         return unobserved(_NO_REWARD)
     counts = scope.counts(
-        f"SELECT trace_id, step, reward IS NULL AS is_bad FROM {scope.trajectories} WHERE state = 'ok' "  # noqa: S608
-        f"AND step IS DISTINCT FROM ({scope.unfinished})"
+        "SELECT trace_id, step, reward IS NULL AND reward_label IS NULL AS is_bad "  # noqa: S608
+        f"FROM {scope.trajectories} WHERE state = 'ok' AND step IS DISTINCT FROM ({scope.unfinished})"
     )
     return judged(counts, _MISSING, scope.steps)
 

@@ -64,7 +64,7 @@ FROM (
 _TRAJECTORIES: Final = """
 SELECT
   trace_id, step, sample_index, rollout_n, state, seconds, turns, tool_calls, tokens_out, policy_version_min,
-  policy_version_max, reward
+  policy_version_max, reward, reward_label
 FROM trajectories"""
 
 

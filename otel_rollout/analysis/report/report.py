@@ -32,7 +32,7 @@ class Reward:
 
     Attributes:
         count: trajectories with a finite reward.
-        missing: ended trajectories without a reward.
+        missing: ended trajectories without a number as reward.
         odd: trajectories whose reward is NaN or infinite; no other figure includes them.
         mean: the mean.
         std: the standard deviation of the sample; null with one reward.

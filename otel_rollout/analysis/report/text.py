@@ -111,6 +111,7 @@ def figures(step: StepReport) -> tuple[str, ...]:
     spread = "" if reward.std is None else f" ± {number(reward.std)}"
     ended = step.trajectories - step.running
     covered = f", of {reward.count} of {ended}" if 0 < reward.count < ended else ""
+    covered += f", {reward.odd} NaN or infinite" if reward.odd else ""
     trajectories = f"{step.trajectories}" + (f" ({step.running} running)" if step.running else "")
     return (
         step.name,

@@ -1,4 +1,5 @@
--- Each run: the processes of one job that recorded for one target. A reward that is NaN or infinite does not count.
+-- Each run: the processes of one job that recorded for one target. Rewards are those of training; one that is NaN or
+-- infinite does not count.
 SELECT
   run_id, project, experiment, min(step) AS first_step, max(step) AS last_step, count(*) AS trajectories,
   count(*) FILTER (WHERE validate) AS validations, count(*) FILTER (WHERE state = 'error') AS failed,
