@@ -25,9 +25,8 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.forwarder import foreign_spans
-from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.forwarder.detokenizer import Detokenizer, DetokenizerCache
 from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
-from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
 from otel_rollout.otlp.json_span import JsonSpan, resource_of_json, spans_of_json
 from otel_rollout.otlp.reader import TraceLine, parsed_line
 from otel_rollout.otlp.scan import ids_of
