@@ -180,9 +180,9 @@ def trajectory_key(secret: str) -> str:
     Args:
         secret: the proxy's master key, which signs the key. The agent must not know it.
     """
-    from otel_rollout.propagation import trajectory_key as key  # here: most processes start no agents
+    from otel_rollout.propagation import child_environment as child
 
-    return key.make(secret)
+    return child.trajectory_key(secret)
 
 
 def tracer_provider() -> TracerProvider:

@@ -263,6 +263,6 @@ def _share(part: int | None, whole: int) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def page_of_changes(comparison: Comparison, links: Links | None = None) -> str:
+def page_of_changes(comparison: Comparison) -> str:
     """Return the page of a comparison: the surprising changes first, with trajectories to open."""
-    return render("changes.html", links, comparison=comparison, text=report_text)
+    return render("changes.html", None, comparison=comparison, text=report_text)
