@@ -36,7 +36,7 @@ _MAX_REMEMBERED = 1 << 16
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
-class _Undecided(TrajectoryOutcome):
+class Undecided(TrajectoryOutcome):
     """A trace whose group is undecided.
 
     Attributes:
@@ -79,7 +79,7 @@ class TailSampling:
         self._thread = threading.Thread(target=self._run, name="tail-sampling", daemon=True)
         self._opened: Ledger | None = None
         self._positions: dict[str, int] | None = None
-        self._undecided: dict[bytes, _Undecided] = {}
+        self._undecided: dict[bytes, Undecided] = {}
         self._decided: BoundedDict[bytes, bool] = BoundedDict(_MAX_REMEMBERED)
         self._decided_groups: BoundedDict[Group, bool | None] = BoundedDict(_MAX_REMEMBERED)
         self._running: set[Group] = set()
@@ -204,7 +204,7 @@ class TailSampling:
             if is_kept is not None:
                 self._decided[trace_id] = is_kept
                 return
-            trajectory = self._undecided[trace_id] = _Undecided(self._settings.outcome_score)
+            trajectory = self._undecided[trace_id] = Undecided(self._settings.outcome_score)
         trajectory.add(line)
 
     # --- deciding -----------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class TailSampling:
             include_ended: whether to decide other groups without a running trajectory too.
         """
         traces: dict[bytes, bool] = {}
-        groups: dict[Group, dict[bytes, _Undecided]] = {}
+        groups: dict[Group, dict[bytes, Undecided]] = {}
         for trace_id, trajectory in self._undecided.items():
             group = trajectory.group
             is_kept = (
@@ -254,7 +254,7 @@ class TailSampling:
             self._decided_groups[group] = self._ledger.is_group_kept(_name(group))
         return self._decided_groups[group]
 
-    def _is_complete(self, group: Group, traces: Sequence[_Undecided], include_ended: bool) -> bool:
+    def _is_complete(self, group: Group, traces: Sequence[Undecided], include_ended: bool) -> bool:
         if any(map(self._is_late, traces)):
             return True
         if group in self._running:
@@ -271,10 +271,10 @@ class TailSampling:
             return len(siblings) >= size
         return time.monotonic() - max(t.last_seen for t in siblings) >= waits().group_quiet
 
-    def _is_late(self, trajectory: _Undecided) -> bool:
+    def _is_late(self, trajectory: Undecided) -> bool:
         return time.monotonic() - trajectory.first_seen >= self._settings.outcome_deadline
 
-    def _outcomes(self, complete: Mapping[Group, Mapping[bytes, _Undecided]]) -> dict[Group, Outcome]:
+    def _outcomes(self, complete: Mapping[Group, Mapping[bytes, Undecided]]) -> dict[Group, Outcome]:
         """Apply the rules to complete groups; errors are admitted to the budget first."""
         groups = {group: trajectories_in(traces.values()) for group, traces in complete.items()}
         groups = {group: siblings for group, siblings in groups.items() if siblings}

@@ -23,6 +23,8 @@ _MAX_DEPTH: Final = 32
 _PATH: Final = (semconv.VALIDATE, semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
+_Rank = tuple[Rank, int, str]
+"""Sort key of a score: by its time, then trace, identity or root, then by its span's id."""
 _Path = tuple[Any, ...]
 """The identity that a span has, as in its trajectory's name; empty outside trajectories."""
 
@@ -103,9 +105,9 @@ class TrajectoryOutcome:
         self._tokens = CallTokens()
         self._parts: set[str] = set()
         """Ids of the spans with which a trajectory inside this one begins, and of the root."""
-        self._scores: dict[tuple[str, _Path], Evaluation] = {}
-        """The span around a score and the score's identity → the newest score there."""
-        self._own: tuple[tuple[Rank, int], Evaluation] | None = None
+        self._scores: dict[tuple[str, _Path], tuple[_Rank, Evaluation]] = {}
+        """The span around a score and the score's identity → the newest score there, with its rank."""
+        self._own: tuple[_Rank, Evaluation] | None = None
         """The newest score of the root, or by identity, with its rank."""
 
     @property
@@ -126,8 +128,8 @@ class TrajectoryOutcome:
 
     def take(self, score: TrajectoryOutcome) -> None:
         """Add a score by identity; adding it again changes nothing."""
-        for given in score._scores.values():
-            self._add_own(given, 2)
+        for (rank, _, span_id), given in score._scores.values():
+            self._add_own(given, (rank, 2, span_id))
 
     def add(self, line: bytes) -> None:
         """Add a line of the trace; an unreadable line changes nothing."""
@@ -165,27 +167,27 @@ class TrajectoryOutcome:
         size = attributes.get(semconv.GROUP_SIZE)
         self.group_size = size if isinstance(size, int) else 0
         for score in evaluations.repeated_in(attributes, end_ns):
-            self._add_own(score, 1)
+            self._add_own(score, (score.rank, 1, ""))
 
     def _add_evaluation(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
         score = evaluations.recorded_in(attributes, span.start_ns)
         if score is None or score.name != self._score_name:
             return
         place = span.parent_id, _path_of(attributes)
-        known = self._scores.get(place)
-        if known is None or score.rank >= known.rank:
-            self._scores[place] = score
+        rank = score.rank, 3, span.span_id
+        if place not in self._scores or rank >= self._scores[place][0]:
+            self._scores[place] = rank, score
 
-    def _add_own(self, score: Evaluation, place: int) -> None:
-        if score.name == self._score_name and (self._own is None or (score.rank, place) >= self._own[0]):
-            self._own = (score.rank, place), score
+    def _add_own(self, score: Evaluation, rank: _Rank) -> None:
+        if score.name == self._score_name and (self._own is None or rank >= self._own[0]):
+            self._own = rank, score
 
     def _newest_score(self) -> Evaluation | None:
         """Return the newest score that is not of a trajectory inside this one."""
         others = self._parts - {self._root_id}
         found = [
-            ((score.rank, 3), score)
-            for (around, path), score in self._scores.items()
+            ranked
+            for (around, path), ranked in self._scores.items()
             if not self.has_ended or (around not in others and path in ((), self._path))
         ]
         found += [] if self._own is None else [self._own]

@@ -139,8 +139,8 @@ def _row_of(span: ReadableSpan, of_resource: Row) -> Row:
     _add_score(row, others, attributes)
     is_ended = row["duration_ns"] is not None
     is_root = row["is_root"] = span.parent is None and "score_name" not in row and is_ended
-    if is_root:
-        _add_root_scores(row, others, attributes, span.end_time or 0)
+    if is_root or (is_ended and row.get("kind") == semconv.KIND_AGENT and "validate" in row):
+        _add_repeated_scores(row, others, attributes, span.end_time or 0)
     call_columns.add(row, span)
     _add_error(row, others, span)
     row["attributes"] = as_json(others) if others else None
@@ -153,6 +153,7 @@ def _of_fields(span: ReadableSpan) -> Row:
     if context is None:
         raise ValueError(f"span {span.name!r} has no context")
     start = min(span.start_time or 0, MAX_INT)
+    end = min(span.end_time or start, MAX_INT)
     parent, scope = span.parent, span.instrumentation_scope
     return {
         "trace_id": f"{context.trace_id:032x}",
@@ -162,7 +163,7 @@ def _of_fields(span: ReadableSpan) -> Row:
         "scope": None if scope is None else _utf8(scope.name),
         "start_time": start // 1000,
         "start_ns": start,
-        "duration_ns": None if span.end_time is None else min(span.end_time or start, MAX_INT) - start,
+        "duration_ns": None if span.end_time is None else max(0, end - start),  # a clock may be set back
         "status": STATUS[span.status.status_code],
         "events": as_json([_event(event) for event in span.events]) if span.events else None,
         "links": as_json([_link(link) for link in span.links]) if span.links else None,
@@ -269,8 +270,10 @@ def _add_score(row: Row, others: dict[str, Any], attributes: Mapping[str, Any]) 
         del others[semconv.GEN_AI_EVALUATION_SCORE_VALUE]
 
 
-def _add_root_scores(row: Row, others: dict[str, Any], attributes: Mapping[str, Any], end_ns: int) -> None:
-    """Add the scores that a root span repeats; an integer stays an attribute too."""
+def _add_repeated_scores(
+    row: Row, others: dict[str, Any], attributes: Mapping[str, Any], end_ns: int
+) -> None:
+    """Add the scores that the span of a trajectory repeats; an integer stays an attribute too."""
     scores = evaluations.repeated_in(attributes, end_ns)
     row["scores"] = [_repeated(score) for score in scores] or None
     for score in scores:

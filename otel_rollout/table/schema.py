@@ -78,7 +78,11 @@ COLUMNS: Final = (
     Column("score_comment", "text", "Reason of the score, in words."),
     Column("score_origin", "text", "Where a score was given: 'process', 'outside' or 'identity'."),
     Column("score_by", "text", "How the score names its trajectory: 'trace' or 'identity'."),
-    Column("scores", "scores", "Scores that a root span repeats; time_ns is null if no time was recorded."),
+    Column(
+        "scores",
+        "scores",
+        "Scores that a trajectory's span repeats; time_ns is null if unknown.",
+    ),
     Column("messages_system", "int64", "Number of system messages in a model call's input."),
     Column("messages_user", "int64", "Number of user messages in a model call's input."),
     Column("messages_assistant", "int64", "Number of assistant messages in a model call's input."),

@@ -120,8 +120,7 @@ class _TurnBuilder:
         self.turns: list[Turn] = []
         self._tree = tree
         self._decoders = functools.cache(decoders)
-        self._path = recorded.summary.path
-        self._engine = recorded.engine
+        self._recorded = recorded
         self._by_message = context_diff.Turns(context_diff.MESSAGE_BYTES)
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._calls: dict[str, ModelCall] = {}
@@ -170,7 +169,7 @@ class _TurnBuilder:
 
     def _append(self, span: ReadableSpan, added: Turn) -> None:
         path = summary.path_of(span.attributes or {})
-        added.sub_trajectory = path if path != self._path else ""
+        added.sub_trajectory = path if path != self._recorded.summary.path else ""
         self.turns.append(added)
 
     def _add_tool(self, span: ReadableSpan) -> None:
@@ -187,8 +186,8 @@ class _TurnBuilder:
         added = self._turns_of(new)
         for each in added:
             self._append(span, each)
-        answer = call.answer(spans)
-        answer.engine = engine_time_of(spans, self._engine)
+        answer = call.answer(span, self._recorded.tokens.get(span_id(span), Tokens()))
+        answer.engine = engine_time_of(spans, self._recorded.engine)
         answer.marks = self._marks.of(call, spans, _key(span), lambda: self._decoder_of(spans))
         if not answer.text and call.reply.token_ids:
             decoded = self._decoded(spans, call.token_ids, len(call.request.prompt_ids))

@@ -16,7 +16,6 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import messages, model_calls
 from otel_rollout.otlp.messages import Message, Reply, Request, Shared
 from otel_rollout.otlp.model_calls import CallContents
-from otel_rollout.viewer import summary
 from otel_rollout.viewer.summary import Tokens
 from otel_rollout.viewer.tool_results import squeezed
 from otel_rollout.viewer.turn import MODEL, Turn, ending_of
@@ -55,9 +54,9 @@ class ModelCall:
         """The call with the greatest rank has the whole conversation."""
         return not self.has_failed, self.length
 
-    def answer(self, spans: Sequence[ReadableSpan]) -> Turn:
-        """Return the reply as a turn; ``spans`` are the call's, the outermost first."""
-        reply, counted = self.reply, _counted_tokens(spans)
+    def answer(self, span: ReadableSpan, counted: Tokens) -> Turn:
+        """Return the reply as a turn, by the call's outermost span and its counts of tokens."""
+        reply = self.reply
         tokens = Tokens(
             (len(self.request.prompt_ids) or None) if counted.input is None else counted.input,
             (len(reply.token_ids) or None) if counted.output is None else counted.output,
@@ -70,7 +69,7 @@ class ModelCall:
             token_ids=reply.token_ids,
             tokens=tokens,
             finish_reason=reply.finish_reason,
-            **ending_of(spans[0]),
+            **ending_of(span),
         )
 
     def take_resent_reply(self, message: Message) -> bool:
@@ -143,7 +142,3 @@ def read_reply(spans: Sequence[ReadableSpan]) -> Reply:
     reasons = (spans[0].attributes or {}).get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
     reason = ", ".join(map(str, reasons)) if isinstance(reasons, (list, tuple)) else ""
     return replace(reply, token_ids=ids, finish_reason=reason or reply.finish_reason)
-
-
-def _counted_tokens(spans: Sequence[ReadableSpan]) -> Tokens:
-    return next((found for span in spans if (found := summary.tokens_of(span))), Tokens())

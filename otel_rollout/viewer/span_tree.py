@@ -9,8 +9,6 @@ from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
 
-_MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
-
 
 class SpanTree:
     """The spans of a trace by parent and child; of spans with equal ids the last wins."""
@@ -31,7 +29,7 @@ class SpanTree:
         return sorted(found, key=lambda descendant: descendant.start_time or 0)
 
     def timeline(self, root_id: int | None) -> list[ReadableSpan]:
-        """Return the spans of a trajectory in display order, but none inside model calls.
+        """Return the spans of a trajectory in display order; of those inside model calls only calls of tools.
 
         They are below its root, or below an operation that is not there, because it has not ended.
         """
@@ -39,10 +37,15 @@ class SpanTree:
         if root_id is not None:
             orphans = (span for span in self._children.get(None, ()) if span.parent)
             first += [span for span in orphans if span_id(span) != root_id]
-        return sorted(self._with_below(first, lambda span: not is_model_call(span)), key=_shown_at)
+        outside = list(self._with_below(first, lambda span: not is_model_call(span)))
+        inside = self._with_below(filter(is_model_call, outside))
+        found = {span_id(span): span for span in inside if kind_of(span) == semconv.KIND_TOOL}
+        return sorted([*outside, *found.values()], key=_shown_at)
 
     def _with_below(
-        self, first: Iterable[ReadableSpan], is_entered: Callable[[ReadableSpan], bool]
+        self,
+        first: Iterable[ReadableSpan],
+        is_entered: Callable[[ReadableSpan], bool] = lambda span: True,
     ) -> Iterable[ReadableSpan]:
         """Collect spans, and the children of collected ``is_entered`` spans."""
         found: dict[int, ReadableSpan] = {}  # each span once: damaged spans may be parents of one another
@@ -88,17 +91,13 @@ def span_id(span: ReadableSpan) -> int:
 
 
 def kind_of(span: ReadableSpan) -> str:
-    """Return the span's kind (``semconv.SPAN_KIND``); empty text without a kind."""
-    attributes = span.attributes or {}
-    if attributes.get(semconv.GEN_AI_OPERATION_NAME) == "execute_tool":
-        return semconv.KIND_TOOL
-    return str(attributes.get(semconv.SPAN_KIND, ""))
+    """Return the span's kind (``semconv.SPAN_KIND``), as in the table; empty text without a kind."""
+    return str((span.attributes or {}).get(semconv.SPAN_KIND, ""))
 
 
 def is_model_call(span: ReadableSpan) -> bool:
     """Return whether a span is a model call."""
-    operation = (span.attributes or {}).get(semconv.GEN_AI_OPERATION_NAME)
-    return kind_of(span) == semconv.KIND_LLM or operation in _MODEL_OPERATIONS
+    return kind_of(span) == semconv.KIND_LLM
 
 
 def error_of(span: ReadableSpan) -> str:

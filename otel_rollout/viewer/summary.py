@@ -16,12 +16,6 @@ from otel_rollout.otlp.evaluations import Evaluation
 VALIDATION: Final = "validation"
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _IDENTITY: Final = (*_PATH, semconv.VALIDATE)
-_COUNTS: Final = (
-    semconv.GEN_AI_USAGE_INPUT_TOKENS,
-    semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
-    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS,
-)
-"""Attributes of the counts of :class:`Tokens`, in its order."""
 _NO_FACTS: Final = (
     *semconv.IDENTITY,
     semconv.SCORE_ORIGIN,
@@ -128,13 +122,6 @@ def start_time(summary: Summary) -> str:
 def score_of(span: ReadableSpan) -> Evaluation | None:
     """Return the score that an evaluation span records; None for any other span."""
     return evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
-
-
-def tokens_of(span: ReadableSpan) -> Tokens | None:
-    """Return the token counts of a model call's span; None without any."""
-    found = [(span.attributes or {}).get(name) for name in _COUNTS]
-    numbers = [number if isinstance(number, int) else None for number in found]
-    return None if numbers == [None, None, None] else Tokens(*numbers)
 
 
 def facts_of(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,14 +22,10 @@ from otel_rollout.viewer.summary import Score, Summary, Tokens, facts_of
 from otel_rollout.viewer.token_values import token_values_of
 
 _Row = Mapping[str, Any]
-_LISTED: Final = (
-    "trace_id, run_id, project, experiment, path, name, state, start_time, seconds, tokens_in, tokens_out, "
-    "tokens_cached, reward, reward_label"
-)
-_FIGURES: Final = (
-    "trace_id, run_id, project, experiment, path, name, state, error_message, start_time, seconds, "
-    "tokens_in, tokens_out, tokens_cached"
-)
+_TOKENS: Final = "tokens_in, tokens_out, tokens_cached"
+_NAMED: Final = "trace_id, run_id, project, experiment, path, name, state, start_time, seconds"
+_LISTED: Final = f"{_NAMED}, {_TOKENS}, reward, reward_label"
+_FIGURES: Final = f"{_NAMED}, {_TOKENS}, error_message"
 _IN_ORDER: Final = (
     " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
     "rollout_n, start_time"
@@ -46,6 +42,7 @@ class RecordedTrajectory:
         spans: all spans of its trace, each once; or those of the part that was asked for.
         root_id: id of its root span; None if that has not been recorded.
         token_values: name → values per token of the response, as the trainer stored them.
+        tokens: span id → token counts of the model call.
         engine: span id → what the request took in an inference engine.
         is_part: whether it is a trajectory inside another one.
     """
@@ -54,6 +51,7 @@ class RecordedTrajectory:
     spans: Sequence[ReadableSpan]
     root_id: int | None = None
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    tokens: Mapping[int, Tokens] = field(default_factory=dict)
     engine: Mapping[int, EngineRequest] = field(default_factory=dict)
     is_part: bool = False
 
@@ -145,10 +143,12 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
     root_of = {row["trace_id"]: row for row in roots}
     scores, values = _scores_of(engine, narrowed, rows)
     requests = _engine_requests(narrowed, rows)
+    tokens = _tokens_of_calls(narrowed, rows)
     return {
         trace_id: replace(
             _recorded(row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ())),
             token_values=token_values_of(values.get(trace_id, {})),
+            tokens=tokens.get(trace_id, {}),
             engine=requests.get(trace_id, {}),
         )
         for row in figures
@@ -172,6 +172,19 @@ def _recorded(
         facts=facts_of(first.attributes or {}) if first else {},
     )
     return RecordedTrajectory(summary, spans, root_id)
+
+
+def _tokens_of_calls(narrowed: Engine, rows: Sequence[_Row]) -> dict[str, dict[int, Tokens]]:
+    """Return the token counts of model calls by trace and span."""
+    found: dict[str, dict[int, Tokens]] = {}
+    if any(row["kind"] == semconv.KIND_LLM for row in rows):
+        for row in dicts_of(narrowed.run(f"SELECT trace_id, span_id, {_TOKENS} FROM turns")):  # noqa: S608
+            found.setdefault(row["trace_id"], {})[int(row["span_id"], 16)] = _tokens_of(row)
+    return found
+
+
+def _tokens_of(row: _Row) -> Tokens:
+    return Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached"))
 
 
 def _engine_requests(narrowed: Engine, rows: Sequence[_Row]) -> dict[str, dict[int, EngineRequest]]:
@@ -207,7 +220,7 @@ def _scores_of(
     scores: dict[str, list[Score]] = {}
     values: dict[str, Mapping[str, str]] = {}
     for row in dicts_of(found):
-        value = _value(row["value"], row["label"])
+        value = score_value(row["value"], row["label"])
         scores.setdefault(row["trace_id"], []).append(
             Score(row["name"], "" if value is None else value, row["comment"] or "")
         )
@@ -238,7 +251,7 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = 
 
 def summary_of(row: _Row) -> Summary:
     """Return a trajectory's summary from columns of the view ``trajectories``; counts and reward if given."""
-    reward = _value(row.get("reward"), row.get("reward_label"))
+    reward = score_value(row.get("reward"), row.get("reward_label"))
     return Summary(
         trace_id=row["trace_id"],
         run=row["run_id"] or "",
@@ -250,11 +263,11 @@ def summary_of(row: _Row) -> Summary:
         start_ns=int(row["start_time"].timestamp() * 1e6) * 1000,
         seconds=row["seconds"],
         scores=() if reward is None else (Score("reward", reward),),
-        tokens=Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached")),
+        tokens=_tokens_of(row),
     )
 
 
-def _value(number: float | None, label: str | None) -> evaluations.Value | None:
+def score_value(number: float | None, label: str | None) -> evaluations.Value | None:
     """Return a score's value from its columns; None without a score."""
     is_bool = number is not None and label in ("True", "False")
     return label == "True" if is_bool else label if number is None else number

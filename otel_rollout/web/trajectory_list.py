@@ -10,7 +10,7 @@ from otel_rollout.pages.rendering import render
 from otel_rollout.table import broken_prefix, filters, training
 from otel_rollout.table.select import QueryError
 from otel_rollout.viewer import formatting
-from otel_rollout.viewer.summary import Score
+from otel_rollout.viewer.trajectories import score_value
 from otel_rollout.web.links import ServedLinks, run_parameters
 from otel_rollout.web.snapshot import Snapshot
 
@@ -48,8 +48,8 @@ _ORDER: Final = (
     "trace_id"
 )
 _COLUMNS: Final = (
-    "trace_id, path, state, reward, turns, tool_calls, tool_errors, tokens_out, seconds, start_time, "
-    "error_type"
+    "trace_id, path, state, reward, reward_label, turns, tool_calls, tool_errors, tokens_out, seconds, "
+    "start_time, error_type"
 )
 
 
@@ -175,11 +175,11 @@ def _summary(rows: list[dict[str, Any]], count: int, page: int) -> str:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    reward = row["reward"]
+    reward = score_value(row["reward"], row["reward_label"])
     texts = {name: "" if value is None else value for name, value in row.items()}
     return {
         **texts,
-        "reward": formatting.score(None if reward is None else Score("reward", reward)),
+        "reward": "" if reward is None else formatting.score_value(reward),
         "took": formatting.duration(row["seconds"]),
         "began": f"{row['start_time']:%Y-%m-%d %H:%M:%S}",
     }

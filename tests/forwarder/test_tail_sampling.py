@@ -29,7 +29,7 @@ from otel_rollout.cli import forwarding
 from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.tail_rules import Decision, TailRules
-from otel_rollout.forwarder.tail_sampling import TailSampling
+from otel_rollout.forwarder.tail_sampling import TailSampling, Undecided
 from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group
@@ -495,7 +495,9 @@ def test_budget_is_never_exceeded(groups: list[tuple[bool, int]], budget: int) -
 @given(st.binary(max_size=400))
 def test_outcome_takes_any_line(line: bytes) -> None:
     """An unreadable line adds its size, and raises nothing."""
-    assert noted(line).size == len(line)
+    made = Undecided("reward")
+    made.add(line)
+    assert (made.size, made.is_scored) == (len(line), False)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

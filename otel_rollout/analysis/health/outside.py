@@ -27,16 +27,17 @@ def scores(scope: Scope) -> Finding:
     """Find scores by identity that belong to no trajectory, of the run or of another program."""
     others = _other_runs(scope)
     condition = _condition(scope, others)
+    condition = f"{condition} AND (step IS NULL OR step IS DISTINCT FROM ({scope.unfinished}))"
     given = _rows(
         scope, f"SELECT step, count(*) AS number FROM given_by_identity WHERE {condition} GROUP BY step"  # noqa: S608
     )  # fmt: skip
     if not given:
-        return unobserved("No score names its trajectory by identity.")
+        return unobserved("No score names its trajectory by identity, in a step that is over.")
     rows = _rows(
         scope,
         "SELECT step, sample_index, rollout_n, reason, count(*) AS scores, min(name) AS name, "  # noqa: S608
         f"count(*) FILTER (WHERE {filters.equals('run_id', others) if others else 'false'}) AS of_others "
-        f"FROM unresolved_scores WHERE {condition} AND step IS DISTINCT FROM ({scope.unfinished}) "
+        f"FROM unresolved_scores WHERE {condition} "
         "GROUP BY step, sample_index, rollout_n, reason ORDER BY step, sample_index, rollout_n",
     )
     if not rows:

@@ -25,7 +25,7 @@ _MISSING: Final = Fault(
     Limits(rise=0.01, always=0.02, steady=0.002),
     "trajectories that ended without an error",
     "no reward",
-    "No trajectory has ended without an error.",
+    "In no step that is over has a trajectory ended without an error.",
     "All {of} trajectories that ended without an error have a reward.",
 )
 _NO_SPREAD: Final = Fault(

@@ -1,6 +1,6 @@
--- The span that stands for each trajectory: the root; without it, the agent's span that began first of all and has
--- no sibling of another kind (its parent is in another system) and has ended; else the earliest span, and the
--- trajectory runs.
+-- The span that stands for each trajectory: the root; without it, of the spans whose parent is not recorded, the
+-- agent's span that has ended and has no sibling of another kind (its parent is in another system); else the earliest
+-- that is no agent's, because that begins a trajectory inside, and the trajectory runs.
 SELECT
   trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, group_path, path,
   group_id, group_size, agent_name, policy_version_min, policy_version_max, name,
@@ -24,15 +24,21 @@ FROM (
     *,
     coalesce(kind = 'AGENT', false) AND NOT has_other_sibling AND duration_ns IS NOT NULL AS is_agent,
     row_number() OVER (
-      PARTITION BY trace_id ORDER BY start_ns, coalesce(kind = 'AGENT', false) DESC, span_id
+      PARTITION BY trace_id
+      ORDER BY is_below, coalesce(kind = 'AGENT', false) AND has_other_sibling, start_ns,
+        coalesce(kind = 'AGENT', false) DESC, span_id
     ) AS place
   FROM (
     SELECT
-      *,
-      bool_or(coalesce(kind, '') <> 'AGENT') OVER (PARTITION BY trace_id, parent_span_id) AS has_other_sibling
-    FROM spans
-    WHERE validate IS NOT NULL AND coalesce(score_by, '') <> 'identity'
-      AND trace_id IN (SELECT trace_id FROM unended_traces)
+      inside.*, around.span_id IS NOT NULL AS is_below,
+      bool_or(coalesce(inside.kind, '') <> 'AGENT')
+        OVER (PARTITION BY inside.trace_id, inside.parent_span_id) AS has_other_sibling
+    FROM spans AS inside LEFT JOIN (
+      SELECT trace_id, span_id FROM spans
+      WHERE validate IS NOT NULL AND trace_id IN (SELECT trace_id FROM unended_traces)
+    ) AS around ON inside.trace_id = around.trace_id AND inside.parent_span_id = around.span_id
+    WHERE inside.validate IS NOT NULL AND coalesce(inside.score_by, '') <> 'identity'
+      AND inside.trace_id IN (SELECT trace_id FROM unended_traces)
   ) AS of_unended
 ) AS unended
 WHERE place = 1

@@ -1,0 +1,74 @@
+"""Account for the time of trajectories and steps, by the rules of report.md and timeline.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.contracts.account import Trajectory
+from tests.contracts.made_spans import Made
+
+
+def phases_of(trajectory: Trajectory) -> Counter[str]:
+    """Return the milliseconds of each phase of an ended trajectory.
+
+    Calls count inside its time, and a reward function after its end too.
+    """
+    assert trajectory.end is not None
+    begin, end = trajectory.begin, trajectory.end
+    shares = _shares(trajectory, begin, {"LLM": end, "TOOL": end, "EVALUATOR": None})
+    inside = sum(1 for moment in shares if begin <= moment < end)
+    found = Counter(_PHASES[kind] for kind in shares.values())
+    found["waiting"] = end - begin - inside
+    return found
+
+
+_PHASES = {"LLM": "generate", "TOOL": "tool", "EVALUATOR": "reward"}
+
+
+def _shares(trajectory: Trajectory, begin: int, ends: dict[str, int | None]) -> dict[int, str]:
+    """Return the kind of call that each moment in calls belongs to: of the call that began first."""
+    found: dict[int, str] = {}
+    reached = begin
+    for start, length, kind in sorted(
+        _clipped(span, begin, ends) for span in trajectory.spans if span.kind in ends
+    ):
+        end = start - length
+        found |= dict.fromkeys(range(max(start, reached), end), kind)
+        reached = max(reached, end)
+    return found
+
+
+def _clipped(call: Made, first: int, ends: dict[str, int | None]) -> tuple[int, int, str]:
+    """Return begin, negative length and kind of a call, in the order in which calls take time."""
+    last = ends[call.kind]
+    begin, end = max(call.begin, first), call.end if last is None else min(call.end, last)
+    return begin, begin - end, call.kind
+
+
+def timeline_of(step: Sequence[Trajectory]) -> dict[str, int]:
+    """Return milliseconds of a step: of its wall time, and of all trajectories together in each phase."""
+    last = max(_newest(one) for one in step)
+    found = Counter[str]()
+    begins, ends = [], []
+    for one in step:
+        known = one.end is not None
+        end = _end_with_rewards(one) if known else _newest(one)
+        inside = one.end if one.end is not None else end
+        shares = _shares(one, one.begin, {"LLM": inside, "TOOL": inside, "EVALUATOR": None})
+        found.update(_PHASES[kind] for kind in shares.values())
+        found["waiting"] += end - one.begin - len(shares)
+        found["unrecorded"] += 0 if known else last - end
+        begins.append(one.begin)
+        ends.append(end if known else last)
+    return {**found, "wall": max(ends) - min(begins)}
+
+
+def _newest(one: Trajectory) -> int:
+    return max(span.end for span in one.spans if span.evaluation is None)
+
+
+def _end_with_rewards(one: Trajectory) -> int:
+    assert one.end is not None
+    rewards = [span.end for span in one.spans if span.kind == "EVALUATOR" and span.evaluation is None]
+    return max([one.end, *rewards])
