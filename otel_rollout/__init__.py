@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout import _state
 from otel_rollout import settings_reader as _settings_reader
-from otel_rollout.base import logs as _logs
+from otel_rollout.base.errors import guard_loggers as _guard_loggers
 from otel_rollout.base.errors import internal_errors as _internal_errors
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
@@ -180,9 +180,9 @@ def trajectory_key(secret: str) -> str:
     Args:
         secret: the proxy's master key, which signs the key. The agent must not know it.
     """
-    from otel_rollout.propagation import trajectory_key as key  # here: most processes start no agents
+    from otel_rollout.propagation import child_environment as child
 
-    return key.make(secret)
+    return child.trajectory_key(secret)
 
 
 def tracer_provider() -> TracerProvider:
@@ -291,7 +291,7 @@ def _present_settings() -> Settings:
     return _state.process.settings or _settings_reader.from_environment(_os.environ)[0]
 
 
-_logs.guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")
+_guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")
 _state.process.register_exit = _register_exit
 _state.process.switch_on_instrumentors = _switch_on_instrumentors
 _membership.announce()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from otel_rollout.base import redaction_names, setting_parsers, tail_rule_syntax
+from otel_rollout.base import redaction_names, setting_parsers
 from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
 
 PREFIX: Final = "OTEL_ROLLOUT_"
@@ -313,9 +313,9 @@ class Settings:
     )
     outcome_keep: str = _setting(
         "OTEL_ROLLOUT_OUTCOME_KEEP",
-        f"Which groups are delivered, by their outcome: any of {tail_rule_syntax.forms()}, comma separated. "
-        "Empty: all. See docs/sampling.md.",
-        tail_rule_syntax.tail_rule_text,
+        f"Which groups are delivered, by their outcome: any of {setting_parsers.tail_rule_forms()}, comma "
+        "separated. Empty: all. See docs/sampling.md.",
+        setting_parsers.tail_rule_text,
         "",
         forwarder="founder",
     )
@@ -433,7 +433,7 @@ class Settings:
     @property
     def tail_rules(self) -> dict[str, float]:
         """Tail-sampling rule → its number; empty if all groups are delivered."""
-        return tail_rule_syntax.tail_rules(self.outcome_keep)
+        return setting_parsers.tail_rules(self.outcome_keep)
 
     @property
     def missing_exporters(self) -> list[str]:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings_reader
-from otel_rollout.doctor import spool_place
+from otel_rollout.doctor import filesystem
 from otel_rollout_demo import rollout_table
 from otel_rollout_demo.console import print_plain
 from otel_rollout_demo.where_to_look import sqlite_path
@@ -62,7 +62,7 @@ def require_places(console: Console, exporters: Mapping[str, Mapping[str, str]])
     database = sqlite_path(exporters.get("mlflow", {}).get("tracking_uri", ""))
     table = exporters.get(rollout_table.EXPORTER, {}).get("uri", "")
     problem = (
-        spool_place.problem_of(configured.spool_dir)
+        filesystem.problem_of(configured.spool_dir)
         or (database and _problem_of_database(database))
         or (table and "://" not in table and _problem_of_table(table))
     )

@@ -12,12 +12,13 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import BatchLimits, ExportFailure, FailureKind, UndeliveredError
+from otel_rollout.exporting.arguments import given
 from otel_rollout.exporting.base import GuardedExporter, rejecting
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.table import rows
 from otel_rollout.table.errors import NoTableError, TableError
+from otel_rollout.table.location import DEFAULT_URI, location_of
 from otel_rollout.table.store import Store
-from otel_rollout_delta import settings
 
 if TYPE_CHECKING:
     from arro3.core import RecordBatch
@@ -45,7 +46,8 @@ class DeltaSpanExporter(GuardedExporter):
     def __init__(self, *, uri: str | None = None) -> None:
         super().__init__("Delta")
         self.batch = BatchLimits(spans=20_000, bytes=32 << 20, seconds=waits().table_commit)
-        self._location = settings.resolve(uri)
+        found, source = given("uri", uri, "OTEL_ROLLOUT_DELTA_URI")
+        self._location = location_of(found.strip() if found is not None else DEFAULT_URI, source)
         self._store = Store(self._location)
         self._writer = secrets.token_hex(16)
         self._number = 0

@@ -13,10 +13,9 @@ from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
-from otel_rollout_mlflow import settings
+from otel_rollout_mlflow import identities, settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.identities import Identities, feedback_for
 from otel_rollout_mlflow.run_links import RunLinks
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.target import Target
@@ -97,7 +96,6 @@ class MlflowSpanExporter(TrackerExporter):
         self._run = RunLinks(self._target, self._settings.run_id, self._settings.shown_uri)
         max_bytes = positive_bytes("max_request_bytes", max_request_bytes)
         self._writer = TraceWriter(self._target, self._experiments, self._run, max_bytes)
-        self._identities = Identities(self._target)
         self._last_project: str | None = None
         self._is_connected = False
 
@@ -160,7 +158,7 @@ class MlflowSpanExporter(TrackerExporter):
             self._connect()
             for project in dict.fromkeys(score.project for score in scores):
                 of_project = [score for score in scores if score.project == project]
-                found.extend(self._identities.find(self._experiment_id(project), of_project))
+                found.extend(identities.find(self._target, self._experiment_id(project), of_project))
 
         return self.guarded(find) or found
 
@@ -170,7 +168,7 @@ class MlflowSpanExporter(TrackerExporter):
 
         def look() -> None:
             self._connect()
-            found.append(self._identities.has_trajectories(self._experiment_id(project), run))
+            found.append(identities.has_trajectories(self._target, self._experiment_id(project), run))
 
         return self.guarded(look) or any(found)
 
@@ -216,7 +214,9 @@ class MlflowSpanExporter(TrackerExporter):
         self._connect()
         for project in dict.fromkeys(candidate.identity.project for _, candidate in scores):
             with rejecting():
-                feedback = feedback_for(pair for pair in scores if pair[1].identity.project == project)
+                feedback = identities.feedback_for(
+                    pair for pair in scores if pair[1].identity.project == project
+                )
             self._writer.write_scores(self._experiment_id(project), feedback)
 
     def _connect(self) -> None:

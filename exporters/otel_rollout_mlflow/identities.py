@@ -18,35 +18,30 @@ from otel_rollout_mlflow.trace_reader import unix_ns
 _TAG_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY if name != semconv.PROJECT_NAME}
 
 
-class Identities:
-    """Finds traces in one target. Not thread-safe: used under the exporter's lock."""
+def find(target: Target, experiment_id: str, scores: Sequence[TrajectoryIdentity]) -> list[Candidate[str]]:
+    """Return the trajectories of the scores' steps, with one search for each step.
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    Args:
+        experiment_id: MLflow's experiment.
+        scores: scores of one project.
+    """
+    filters = {_filter(score): score.project for score in scores}
+    return [
+        Candidate(
+            _identity_of(info.get("tags") or {}, project),
+            str(info["trace_id"]),
+            unix_ns(str(info.get("request_time", ""))),
+        )
+        for filter_string, project in filters.items()
+        for info in target.traces_of(filter_string, [experiment_id])
+    ]
 
-    def find(self, experiment_id: str, scores: Sequence[TrajectoryIdentity]) -> list[Candidate[str]]:
-        """Return the trajectories of the scores' steps, with one search for each step.
 
-        Args:
-            experiment_id: MLflow's experiment.
-            scores: scores of one project.
-        """
-        filters = {_filter(score): score.project for score in scores}
-        return [
-            Candidate(
-                _identity_of(info.get("tags") or {}, project),
-                str(info["trace_id"]),
-                unix_ns(str(info.get("request_time", ""))),
-            )
-            for filter_string, project in filters.items()
-            for info in self._target.traces_of(filter_string, [experiment_id])
-        ]
-
-    def has_trajectories(self, experiment_id: str, run: str) -> bool:
-        """Return whether a run has stored a trajectory in an experiment."""
-        wanted = f"tags.`{semconv.RUN_ID}` = {quoted(run)}"
-        found = self._target.traces_of(wanted, [experiment_id])
-        return any(_TAG_OF[semconv.VALIDATE] in (info.get("tags") or {}) for info in found)
+def has_trajectories(target: Target, experiment_id: str, run: str) -> bool:
+    """Return whether a run has stored a trajectory in an experiment."""
+    wanted = f"tags.`{semconv.RUN_ID}` = {quoted(run)}"
+    found = target.traces_of(wanted, [experiment_id])
+    return any(_TAG_OF[semconv.VALIDATE] in (info.get("tags") or {}) for info in found)
 
 
 def feedback_for(scores: Iterable[tuple[ReadableSpan, Candidate[str]]]) -> list[MlflowFeedback]:

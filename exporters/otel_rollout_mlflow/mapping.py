@@ -8,6 +8,8 @@ MLflow reads its own attributes (``mlflow.*``) from OTLP spans. It reads trace t
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,8 +22,14 @@ from otel_rollout.base import semconv
 from otel_rollout.exporting.encodable import encodable
 from otel_rollout.exporting.projects import context_of
 from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, is_root
-from otel_rollout_mlflow.inputs_outputs import payload
-from otel_rollout_mlflow.storable import storable_attribute, storable_text, tag_attribute
+from otel_rollout_mlflow.storable import (
+    DECODED_BY_MLFLOW,
+    fits_integer,
+    storable_attribute,
+    storable_json,
+    storable_text,
+    tag_attribute,
+)
 from otel_rollout_mlflow.tags import trace_tags, useful_resource
 
 SPAN_INPUTS: Final = "mlflow.spanInputs"
@@ -102,8 +110,8 @@ def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableS
     attributes = {
         key: storable_attribute(value) for key, value in source.items() if key not in _MAPPED_BY_NAME
     }
-    _set(attributes, SPAN_INPUTS, payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE))
-    _set(attributes, SPAN_OUTPUTS, payload(source, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE))
+    _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE))
+    _set(attributes, SPAN_OUTPUTS, _payload(source, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE))
     _set(attributes, SPAN_TYPE, attributes.get(SPAN_TYPE) or span_type(source))
     if is_root(span):
         for key, text in trace_tags(source).items():
@@ -181,3 +189,35 @@ def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
 def _set(attributes: dict[str, AttributeValue], key: str, value: AttributeValue | None) -> None:
     if value is not None:
         attributes[key] = value
+
+
+def _payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str) -> AttributeValue | None:
+    """Return input or output in the form that MLflow reads back unchanged.
+
+    MLflow decodes a string attribute once if it holds a JSON object, array or string, and keeps other
+    strings as text. So JSON scalars are sent as native values, and text that only looks like JSON is sent as
+    a JSON string. For a string without a mime type, MLflow decides.
+    """
+    recorded = attributes.get(value)
+    declared = attributes.get(mime_type)
+    if not isinstance(recorded, str):
+        return recorded
+    recorded = storable_text(recorded)
+    looks_decodable = recorded.lstrip()[:1] in DECODED_BY_MLFLOW
+    if not isinstance(declared, str):
+        return storable_json(recorded) if looks_decodable else recorded
+    if not declared.startswith(semconv.JSON_MIME_TYPE):
+        return json.dumps(recorded, ensure_ascii=False) if looks_decodable else recorded
+    return storable_json(recorded) if looks_decodable else _json_scalar(recorded)
+
+
+def _json_scalar(text: str) -> AttributeValue | None:
+    try:
+        value: AttributeValue | None = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(value, float):
+        return value if math.isfinite(value) else text  # JSON has no NaN and no infinity
+    if isinstance(value, int):
+        return value if fits_integer(value) else text
+    return value

@@ -13,10 +13,9 @@ from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
-from otel_rollout_weave import mapping, settings
+from otel_rollout_weave import identities, mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter
 from otel_rollout_weave.feedback import WeaveFeedback, feedback_for, feedback_of, newest
-from otel_rollout_weave.identities import Identities
 from otel_rollout_weave.mapping import WeaveCall
 from otel_rollout_weave.newest_scores import ScoreWriter
 from otel_rollout_weave.projects import Projects
@@ -76,7 +75,6 @@ class WeaveSpanExporter(TrackerExporter):
         max_bytes = positive_bytes("max_request_bytes", max_request_bytes)
         self._calls = CallWriter(self._server, self._projects, max_bytes)
         self._scores = ScoreWriter(self._server)
-        self._identities = Identities(self._server)
         self._running = RunningMarkers(self._server, self._calls)
         self._last_project: str | None = None
         self._linked_run: str | None = None
@@ -130,7 +128,7 @@ class WeaveSpanExporter(TrackerExporter):
         def find() -> None:
             for project in dict.fromkeys(score.project for score in scores):
                 of_project = [score for score in scores if score.project == project]
-                found.extend(self._identities.find(self._projects.id_of(project or None), of_project))
+                found.extend(identities.find(self._server, self._projects.id_of(project or None), of_project))
 
         return self.guarded(find) or found
 
@@ -140,7 +138,7 @@ class WeaveSpanExporter(TrackerExporter):
 
         def look() -> None:
             project_id = self._projects.id_of(project or None)
-            found.append(self._identities.has_trajectories(project_id, run))
+            found.append(identities.has_trajectories(self._server, project_id, run))
 
         return self.guarded(look) or any(found)
 

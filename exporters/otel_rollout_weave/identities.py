@@ -14,53 +14,47 @@ from otel_rollout_weave.server import Server
 _ATTRIBUTE_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY}
 
 
-class Identities:
-    """Finds the root calls of trajectories. Not thread-safe: used under the exporter's lock."""
+def find(server: Server, project_id: str, scores: Sequence[TrajectoryIdentity]) -> list[Candidate[str]]:
+    """Return the trajectories of the scores' steps, with one query for each step.
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def find(self, project_id: str, scores: Sequence[TrajectoryIdentity]) -> list[Candidate[str]]:
-        """Return the trajectories of the scores' steps, with one query for each step.
-
-        Args:
-            project_id: ``entity/project``.
-            scores: scores of one project.
-        """
-        steps = dict.fromkeys((score.project, score.experiment, score.step) for score in scores)
-        return [
-            Candidate(
-                _identity_of(call["attributes"], project), str(call["id"]), unix_ns(call.get("started_at"))
-            )
-            for project, experiment, step in steps
-            for call in self._trajectories(
-                project_id, {semconv.EXPERIMENT_NAME: experiment, semconv.STEP: step}
-            )
-        ]
-
-    def has_trajectories(self, project_id: str, run: str) -> bool:
-        """Return whether a run has stored a trajectory in a project."""
-        return any(True for _ in self._trajectories(project_id, {RUN_ID_ATTRIBUTE: run}))
-
-    def _trajectories(self, project_id: str, wanted: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield the root calls of ended trajectories with attributes of these texts."""
-        equal = [
-            {"$eq": [_text_of(_ATTRIBUTE_OF.get(name, name)), {"$literal": text}]}
-            for name, text in wanted.items()
-            if text
-        ]
-        calls = self._server.find_calls(
-            project_id,
-            ["id", "started_at", "ended_at", "attributes"],
-            "looking for the trajectories of scores",
-            filter={"trace_roots_only": True},
-            query={"$expr": {"$and": equal}},
-            sort_by=[{"field": "started_at", "direction": "asc"}],
+    Args:
+        project_id: ``entity/project``.
+        scores: scores of one project.
+    """
+    steps = dict.fromkeys((score.project, score.experiment, score.step) for score in scores)
+    return [
+        Candidate(_identity_of(call["attributes"], project), str(call["id"]), unix_ns(call.get("started_at")))
+        for project, experiment, step in steps
+        for call in _trajectories(
+            server, project_id, {semconv.EXPERIMENT_NAME: experiment, semconv.STEP: step}
         )
-        for call in calls:
-            # The call that shows a running trajectory is deleted when the trajectory has ended.
-            if call.get("ended_at") and _ATTRIBUTE_OF[semconv.VALIDATE] in (call.get("attributes") or {}):
-                yield call
+    ]
+
+
+def has_trajectories(server: Server, project_id: str, run: str) -> bool:
+    """Return whether a run has stored a trajectory in a project."""
+    return any(True for _ in _trajectories(server, project_id, {RUN_ID_ATTRIBUTE: run}))
+
+
+def _trajectories(server: Server, project_id: str, wanted: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the root calls of ended trajectories with attributes of these texts."""
+    equal = [
+        {"$eq": [_text_of(_ATTRIBUTE_OF.get(name, name)), {"$literal": text}]}
+        for name, text in wanted.items()
+        if text
+    ]
+    calls = server.find_calls(
+        project_id,
+        ["id", "started_at", "ended_at", "attributes"],
+        "looking for the trajectories of scores",
+        filter={"trace_roots_only": True},
+        query={"$expr": {"$and": equal}},
+        sort_by=[{"field": "started_at", "direction": "asc"}],
+    )
+    for call in calls:
+        # The call that shows a running trajectory is deleted when the trajectory has ended.
+        if call.get("ended_at") and _ATTRIBUTE_OF[semconv.VALIDATE] in (call.get("attributes") or {}):
+            yield call
 
 
 def _text_of(attribute: str) -> dict[str, Any]:

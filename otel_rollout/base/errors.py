@@ -1,14 +1,18 @@
-"""Keep internal errors away from user code: log each once, and continue."""
+"""Keep internal errors away from user code: log each once, and continue.
+
+A log handler that fails does not end the program either: only its log record is lost.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ContextDecorator
 from types import TracebackType
 from typing import Final
 
 from otel_rollout._state import process
-from otel_rollout.base.interrupts import interrupt_in
+from otel_rollout.base.interrupts import interrupt_in, pass_on
 
 _logger = logging.getLogger("otel_rollout")
 MAX_REPORTED: Final = 10_000
@@ -107,3 +111,23 @@ def _is_new(message: str) -> bool:
         return False
     process.reported.add(message)
     return True
+
+
+def guard_loggers(*names: str) -> None:
+    """Make loggers ignore exceptions of their handlers.
+
+    Even the standard handler raises an exception after the program has closed ``sys.stderr``.
+    """
+    for name in names:
+        logger = logging.getLogger(name)
+        logger.handle = _guarded(logger.handle)  # type: ignore[method-assign, assignment]
+
+
+def _guarded(handle: Callable[[logging.LogRecord], None]) -> Callable[[logging.LogRecord], None]:
+    def guarded(record: logging.LogRecord) -> None:
+        try:
+            handle(record)
+        except Exception as error:  # noqa: BLE001 - raised by the application's handler
+            pass_on(error)
+
+    return guarded

@@ -10,10 +10,12 @@ import ipaddress
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
+
+from otel_rollout.base.suggest import did_you_mean
 
 
 def text(value: str) -> str:
@@ -154,3 +156,50 @@ def pairs(value: str) -> dict[str, str]:
             raise ValueError("has an entry that is not key=value")
         found[unquote(key.strip())] = unquote(entry.strip())
     return found
+
+
+_TAIL_RULES: Final[Mapping[str, Callable[[str], float] | None]] = {
+    "errors": None,
+    "validation": None,
+    "zero": None,
+    "spread": functools.partial(number, float, 0),
+    "slow": functools.partial(number, float, 1),
+    "long": functools.partial(number, float, 1),
+    "rate": share,
+}
+"""Tail-sampling rule → parser of its number; None for a rule without a number. The rules themselves are in
+:mod:`otel_rollout.forwarder.tail_rules`."""
+
+
+def tail_rule_forms() -> str:
+    """Return how each rule is written: ```errors`, `spread=X```."""
+    return ", ".join(f"`{name}=X`" if parse else f"`{name}`" for name, parse in _TAIL_RULES.items())
+
+
+def tail_rules(value: str) -> dict[str, float]:
+    """Parse ``errors,spread=0.5``: rule → its number; 1 for a rule without a number.
+
+    Raises:
+        ValueError: naming the part that cannot be used.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in value.split(","))):
+        name, separator, argument = (piece.strip() for piece in part.partition("="))
+        if name not in _TAIL_RULES:
+            meant = did_you_mean(name, _TAIL_RULES)
+            raise ValueError(f"has {name!r}, which is none of {', '.join(_TAIL_RULES)}.{meant}".rstrip("."))
+        parse = _TAIL_RULES[name]
+        if (parse is None) is bool(separator):
+            needs = f"takes no number: {name}" if parse is None else f"needs a number: {name}=0.5"
+            raise ValueError(f"has {part!r}, but {name} {needs}")
+        try:
+            found[name] = parse(argument) if parse else 1.0
+        except ValueError as error:
+            raise ValueError(f"has {part!r}, where {argument!r} {error}") from None
+    return found
+
+
+def tail_rule_text(value: str) -> str:
+    """Accept text that :func:`tail_rules` can parse."""
+    tail_rules(value)
+    return value.strip()

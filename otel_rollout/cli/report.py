@@ -156,7 +156,7 @@ def _show_changes(comparison: Comparison, location: str, html: Path | None, json
     if json:
         _print_json(comparison.as_json())
     if html is not None:
-        from otel_rollout.analysis.report.changes_page import page_of_changes
+        from otel_rollout.analysis.report.page import page_of_changes
 
         write_page(html, page_of_changes(comparison))
     if html is None and not json:

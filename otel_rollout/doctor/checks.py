@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
-from otel_rollout.doctor import engines, filesystem, frameworks, libraries, receiving, variables
+from otel_rollout.doctor import filesystem, frameworks, libraries, receiving, variables
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
 
@@ -35,7 +35,7 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     present = sorted({*variables.names(environ), *variables.of_other_exporters(environ)})
     yield Finding("variables", Verdict.OK, ", ".join(present) or "none")
     yield from frameworks.check_frameworks(configured)
-    yield from engines.check_engines()
+    yield from frameworks.check_engines()
     yield from libraries.check_libraries(configured)
     yield from _check_recording_and_delivery(environ, configured, writes_files=True)
 

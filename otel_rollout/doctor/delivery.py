@@ -1,7 +1,8 @@
 """Check that recorded spans are being delivered, for a probe that runs every few seconds.
 
 The checks read ledgers, headers of journals, sizes of segments, and a few bytes of each segment. They write,
-start, repair and deliver nothing. Whatever a spool holds, the answer is a list of findings.
+start, repair and deliver nothing. The middle of a segment is not read: its damage becomes visible in the
+dead-letter file, when the forwarder reaches it. Whatever a spool holds, the answer is a list of findings.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.waits import waits
-from otel_rollout.doctor.damage import JournalFile, journal_damage, segment_damage
 from otel_rollout.doctor.diagnosis import Finding, Verdict
-from otel_rollout.doctor.filesystem import shown_size
-from otel_rollout.doctor.spool_place import problem_of, unreadable_directories
+from otel_rollout.doctor.filesystem import problem_of, shown_size, unreadable_directories
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.forwarder.dead_letters import rejected_file
 from otel_rollout.forwarder.lock import LOCK_FILE
-from otel_rollout.otlp.scan import end_time_of
-from otel_rollout.spool import layout, segments
+from otel_rollout.otlp.scan import LINE_HEAD, end_time_of
+from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.recorded_lines import place_of
 
@@ -117,6 +116,24 @@ def _disk(spool: Path, limits: Limits) -> Iterator[Finding]:
         )
 
 
+class _JournalFile(NamedTuple):
+    """A journal's header, and the size of its ring; a journal that is done with has no ring."""
+
+    path: Path
+    state: journal.JournalState | None
+    ring: int
+
+    @classmethod
+    def read(cls, path: Path) -> _JournalFile:
+        """Read a journal's header."""
+        state = journal.read_state(path)
+        return cls(path, state, max(0, os.lstat(path).st_size - journal.HEADER_BYTES))
+
+    def owed_bytes(self, segment_bytes: int) -> int:
+        """Return how many bytes a segment of ``segment_bytes`` will get from the journal."""
+        return len(journal.owed_bytes(self.path, self.state, segment_bytes)) if self.state else 0
+
+
 class _Node:
     """The state of a node directory, read once."""
 
@@ -130,7 +147,7 @@ class _Node:
         self._ledger: LedgerState = read_ledger(node_dir, waits().probed_ledger, writes_nothing=True)
         self._living = segments.living_writers(node_dir)
         self._journals = {
-            writer: JournalFile.read(node_dir / (writer + layout.JOURNAL_SUFFIX))
+            writer: _JournalFile.read(node_dir / (writer + layout.JOURNAL_SUFFIX))
             for writer in layout.journals(node_dir)
         }
         self._on_disk = dict(self._existing(layout.segments(node_dir)))
@@ -155,14 +172,14 @@ class _Node:
         for writer, file in self._journals.items():
             if writer not in self._living:
                 sizes = {name: size for name, size in self._on_disk.items() if name.writer == writer}
-                for found in journal_damage(file, sizes):
+                for found in _journal_damage(file, sizes):
                     yield finding("damaged", found, _DAMAGE_ADVICE)
         for name, size in self._on_disk.items():
             cursor = min(
                 (self._ledger.cursors.get(exporter, {}).get(name.stem, 0) for exporter in self._exporters),
                 default=size,
             )
-            damage = segment_damage(self._node_dir / name.file, size, cursor, self._is_complete(name))
+            damage = _segment_damage(self._node_dir / name.file, size, cursor, self._is_complete(name))
             if damage and not self._ledger.problem:  # without the cursors, nobody knows what is pending
                 yield finding("damaged", damage, _DAMAGE_ADVICE)
 
@@ -257,3 +274,50 @@ class _Node:
                 f"{self._node_dir} has {shown_size(used)} of its limit of {shown_size(limit)}",
                 "Spans beyond OTEL_ROLLOUT_SPOOL_LIMIT are dropped.",
             )
+
+
+def _journal_damage(file: _JournalFile, sizes: Mapping[layout.SegmentName, int]) -> Iterator[str]:
+    """Yield what is wrong with the journal of a dead writer.
+
+    Args:
+        file: the journal, read before the sizes: a forwarder completes segments and then removes the ring.
+        sizes: sizes of the writer's segments.
+    """
+    state = file.state
+    if state is None:
+        if any(sizes.values()) or _has_content(file.path):  # else its process died while it made the file
+            yield f"{file.path} is no journal that this version can read"
+    elif state.recorded > state.started or state.base > state.written:
+        yield f"the counts in {file.path} contradict each other"
+    else:
+        for name, size in sizes.items():
+            lacking = state.written - state.base - size
+            if name.sequence == state.sequence and lacking > file.ring:
+                yield f"{file.path.with_name(name.file)} lacks {lacking} bytes that its journal does not hold"
+
+
+def _segment_damage(path: Path, size: int, cursor: int, is_complete: bool) -> str | None:
+    """Return what is wrong with a segment.
+
+    Args:
+        path: the segment.
+        size: its size.
+        cursor: position of the exporter that is furthest behind.
+        is_complete: whether its writer has begun another segment since.
+    """
+    if size < cursor:
+        return f"{path} has {size} bytes, fewer than the {cursor} that were delivered"
+    if size == cursor:
+        return None
+    begin, _ = place_of(path, cursor)
+    with open(path, "rb", buffering=0, opener=open_private) as file:
+        head = os.pread(file.fileno(), len(LINE_HEAD), begin)
+        last = os.pread(file.fileno(), 1, size - 1)
+    if not LINE_HEAD.startswith(head):  # a flush may have ended within the first bytes
+        return f"{path} has no span at byte {begin}"
+    return f"{path} ends within a span" if is_complete and last != b"\n" else None
+
+
+def _has_content(path: Path) -> bool:
+    with open(path, "rb", buffering=0, opener=open_private) as file:
+        return any(file.read(journal.HEADER_BYTES))

@@ -1,11 +1,13 @@
-"""Check whether frameworks that load no plugins are traced when a program imports them."""
+"""Check whether frameworks that load no plugins are traced when imported, and whether vLLM's engines live."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import site
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -17,21 +19,36 @@ FRAMEWORKS: Final = {"trl": ("trl",), "verifiers": ("verifiers",), "vllm": ("vll
 """Package of a framework whose integration the autoload imports → distributions that contain it."""
 _AUTOLOAD: Final = "otel_rollout_autoload"
 CHECK: Final = "frameworks"
+_ENGINES: Final = "engines"
+_STATISTICS_ADVICE: Final = (
+    "Set disable_log_stats=False (vllm serve: leave out --disable-log-stats; "
+    "verl: actor_rollout_ref.rollout.disable_log_stats=False), or no otlp_traces_endpoint."
+)
+_ENDPOINT: Final = re.compile(r"--otlp[-_]traces[-_]endpoint(=.*)?")
+_NO_STATISTICS: Final = re.compile(r"--disable[-_]log[-_]stats")
+_ENDPOINT_OF_VERL: Final = re.compile(r"\+*[\w.]+\.vllm\.\+*otlp_traces_endpoint=(?!null$|None$).+")
+_STATISTICS_OF_VERL: Final = re.compile(r"\+*[\w.]+\.disable_log_stats=(?i:false)")
 
 
 def check_frameworks(configured: Settings) -> Iterator[Finding]:
     """Check the installed frameworks of ``FRAMEWORKS``."""
-    for framework, distributions in FRAMEWORKS.items():
-        for distribution in distributions:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                yield _check(framework, f"{distribution} {metadata.version(distribution)}", configured)
+    for framework in FRAMEWORKS:
+        for named in _installed(framework):
+            yield _check(framework, named, configured)
+
+
+def _installed(framework: str) -> Iterator[str]:
+    """Yield the installed distributions of a framework, with their versions."""
+    for distribution in FRAMEWORKS[framework]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            yield f"{distribution} {metadata.version(distribution)}"
 
 
 def _check(framework: str, named: str, configured: Settings) -> Finding:
     integration = f"otel_rollout.integrations.{framework}"
     if integration in sys.modules:
         return Finding(CHECK, Verdict.OK, f"{named}: {integration} is imported in this process")
-    if not _is_installed():
+    if not _is_autoload_installed():
         found = f"{named}: not traced by a variable alone: {_AUTOLOAD}.pth is in no site directory"
         advice = f"Install otel-rollout here again, or import {integration} before {framework}."
         return Finding(CHECK, Verdict.WARN, found, advice)
@@ -44,7 +61,45 @@ def _check(framework: str, named: str, configured: Settings) -> Finding:
     )
 
 
-def _is_installed() -> bool:
+def _is_autoload_installed() -> bool:
     """Return whether Python reads the autoload's file when it starts."""
     directories = [*site.getsitepackages(), site.getusersitepackages() if site.ENABLE_USER_SITE else ""]
     return any(Path(directory, f"{_AUTOLOAD}.pth").is_file() for directory in directories if directory)
+
+
+def check_engines() -> Iterator[Finding]:
+    """Check this user's programs for an engine of vLLM's that will die at its first request.
+
+    No variable of the environment leads there: only the arguments of a server or of a trainer do.
+    """
+    if not any(_installed("vllm")):
+        return
+    found = [pid for pid, words in _command_lines() if lets_engine_die(words)]
+    if found:
+        processes = ", ".join(map(str, found))
+        text = f"vLLM traces without log statistics in process {processes}: it dies at its first request"
+        yield Finding(_ENGINES, Verdict.FAIL, text, _STATISTICS_ADVICE)
+        return
+    text = "vLLM's own spans need disable_log_stats=False beside otlp_traces_endpoint, which alone kills vLLM"
+    yield Finding(_ENGINES, Verdict.OK, text)
+
+
+def lets_engine_die(words: Sequence[str]) -> bool:
+    """Return whether a command line lets vLLM trace without log statistics.
+
+    ``vllm serve`` has them by default, and verl has not.
+    """
+    if any(map(_ENDPOINT.fullmatch, words)):
+        return any(map(_NO_STATISTICS.fullmatch, words))
+    return any(map(_ENDPOINT_OF_VERL.fullmatch, words)) and not any(map(_STATISTICS_OF_VERL.fullmatch, words))
+
+
+def _command_lines() -> Iterator[tuple[int, list[str]]]:
+    """Yield the ids and command lines of this user's processes; none where there is no ``/proc``."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if directory.stat().st_uid == os.geteuid():
+                words = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                yield int(directory.name), words
+        except OSError:  # it has ended
+            continue

@@ -1,18 +1,25 @@
-"""Decode token ids to text, with a tokenizer from the run's node directory."""
+"""Decode token ids to text, with the tokenizers from the run's node directory."""
 
 from __future__ import annotations
 
 import functools
+import logging
+import math
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import read_beside
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+_MAX_DETOKENIZERS: Final = 8
+"""Tokenizers that a cache holds at most."""
 _CONTEXT_TOKENS: Final = 4
 """Tokens decoded ahead of a part: some tokenizers treat the first token of a text specially."""
 _MAX_CHARACTER_TOKENS: Final = 4
@@ -23,6 +30,7 @@ UNFINISHED: Final = "\ufffd"
 """Replacement character: stands for bytes that are not a complete character."""
 _UNFINISHED_TOKENS: Final = (UNFINISHED, "ï¿½", "<0xEF><0xBF><0xBD>")
 """Spellings of ``UNFINISHED`` itself in vocabularies: plain, as bytes of GPT, as bytes of Llama."""
+_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class Detokenizer:
@@ -106,3 +114,68 @@ class Detokenizer:
 
     def _known(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""
+
+
+class DetokenizerCache:
+    """Loads each detokenizer once; waits for one that is still being written. Several threads may use it.
+
+    Args:
+        node_dir: holds the tokenizers.
+    """
+
+    def __init__(self, node_dir: Path) -> None:
+        self._node_dir = node_dir
+        self._loaded: dict[str, Detokenizer] = {}
+        self._next_look: dict[str, float] = {}
+        self._decoded_before = 0
+        self._lock = threading.Lock()
+
+    @property
+    def decoded(self) -> int:
+        """Tokens decoded so far."""
+        return self._decoded_before + sum(detokenizer.decoded for detokenizer in self._loaded.values())
+
+    def get(self, name: str, end: float) -> Detokenizer | None:
+        """Return the detokenizer named by a span that ended at Unix time ``end``.
+
+        Return None, with a warning, if the tokenizer is missing or cannot be used.
+        """
+        loaded = self._loaded.get(name)  # without the lock, which a wait for another tokenizer may hold
+        if loaded is not None:
+            return loaded
+        with self._lock:
+            return self._get(name, end)
+
+    def _get(self, name: str, end: float) -> Detokenizer | None:
+        if name in self._loaded:
+            return self._loaded[name]
+        if time.monotonic() < self._next_look.get(name, -math.inf):
+            return None
+        # A wrong clock may put a span's end into the future: wait no longer than for one from now.
+        deadline = min(end, time.time()) + waits().tokenizer
+        detokenizer = self._load(name, 0.0 if name in self._next_look else deadline)
+        if detokenizer is None:
+            self._next_look[name] = time.monotonic() + waits().absent
+            while len(self._next_look) > _MAX_DETOKENIZERS:
+                del self._next_look[next(iter(self._next_look))]
+            return None
+        self._loaded[name] = detokenizer
+        while len(self._loaded) > _MAX_DETOKENIZERS:
+            self._decoded_before += self._loaded.pop(next(iter(self._loaded))).decoded
+        return detokenizer
+
+    def _load(self, name: str, deadline: float) -> Detokenizer | None:
+        path = layout.tokenizer_file(self._node_dir, name)
+        wait_until(path.exists, deadline - time.time())
+        problem: object = f"{path} does not exist"
+        try:
+            detokenizer = Detokenizer.stored(self._node_dir, name)
+            if detokenizer is not None:
+                return detokenizer
+        except ImportError:
+            problem = "it needs the library tokenizers: pip install 'otel-rollout[tokens]'"
+        except Exception as error:  # noqa: BLE001 - a file that holds no tokenizer
+            problem = error
+        if name not in self._next_look:
+            _logger.warning("token ids are exported without their text: %s", problem)
+        return None

@@ -27,7 +27,6 @@ from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.lock import ForwarderLock
-from otel_rollout.forwarder.other_targets import OtherTargets
 from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.recording.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
@@ -73,7 +72,7 @@ class Forwarder:
         self._settings = configured
         self._lock = lock
         self._recovery = CrashRecovery(node_dir)
-        self._other_targets = OtherTargets(node_dir, configured.exporters.keys())
+        self._other_targets = compaction.OtherTargets(node_dir, configured.exporters.keys())
         self._deliveries: list[Delivery] = []
         self._tail_sampling: TailSampling | None = None
         self._curves: StepCurves | None = None

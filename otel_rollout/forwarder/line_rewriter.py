@@ -25,9 +25,8 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.forwarder import foreign_spans
-from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.forwarder.detokenizer import Detokenizer, DetokenizerCache
 from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
-from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
 from otel_rollout.otlp.json_span import JsonSpan, resource_of_json, spans_of_json
 from otel_rollout.otlp.reader import TraceLine, parsed_line
 from otel_rollout.otlp.scan import ids_of
@@ -58,7 +57,6 @@ class LineRewriter:
         turns: which turns are exported without their shared prefix: turns of token ids (``tokens``), ``all``,
             or none (``whole``).
         redact: redacts decoded text, which the recorder has not redacted.
-        detokenizers: the run's detokenizers; by default a new cache.
         memory: maximum bytes of memory for all traces; by default ``MEMORY_BYTES``.
     """
 
@@ -67,13 +65,12 @@ class LineRewriter:
         node_dir: Path,
         turns: str = "tokens",
         redact: Callable[[bytes], bytes] | None = None,
-        detokenizers: DetokenizerCache | None = None,
         memory: int | None = None,
     ) -> None:
         self._node_dir = node_dir
         self._turns = turns
         self._redact = redact
-        self._detokenizers = detokenizers if detokenizers is not None else DetokenizerCache(node_dir)
+        self._detokenizers = DetokenizerCache(node_dir)
         memory = MEMORY_BYTES if memory is None else memory
         self._max_trace = memory // _TRACE_SHARE
         self._traces: BoundedDict[str, TraceMemory] = BoundedDict(memory, attrgetter("size"))

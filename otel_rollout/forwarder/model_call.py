@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from otel_rollout.forwarder import context_diff, turn_text
+from otel_rollout.forwarder import context_diff
 from otel_rollout.forwarder.context_diff import Branch
 from otel_rollout.forwarder.detokenizer import Detokenizer
+
+
+class Piece(NamedTuple):
+    """The text of a branch's tokens from the end of the previous piece to ``end``, a border of characters."""
+
+    end: int
+    text: str
 
 
 class ModelCall:
@@ -38,12 +45,19 @@ class ModelCall:
         self.branch: Branch | None = None
 
     def decode(self, shown_from: int, detokenizer: Detokenizer) -> None:
-        """Decode the ids of the branch that have no text yet.
+        """Decode the ids of the branch that have no text yet: each token of a trajectory once.
 
         A piece of text may end at ``shown_from``, at the prompt's end, and at the last id.
         """
-        if self.branch is not None:
-            turn_text.decode(self.branch, self.ids, [shown_from, len(self.prompt)], detokenizer)
+        if self.branch is None:
+            return
+        pieces = self.branch.pieces
+        covered = pieces[-1].end if pieces else 0
+        ends = (shown_from, len(self.prompt), len(self.ids))
+        for end in sorted({detokenizer.border(self.ids, end) for end in ends}):
+            if end > covered:
+                pieces.append(Piece(end, detokenizer.part(self.ids, covered, end)))
+                covered = end
 
     def prompt_text(self, start: int, detokenizer: Detokenizer) -> str:
         """Return the text of the prompt from token ``start`` on."""
@@ -71,7 +85,12 @@ class ModelCall:
     def _text(self, start: int, end: int, detokenizer: Detokenizer) -> str:
         """Return the text of ``ids[start:end]``, all in the prompt or all in the answer."""
         if self.branch is not None:
-            return turn_text.text(self.branch, self.ids, start, end, detokenizer)
+            ends = [0, *(piece.end for piece in self.branch.pieces)]
+            if start in ends and end in ends:
+                return "".join(
+                    piece.text for piece in self.branch.pieces[ends.index(start) : ends.index(end)]
+                )
+            return detokenizer.part(self.ids, start, end)
         if self.encoded_prompt is not None:
             return detokenizer.part(self.ids, start, end)
         first = len(self.prompt)  # ids between prompt and answer may be missing

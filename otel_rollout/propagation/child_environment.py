@@ -1,6 +1,6 @@
-"""Give a child process the variables with which its spans join the current trajectory.
+"""Give a child process the variables, or an agent the key, with which its spans join the current trajectory.
 
-Standard variables, so the child may be in any language: ``TRACEPARENT`` names the span above, and
+The variables are standard, so the child may be in any language: ``TRACEPARENT`` names the span above, and
 ``OTEL_EXPORTER_OTLP_…`` the run's receiver on this machine. This process's own environment stays as it is:
 the forwarder and the application's OpenTelemetry SDK read the same variables.
 """
@@ -13,7 +13,9 @@ from typing import Final
 
 from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.receiver_variables import marked, without_receiver
+from otel_rollout.base.trajectory_key import signed
 from otel_rollout.base.waits import waits
 from otel_rollout.launch import receiving
 from otel_rollout.propagation import carrier
@@ -27,6 +29,11 @@ _NOT_RECEIVED: Final = {
 }
 """Exporter of a signal that the receiver does not take → its endpoint."""
 _TRACEPARENT: Final = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
+_NOT_RECORDED: Final = "00-{}-{}-00"
+_OUTSIDE: Final = (
+    "trajectory_key() was called outside a trajectory, for example in a thread that does not carry the "
+    "context, so the agent is not recorded"
+)
 
 
 def child_environment() -> dict[str, str]:
@@ -39,6 +46,21 @@ def child_environment() -> dict[str, str]:
         if address is not None:
             found |= marked(_variables(address, without_receiver(os.environ)))
     return found
+
+
+def trajectory_key(secret: str) -> str:
+    """Return the key of the current trajectory; see :func:`otel_rollout.trajectory_key`. Never raises."""
+    traceparent = None
+    with internal_errors("making the key of a trajectory"):
+        traceparent = (carrier.inject_span() or {}).get("traceparent")
+        if traceparent is None and process.current_runtime() is not None:
+            warn_once(_OUTSIDE)
+    if traceparent is None:  # the agent runs also without tracing
+        traceparent = _NOT_RECORDED.format(os.urandom(16).hex(), os.urandom(8).hex())
+    known = ""  # no proxy accepts a key that was made with it
+    with reading("secret=", "trajectory_key() made a key that the proxy refuses"):
+        known = text_given(secret)
+    return signed(traceparent, known)
 
 
 def _receiver() -> ReceiverAddress | None:

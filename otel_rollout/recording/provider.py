@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 from opentelemetry.context import Context, detach
@@ -31,11 +32,15 @@ from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.finalizers import attach, is_collecting
 from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp import writer as otlp_json
-from otel_rollout.recording.identity import identity_in
+from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.recording.sampling import Decision
-from otel_rollout.recording.scope_writer import ScopeWriter
 from otel_rollout.recording.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, RecordingSpan
 from otel_rollout.recording.writer import SegmentWriter
+
+if TYPE_CHECKING:
+    from otel_rollout.recording.counters import Counters
+    from otel_rollout.recording.flusher import Line
+    from otel_rollout.recording.writer import SegmentWriter
 
 
 class RecordingTracerProvider(TracerProvider):
@@ -74,6 +79,33 @@ class RecordingTracerProvider(TracerProvider):
         if name == semconv.SCOPE:
             return RecordingTracer(self, scope, self.writer)
         return RecordingTracer(self, scope, ScopeWriter(self.writer, name))
+
+
+class ScopeWriter:
+    """Writes the spans of one instrumentation scope of another library.
+
+    Our own spans go to the :class:`SegmentWriter` directly, so that counting costs them nothing.
+
+    Args:
+        writer: writes the spans.
+        scope: name of the scope.
+
+    Attributes:
+        counters: counts of what this process did not record.
+    """
+
+    def __init__(self, writer: SegmentWriter, scope: str) -> None:
+        self.counters: Counters = writer.counters
+        self.started = writer.started
+        self._write = writer.write
+        self._scope = scope
+
+    def write(self, body: Line, identity: Identity = NO_IDENTITY) -> bool:
+        """Record and count a line, see :meth:`SegmentWriter.write`."""
+        is_recorded = self._write(body, identity)
+        if is_recorded:
+            self.counters.recorded_by(self._scope)
+        return is_recorded
 
 
 class UnrecordedSpan(NonRecordingSpan):

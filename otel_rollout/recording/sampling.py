@@ -7,7 +7,6 @@ every node makes the same decision, without communication and without random num
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ _NO_WHOLE_STEP = (
     "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, because no process sees a whole step: set "
     "OTEL_ROLLOUT_SAMPLE_RATE to a share of the groups"
 )
-_logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
 """Decides, by trace id and name of the first span, whether a trace is recorded."""
 

@@ -6,23 +6,36 @@ the processes it starts join. The founder also waits for delivery when it exits.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from otel_rollout import settings_reader
 from otel_rollout._state import EndedRun, process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.base.waits import waits
-from otel_rollout.runs import founding
+from otel_rollout.runs import founding, ray_job, target
 from otel_rollout.runs.directory import absolute, node_directory
-from otel_rollout.runs.resolution import resolve
 from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
 
 _logger = logging.getLogger("otel_rollout")
+
+
+class _Resolution(NamedTuple):
+    """The result of resolving environment and arguments.
+
+    Attributes:
+        settings: the settings of this process.
+        founds_run: whether this process founds a run: because it inherits none, or beside the inherited run.
+    """
+
+    settings: Settings
+    founds_run: bool
 
 
 def decide() -> Settings:
@@ -83,7 +96,7 @@ def announce() -> None:
     """
     try:
         if CONFIG_VARIABLE in os.environ or settings_reader.is_enabled(os.environ):
-            resolved = resolve({}, joins=False)
+            resolved = _resolve({}, joins=False)
             if resolved.settings.enabled and resolved.founds_run:
                 decide()
             elif resolved.settings.enabled:
@@ -112,7 +125,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         checked["spool_dir"] = absolute(checked["spool_dir"])
     with process.lock:
         if _has_begun():
-            if resolve(checked, joins).settings == process.settings:
+            if _resolve(checked, joins).settings == process.settings:
                 return
             checked = process.arguments | checked
             _end_run()
@@ -175,7 +188,7 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
     """Resolve the settings, and join the inherited run or found one."""
     for problem in settings_reader.from_environment(os.environ)[1]:
         _logger.error("otel-rollout: %s", problem)
-    configured, founds_run = resolve(arguments, joins)
+    configured, founds_run = _resolve(arguments, joins)
     if configured.enabled:
         if founds_run:
             configured = founding.found_run(configured, arguments)
@@ -224,3 +237,37 @@ def _warn_of_unknown_variables() -> None:
         _logger.warning("otel-rollout: %s", sentence)
     if unknown:
         os.environ[WARNED_VARIABLE] = "true"
+
+
+def _resolve(arguments: dict[str, Any], joins: bool) -> _Resolution:
+    """Resolve the environment of this process and arguments of ``configure()``.
+
+    Args:
+        arguments: checked arguments.
+        joins: whether to stay in the inherited run, whatever target the arguments name.
+    """
+    inherited, _ = settings_reader.from_environment(os.environ)
+    by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
+    stated = dataclasses.replace(inherited, **by_variables)
+    configured = target.completed(without_receiver(os.environ), stated, arguments)
+    configured = dataclasses.replace(configured, **settings_reader.switched_off(os.environ))
+    if CONFIG_VARIABLE not in os.environ or not inherited.run_id or process.is_root:
+        return _Resolution(configured, True)
+    if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
+        return _Resolution(dataclasses.replace(configured, exporters=inherited.exporters), False)
+    if configured.run_id == inherited.run_id:
+        configured = dataclasses.replace(configured, run_id=target.own_run_id(inherited.run_id, configured))
+    # The founder of a run uses its own directory and machine, unless its arguments name others.
+    own = {name: arguments.get(name, "") for name in ("working_dir", "home_node")}
+    return _Resolution(dataclasses.replace(configured, **own), True)
+
+
+def _variables_for_this_process() -> Mapping[str, str]:
+    """Return the variables set for this process, rather than for its machine."""
+    if not target.is_published(os.environ):  # there is nothing to compare variables with
+        return {}
+    environ = without_receiver(os.environ)
+    given = ray_job.variables_given_to_worker(os.environ)
+    if given is None:
+        return environ
+    return {name: value for name, value in environ.items() if name in given}

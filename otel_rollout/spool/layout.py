@@ -32,7 +32,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import re
 import socket
@@ -74,7 +73,6 @@ _READABLE_CHARACTERS = 60
 """Maximum characters of a name that are kept before its digest."""
 _DIGEST_DIGITS = 20
 """Hex digits of the digest that keeps shortened names distinct."""
-_logger = logging.getLogger("otel_rollout")
 LIMIT_OF_UNKNOWN_SPACE = 1 << 30
 """Limit of a run's segments in bytes, on a file system that does not report its free space, such as tmpfs."""
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")

@@ -9,7 +9,6 @@ and wait for no pipes.
 from __future__ import annotations
 
 import errno
-import logging
 import mmap
 import os
 import stat
@@ -27,7 +26,6 @@ _NOT_A_FILE: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 """Errors of ``open(2)`` for a link, a directory, and a pipe without a reader."""
 _FIRST_DESCRIPTOR: Final = 3
 """The first descriptor after those of the standard streams."""
-_logger = logging.getLogger("otel_rollout")
 
 
 class ForeignFileError(PermissionError):

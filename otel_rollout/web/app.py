@@ -28,7 +28,6 @@ from otel_rollout.web.elsewhere import MLFLOW, Trackers
 from otel_rollout.web.links import ALL_RUNS, ServedLinks
 from otel_rollout.web.live import Live, NotReadyError, utc
 from otel_rollout.web.request import PENDING_SECONDS, REFRESH_SECONDS, RUN_PARAMETERS, Asked, PendingError
-from otel_rollout.web.run_list import page_of_runs
 from otel_rollout.web.snapshot import Snapshot
 from otel_rollout.web.trajectory_choice import SeveralError
 
@@ -83,7 +82,7 @@ class Site:
             now = time.time()
             if any(snapshot.is_live(row, now) for row in snapshot.runs):
                 links.refresh_seconds = REFRESH_SECONDS
-            return page_of_runs(snapshot, self._live.origin.location, links, now)
+            return run_pages.page_of_runs(snapshot, self._live.origin.location, links, now)
 
         return self._answered(request, page)
 

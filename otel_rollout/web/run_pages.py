@@ -1,4 +1,4 @@
-"""Make the pages of a run: each is what ``--html`` writes, with links."""
+"""Make the pages of a run, each as ``--html`` writes it, with links; and the list of all runs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from otel_rollout.analysis.group.siblings import in_table
 from otel_rollout.analysis.group.tree import tree_of
 from otel_rollout.analysis.health import checks
 from otel_rollout.analysis.health.page import page_of_health
+from otel_rollout.analysis.report import text as report_text
 from otel_rollout.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.analysis.report.report import report_of
 from otel_rollout.analysis.report.step import step_of
 from otel_rollout.analysis.timeline.page import page_of_timeline
 from otel_rollout.analysis.timeline.time_bar import time_bar_of
 from otel_rollout.analysis.timeline.timeline import timeline as timeline_of
+from otel_rollout.pages.links import Links
+from otel_rollout.pages.rendering import render
 from otel_rollout.viewer import page
 from otel_rollout.viewer.comparison import compare
 from otel_rollout.viewer.conversation import conversation_of
 from otel_rollout.viewer.trajectories import is_passed_over, trajectory_in
 from otel_rollout.web.request import Asked
+from otel_rollout.web.snapshot import RunRow, Snapshot
 from otel_rollout.web.trajectory_choice import row_of, siblings_of
 from otel_rollout.web.trajectory_list import Filters, page_of_trajectories
 
@@ -94,3 +98,31 @@ def comparison(asked: Asked) -> str:
         conversation_of(trajectory_in(asked.snapshot.engine, row["trace_id"], part)) for row, part in chosen
     )
     return page.of_comparison(compare(left, right), asked.links)
+
+
+def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) -> str:
+    """Return the page of all runs.
+
+    Args:
+        snapshot: the version of the table.
+        location: where the spans are.
+        links: addresses of other pages.
+        now: time in seconds of Unix time.
+    """
+    rows = [
+        {
+            "run": row.run,
+            "figures": row.figures,
+            "is_live": snapshot.is_live(row, now),
+            "began": f"{row.figures['start_time']:%Y-%m-%d %H:%M:%S}",
+            "steps": _steps(row),
+            "reward": report_text.number(row.figures["reward_mean"]),
+        }
+        for row in snapshot.runs
+    ]
+    return render("runs.html", links, rows=rows, location=location)
+
+
+def _steps(row: RunRow) -> str:
+    first, last = row.figures["first_step"], row.figures["last_step"]
+    return "" if first is None else str(first) if first == last else f"{first}–{last}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.analysis.run_choice import Run, run_of
 from otel_rollout.analysis.run_rows import rows_of
+from otel_rollout.table.query import SharedEngine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
-from otel_rollout.table.shared_engine import SharedEngine
 
 if TYPE_CHECKING:
     from otel_rollout.web.origin import Origin, State

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_rollout.doctor import engines
+from otel_rollout.doctor import frameworks
 from otel_rollout.doctor.diagnosis import Verdict
 
 SERVE = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
@@ -36,13 +36,13 @@ STATISTICS = "actor_rollout_ref.rollout.disable_log_stats="
 )
 def test_command_lines_are_told_apart(words: list[str], dies: bool) -> None:
     """The server has log statistics unless it is told otherwise; verl has none unless it is told."""
-    assert engines.lets_engine_die(words) == dies
+    assert frameworks.lets_engine_die(words) == dies
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let vLLM count as installed."""
-    monkeypatch.setattr(engines, "_DISTRIBUTIONS", ("otel-rollout",))
+    monkeypatch.setitem(frameworks.FRAMEWORKS, "vllm", ("otel-rollout",))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_running_program_is_found(installed: None, process: subprocess.Popen[bytes]) -> None:
     """The row names the process, and the advice says what to set."""
-    (found,) = engines.check_engines()
+    (found,) = frameworks.check_engines()
     assert found.verdict is Verdict.FAIL
     assert str(process.pid) in found.found
     assert "disable_log_stats=False" in found.advice
@@ -67,13 +67,13 @@ def test_running_program_is_found(installed: None, process: subprocess.Popen[byt
 
 def test_settings_of_vllms_own_spans_are_told(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where vLLM is installed and nothing is wrong, the row says which settings belong together."""
-    monkeypatch.setattr(engines, "_command_lines", lambda: iter([(1, SERVE)]))
-    (found,) = engines.check_engines()
+    monkeypatch.setattr(frameworks, "_command_lines", lambda: iter([(1, SERVE)]))
+    (found,) = frameworks.check_engines()
     assert found.verdict is Verdict.OK
     assert "disable_log_stats=False" in found.found
 
 
 def test_there_is_no_row_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most machines need none of it."""
-    monkeypatch.setattr(engines, "_DISTRIBUTIONS", ("no-such-distribution",))
-    assert list(engines.check_engines()) == []
+    monkeypatch.setitem(frameworks.FRAMEWORKS, "vllm", ("no-such-distribution",))
+    assert list(frameworks.check_engines()) == []

@@ -24,7 +24,7 @@ from otel_rollout.account import node_report
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base import semconv
-from otel_rollout.base.tail_rule_syntax import tail_rules
+from otel_rollout.base.setting_parsers import tail_rules
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
 from otel_rollout.forwarder.lines import LineCache

@@ -16,7 +16,6 @@ TARGETS: Final = {
     "otel_rollout/otlp/protobuf.py": "tests/otlp_exporter/test_protobuf.py",
     "exporters/otel_rollout_mlflow/feedback.py": MAPPINGS,
     "exporters/otel_rollout_mlflow/mapping.py": MAPPINGS,
-    "exporters/otel_rollout_mlflow/inputs_outputs.py": MAPPINGS,
     "exporters/otel_rollout_mlflow/tags.py": MAPPINGS,
     "exporters/otel_rollout_weave/attributes.py": MAPPINGS,
     "exporters/otel_rollout_weave/inputs_outputs.py": MAPPINGS,

@@ -1,4 +1,4 @@
-"""Write the pages of a run's report and of a step."""
+"""Write the pages of a run's report, of a step, and of what changed between steps or runs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from otel_rollout.analysis.health.findings import Health
+    from otel_rollout.analysis.report.changes import Comparison
     from otel_rollout.analysis.report.engine_time import EngineTime
     from otel_rollout.analysis.report.report import RunReport, StepReport
     from otel_rollout.analysis.report.step import Step
@@ -260,3 +261,8 @@ def _point(step: StepReport, value: float | None, links: Links) -> Point:
 
 def _share(part: int | None, whole: int) -> float | None:
     return None if part is None or not whole else part / whole
+
+
+def page_of_changes(comparison: Comparison) -> str:
+    """Return the page of a comparison: the surprising changes first, with trajectories to open."""
+    return render("changes.html", None, comparison=comparison, text=report_text)

@@ -24,7 +24,6 @@ from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture.encoding.in_parts import encode_in_parts
 from otel_rollout.capture.encoding.limits import MAX_CONVERSION_UNITS, MEASURED_AFTER_LARGE
-from otel_rollout.capture.encoding.metadata import outline
 from otel_rollout.capture.encoding.size import is_larger, seems_larger
 from otel_rollout.capture.encoding.work import Work
 
@@ -33,6 +32,9 @@ Encoder = Callable[[Any, int], bytes]
 _NEEDS_DEFAULT: Final = "Type is not JSON serializable"
 """orjson's message for an object that ``default`` can convert. For a refused key, orjson has another
 message."""
+_MAX_OUTLINED: Final = 64
+"""Maximum entries of a dict that are described; further entries are omitted."""
+_SIZED: Final = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
 _dumps = orjson.dumps
 
 
@@ -72,9 +74,22 @@ def _with_objects(value: Any, limit: int) -> bytes:
     return encode_in_parts(value, limit)
 
 
+def _outline(value: Any, limit: int) -> bytes:
+    """Describe a value, or each value of a dict, by type and size."""
+    if type(value) is dict and value and all(type(key) is str for key in value):
+        names = list(value)[:_MAX_OUTLINED]
+        return _dumps({name: _description(value[name]) for name in names})
+    return _dumps(_description(value))
+
+
+def _description(value: Any) -> str:
+    type_ = type(value)
+    return f"<{type_.__name__} of {len(value)}>" if issubclass(type_, _SIZED) else f"<{type_.__name__}>"
+
+
 ENCODERS: Final[Mapping[str, Encoder | None]] = {
     "full": to_json,
-    "metadata": outline,
+    "metadata": _outline,
     "none": None,
 }
 """Value of ``OTEL_ROLLOUT_CAPTURE_CONTENT`` → encoder; None: values are not recorded."""

@@ -47,7 +47,7 @@ _NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
 _QUALNAME_OF_TYPE: Final = type.__dict__["__qualname__"].__get__
 
 
-def safe_repr(value: Any, limit: int = MAX_REPR_CHARS) -> str:
+def safe_repr(value: Any) -> str:
     """Return the ``repr`` of any object, cut, and without memory addresses.
 
     An object whose class defines no ``__repr__`` is described by its class. None of its methods is called.
@@ -57,7 +57,7 @@ def safe_repr(value: Any, limit: int = MAX_REPR_CHARS) -> str:
         if cast("object", type_.__repr__) is object.__repr__:
             return f"<{_qualified_name(type_)} object>"
         text = repr(value)
-        return _ADDRESS.sub("", _cut(text, limit))
+        return _ADDRESS.sub("", _cut(text))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's __repr__
@@ -65,10 +65,9 @@ def safe_repr(value: Any, limit: int = MAX_REPR_CHARS) -> str:
         return f"<a {type_name(type_)} whose repr raises {type_name(type(error))}>"
 
 
-def _cut(text: str, limit: int) -> str:
-    length = str.__len__(text)
-    beginning = str.__getitem__(text, slice(0, limit))
-    return beginning if length <= limit else f"{beginning}… ({length - limit} more characters)"
+def _cut(text: str) -> str:
+    beginning, more = str.__getitem__(text, slice(0, MAX_REPR_CHARS)), str.__len__(text) - MAX_REPR_CHARS
+    return beginning if more <= 0 else f"{beginning}… ({more} more characters)"
 
 
 def type_name(type_: type) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 import enum
+import functools
 import sys
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import islice
 from typing import Any, Final
 
@@ -19,17 +20,20 @@ import orjson
 
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture.encoding import converters
+from otel_rollout.capture.encoding.converters import type_name
 from otel_rollout.capture.encoding.limits import (
+    CHUNK_MEMBERS,
     MAX_CONVERTED_MEMBERS,
     MAX_COPIED_MEMBERS,
     MAX_DEPTH,
     MAX_KEY_BYTES,
+    MAX_TUPLE_KEY_CHARS,
+    MAX_TUPLE_KEY_PARTS,
     MAX_VISITED_AGAIN,
     MAX_WHOLE_BYTES,
     MIN_TEXT_CHARS,
     SPLIT_PARTS,
 )
-from otel_rollout.capture.encoding.members import Chunks, is_plain_key, slices, unique_key
 from otel_rollout.capture.encoding.size import KEYS, SCALARS, is_larger
 from otel_rollout.capture.encoding.work import Work
 
@@ -96,16 +100,16 @@ class BoundedEncoder:
         if issubclass(type_, dict):
             return self._mapping(dict.items(value), dict.__len__(value), depth)
         if issubclass(type_, list):
-            return self._sequence(slices(value, list), list.__len__(value), depth)
+            return self._sequence(_slices(value, list), list.__len__(value), depth)
         if issubclass(type_, tuple):
-            return self._sequence(slices(value, tuple), tuple.__len__(value), depth)
+            return self._sequence(_slices(value, tuple), tuple.__len__(value), depth)
         if issubclass(type_, Mapping):
             return self._mapping(value.items(), len(value), depth)
         if issubclass(type_, (set, frozenset, deque, Set)):
             members = value
             if len(value) <= MAX_COPIED_MEMBERS:
                 members = converters.in_stable_order(list(islice(value, MAX_COPIED_MEMBERS)), type_)
-            return self._sequence(Chunks(members, lambda note: f"… {note}"), len(members), depth)
+            return self._sequence(_Chunks(members, lambda note: f"… {note}"), len(members), depth)
         if type_ in _ENCODED_BY_ORJSON:
             return self._spend(_dumps(value))
         converter = converters.converter_of(type_)
@@ -209,7 +213,7 @@ class BoundedEncoder:
                     yield whole
                     continue
                 if len(part) > SPLIT_PARTS and not self._is_used_up():
-                    parts += reversed(list(slices(part, type(part), _part_size(part))))
+                    parts += reversed(list(_slices(part, type(part), _part_size(part))))
                     continue
                 for item in part:
                     if self._is_used_up():
@@ -239,7 +243,7 @@ class BoundedEncoder:
     # --- Mappings -------------------------------------------------------------------------------------------
 
     def _mapping(self, entries: Iterable[tuple[Any, Any]], count: int, depth: int) -> bytes:
-        chunks = Chunks(entries, lambda note: ("…", note))
+        chunks = _Chunks(entries, lambda note: ("…", note))
         return b"{" + b",".join(self._entries(chunks, count, depth)) + b"}"
 
     def _entries(self, chunks: Iterator[Any], count: int, depth: int) -> Iterator[bytes]:
@@ -260,21 +264,21 @@ class BoundedEncoder:
                     yield whole
                     continue
                 if len(part) > SPLIT_PARTS and not self._is_used_up():
-                    parts += reversed(list(slices(part, list, _part_size(part))))
+                    parts += reversed(list(_slices(part, list, _part_size(part))))
                     continue
                 for key, item in part:
                     if self._is_used_up():
                         note = f'"({max(count - done, 1)} more entries)"'
-                        yield _dumps(unique_key("…", seen)) + b":" + note.encode()
+                        yield _dumps(_unique_key("…", seen)) + b":" + note.encode()
                         return
                     done += 1
-                    name = self._text(unique_key(_key_text(key, self._work), seen))
+                    name = self._text(_unique_key(_key_text(key, self._work), seen))
                     yield name + b":" + self._sharing(item, count - done, depth)
 
     def _named(self, entries: list[tuple[Any, Any]]) -> dict[Any, Any]:
         """Return entries as a dict; integer keys, or short tuples as keys, become text."""
         members = self._with_text_keys(dict(entries))
-        if set(map(type, members)) == {tuple} and not self._is_used_up() and all(map(is_plain_key, members)):
+        if set(map(type, members)) == {tuple} and not self._is_used_up() and all(map(_is_plain_key, members)):
             self._work.units -= len(members)
             return dict(zip(map(repr, members), members.values(), strict=True))
         return members
@@ -306,7 +310,61 @@ def _key_text(key: Any, work: Work) -> str:
         return str.__getitem__(key, slice(None))
     if type_ in SCALARS:
         return str(converters.convert_integer(key) if type_ is int else key)
-    if type_ is tuple and is_plain_key(key):
+    if type_ is tuple and _is_plain_key(key):
         return repr(key)
     encoded = BoundedEncoder(MAX_KEY_BYTES, work).encode(key, MAX_DEPTH)
     return str(orjson.loads(encoded)) if encoded[:1] == b'"' else encoded.decode()
+
+
+def _slices(members: Any, type_: type[Any], size: int = CHUNK_MEMBERS) -> Iterator[Any]:
+    """Slice a list or tuple by the methods of ``type_``, not by overriding ones."""
+    ranges = [slice(start, start + size) for start in range(0, type_.__len__(members), size)]
+    return map(functools.partial(type_.__getitem__, members), ranges)
+
+
+class _Chunks:
+    """Iterate over a container's members in lists, and note if the iteration raises.
+
+    This is no generator: Python drops an exception that a signal handler raises while a generator is closed.
+
+    Args:
+        members: the members of the container.
+        note: makes a member from a text; this member is the last one if the iteration raises.
+    """
+
+    def __init__(self, members: Iterable[Any], note: Callable[[str], Any]) -> None:
+        self._members = iter(members)
+        self._note = note
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return self
+
+    def __next__(self) -> list[Any]:
+        chunk: list[Any] = []
+        try:
+            chunk.extend(islice(self._members, CHUNK_MEMBERS))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's iterator, or a changed container
+            pass_on(error)
+            chunk.append(self._note(f"(the rest raises {type_name(type(error))})"))
+            self._members = iter(())
+        if not chunk:
+            raise StopIteration
+        return chunk
+
+
+def _is_plain_key(key: tuple[Any, ...]) -> bool:
+    """Return whether a tuple is so small and plain that its ``repr`` is a key."""
+    return (
+        len(key) <= MAX_TUPLE_KEY_PARTS
+        and KEYS.issuperset(map(type, key))
+        and all(type(part) is not str or len(part) <= MAX_TUPLE_KEY_CHARS for part in key)
+    )
+
+
+def _unique_key(key: str, seen: set[Any]) -> str:
+    """Make a key unique and add it to ``seen``: 1 and "1" are two keys in Python."""
+    unique, number = key, 2
+    while unique in seen:
+        unique, number = f"{key} ({number})", number + 1
+    seen.add(unique)
+    return unique
