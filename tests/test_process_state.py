@@ -35,7 +35,7 @@ EXCEPTIONS = {
     "otel_rollout/propagation/carrier.py:_from_json": "a bounded cache of a pure function",
     "otel_rollout/propagation/carrier.py:_to_json": "a bounded cache of a pure function",
     "otel_rollout/propagation/http_hosts.py:is_listed": "a bounded cache of a pure function",
-    "otel_rollout/recording/sampling.py:_hash": "a bounded cache of a pure function",
+    "otel_rollout/otlp/groups.py:_hash": "a bounded cache of a pure function",
     "otel_rollout/table/schema.py:arrow_schema": "a constant, made when Arrow is imported",
     "otel_rollout/table/views.py:_reads": "a cache of constants: a value for each view",
     "otel_rollout/table/views.py:sql_of": "a cache of constants: the text of each view",

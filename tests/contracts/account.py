@@ -164,7 +164,8 @@ class _Facts:
         first = self.root or next(span for span in own if span.kind != "AGENT")
         assert first.identity is not None
         self.identity, self.run, self.project = first.identity, first.run, first.project
-        self.begin = self.root.begin if self.root else min(span.begin for span in spans.values())
+        named = [span.begin for span in spans.values() if span.identity]  # a judge's score has no name
+        self.begin = self.root.begin if self.root else min(named)
         self.scores = [*self._evaluated(), *(_repeated_of(self.root) if self.root else [])]
 
     def around(self, span: Made, kind: str) -> Made | None:

@@ -1,6 +1,6 @@
 -- The span that stands for each trajectory: the root; without it, of the spans whose parent is not recorded, the
 -- agent's span that has ended and has no sibling of another kind (its parent is in another system); else the earliest
--- that is no agent's, because that begins a trajectory inside, and the trajectory runs.
+-- that is no agent's, because that begins a trajectory inside. Then the trajectory runs, since its first span.
 SELECT
   trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, group_path, path,
   group_id, group_size, agent_name, policy_version_min, policy_version_max, name,
@@ -16,7 +16,8 @@ SELECT
   CASE WHEN NOT is_agent THEN 'running' WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state,
   CASE WHEN is_agent THEN error_type END AS error_type,
   CASE WHEN is_agent THEN error_message END AS error_message,
-  start_time, start_ns,
+  CASE WHEN is_agent THEN start_time ELSE first_time END AS start_time,
+  CASE WHEN is_agent THEN start_ns ELSE first_ns END AS start_ns,
   CASE WHEN is_agent THEN duration_ns END AS duration_ns,
   scores
 FROM (
@@ -31,6 +32,8 @@ FROM (
   FROM (
     SELECT
       inside.*, around.span_id IS NOT NULL AS is_below,
+      min(inside.start_time) OVER (PARTITION BY inside.trace_id) AS first_time,
+      min(inside.start_ns) OVER (PARTITION BY inside.trace_id) AS first_ns,
       bool_or(coalesce(inside.kind, '') <> 'AGENT')
         OVER (PARTITION BY inside.trace_id, inside.parent_span_id) AS has_other_sibling
     FROM spans AS inside LEFT JOIN (
