@@ -56,7 +56,7 @@ class Allowed(NamedTuple):
 def differing(
     way: str, of: Trajectory, found: Mapping[str, Any], expected: Mapping[str, object]
 ) -> Iterator[Told]:
-    """Yield the facts that are told differently; numbers may differ by 1e-5: the engine interpolates quantiles."""
+    """Yield the facts that are told differently; quantiles may differ by 1e-5: the engine interpolates."""
     for what, value in expected.items():
         told = found[what]
         if told != (pytest.approx(value, abs=1e-5) if isinstance(value, float) else value):
