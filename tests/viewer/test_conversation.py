@@ -490,3 +490,20 @@ def test_spans_that_are_parents_of_one_another_are_shown() -> None:
     """Damaged lines may name each other as parent."""
     found = shown([line(2, "One?", "Yes.", parent=3), line(3, "Two?", "No.", parent=2)])
     assert found.summary.path == "1/7/0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, ""),
+        (0.00001234, "0.01 ms"),
+        (0.0123, "12 ms"),
+        (1.5, "1.50 s"),
+        (61.2, "1 min 1 s"),
+        (3600, "1 h 0 min"),
+        (9000, "2 h 30 min"),
+    ],
+)
+def test_duration_is_said_in_the_unit_that_fits(seconds: float | None, said: str) -> None:
+    """An unknown duration is no text."""
+    assert formatting.duration(seconds) == said
