@@ -43,9 +43,9 @@ def pytest_runtest_protocol(item: Any) -> Iterator[None]:
     result = yield
     _measure_as("")
     if "MUTANTS_NOTES" in os.environ and item.session.testsfailed == failed:
-        note = [time.monotonic() - began + waited, item.nodeid, *_shared.keys() & item.fixturenames]
         with Path(os.environ["MUTANTS_NOTES"]).open("a") as notes:
-            notes.write(json.dumps(note) + "\n")
+            seconds, shared = time.monotonic() - began + waited, _shared.keys() & item.fixturenames
+            notes.write(json.dumps([seconds, item.nodeid, *shared]) + "\n")
     return result
 
 
