@@ -117,7 +117,7 @@ soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills an
 	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
 mutants: $(BUILT_FOR_TESTS) $(MUTANTS)/.ready  ## Of a sample of changes to the product, what make test notices, and the rest
-	$(call part,mutants,$(MUTANTS)/bin/python -m tests.mutants $(SIDE_BY_SIDE) $(MAIN) $(ARGS))
+	$(call part,mutants,$(MUTANTS)/bin/python -W error::SyntaxWarning -m tests.mutants $(SIDE_BY_SIDE) $(MAIN) $(ARGS))
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready collector  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
