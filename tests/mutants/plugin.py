@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import coverage
@@ -43,7 +42,7 @@ def pytest_runtest_protocol(item: Any) -> Iterator[None]:
     result = yield
     _measure_as("")
     if "MUTANTS_NOTES" in os.environ and item.session.testsfailed == failed:
-        with Path(os.environ["MUTANTS_NOTES"]).open("a") as notes:
+        with open(os.environ["MUTANTS_NOTES"], "a") as notes:
             seconds, shared = time.monotonic() - began + waited, _shared.keys() & item.fixturenames
             notes.write(json.dumps([seconds, item.nodeid, *shared]) + "\n")
     return result
