@@ -116,8 +116,8 @@ built-for-other-tests: $(BUILT_FOR_OTHER_TESTS)
 soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
 	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
-mutants: $(VENV)/.dev $(MUTANTS)/.ready  ## Of a sample of changes to the product, those that no test notices
-	$(call part,mutants,$(MUTANTS)/bin/python -m tests.mutants $(ARGS))
+mutants: $(BUILT_FOR_TESTS) $(MUTANTS)/.ready  ## Of a sample of changes to the product, what make test notices, and the rest
+	$(call part,mutants,$(MUTANTS)/bin/python -W error::SyntaxWarning -m tests.mutants $(SIDE_BY_SIDE) $(MAIN) $(ARGS))
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready collector  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -304,7 +304,7 @@ $(eval $(call environment,$(DOCS),mkdocstrings-python ruff zensical))
 $(eval $(call environment,$(LITELLM),--editable . litellm apscheduler backoff expression fastapi fastapi-sso mcp \
 	opentelemetry-exporter-otlp-proto-http orjson pynacl python-multipart redis soundfile uvicorn uvloop websockets))
 
-$(eval $(call environment,$(MUTANTS),cosmic-ray))
+$(eval $(call environment,$(MUTANTS),cosmic-ray coverage))
 
 # Of Debian's newer release, unpacked here where the machine has an older one.
 $(PYTHON_OF_DEBIAN): | $(VENV)/.tools

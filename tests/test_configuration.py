@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, settings, settings_reader
 from otel_rollout.base.version import VERSION
+from otel_rollout.launch import launcher
 from otel_rollout.runs import membership
+from otel_rollout.spool import layout
 
 
 def test_defaults_leave_tracing_off():
@@ -332,6 +334,17 @@ def test_sdk_disabled_switches_tracing_off(fresh_process, monkeypatch, tmp_path)
         pass
     assert trajectory.trace_id is None
     assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize("exporter", ["console", "delta"])
+def test_only_who_chooses_the_console_is_told_where_it_prints(fresh_process, monkeypatch, caplog, exporter):
+    """The forwarder prints, so the program's own terminal stays empty."""
+    monkeypatch.setattr(launcher, "start_detached", lambda *_: None)
+    otel_rollout.configure(exporter)
+    with caplog.at_level(logging.WARNING, "otel_rollout"), rollout_trace_attr():
+        pass
+    log = Path(otel_rollout.status().directory) / layout.FORWARDER_LOG
+    assert (f"prints into {log}" in caplog.text) == (exporter == "console")
 
 
 def test_unusable_spool_switches_tracing_off_with_one_error(fresh_process, monkeypatch, tmp_path, caplog):

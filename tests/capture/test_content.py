@@ -85,6 +85,12 @@ def test_metadata_records_types_and_sizes_without_content(recorded_with: Record)
     assert list(failed.span.events) == []
 
 
+def test_text_that_utf_8_cannot_encode_is_escaped(recorded_with: Record) -> None:
+    """A half of a pair of surrogates, which a cut text may end with, spoils no other value."""
+    op = recorded_with("cut here: \ud83d")[0]
+    assert op.output == {"answer": r"cut here: \ud83d"}
+
+
 def test_content_none_records_spans_without_inputs_and_outputs(recorded_with: Record) -> None:
     """The root has no input and no output; the tree is complete."""
     spans = recorded_with("classified", ValueError("classified"), capture_content="none")

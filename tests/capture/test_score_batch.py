@@ -308,6 +308,16 @@ def test_trajectories_that_are_unknown_or_unrecorded_are_counted(lines):
     assert skipped == {"score_of_unknown": 4, "score_of_unrecorded": 2}
 
 
+def test_scores_of_several_batches_are_pending_one_by_one(recorded):
+    """A batch is one line, and counts as its scores until a target has them."""
+    for step in (1, 2, 3):
+        score_batch({"reward": [0.0, 0.5, 1.0, 0.5]}, step=step, sample_index=[1, 2, 3, 4])
+    recorded()
+    report = otel_rollout.status()
+    count = report.exporters["test-file"]
+    assert report.recorded == count.pending + count.delivered == 12
+
+
 def test_rows_without_identity_are_counted(lines):
     """A row without step or dataset row is none that could be found."""
     score_batch({"a": [1, 2, 3]}, step=[1, None, 1], sample_index=[1, 2, None])

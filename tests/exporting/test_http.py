@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 import requests
@@ -10,7 +12,7 @@ from urllib3.exceptions import MaxRetryError
 from urllib3.exceptions import SSLError as WrappedError
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
-from otel_rollout.exporting.http import HttpServer, HttpSession, kind_of_status
+from otel_rollout.exporting.http import HttpServer, HttpSession, kind_of_status, retry_after
 from tests.fake_server import serving
 
 SERVER = HttpServer("the server", "ADDRESS", "TIMEOUT", "CA", "CERTIFICATE")
@@ -95,3 +97,14 @@ def test_request_is_named_without_its_query():
     with pytest.raises(UndeliveredError) as raised:
         session.send("GET", "http://127.0.0.1:1/path?key=secret")
     assert "secret" not in raised.value.failure.message
+
+
+def test_retry_after_is_a_number_of_seconds_or_a_date():
+    """A date that has passed is no wait, and text that is neither says nothing."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+    for text in (format_datetime(later, usegmt=True), format_datetime(later.replace(tzinfo=None))):
+        assert 3500 < retry_after({"Retry-After": text}) <= 3600
+    assert retry_after({"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}) == 0
+    assert retry_after({"Retry-After": " 17 "}) == 17
+    assert retry_after({"Retry-After": "soon"}) is None
+    assert retry_after({}) is None

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_rollout_mlflow import feedback as mlflow_feedback
-from otel_rollout_mlflow import tags
+from otel_rollout_mlflow import tags, trace_reader
 from otel_rollout_weave import feedback as weave_feedback
 from otel_rollout_weave import inputs_outputs, mapping, values
 
@@ -34,6 +34,16 @@ def test_mlflow_score_without_its_own_time_is_older_than_any_with_one() -> None:
     for score in (dated, undated):
         assert mlflow_feedback.rank_of({"metadata": score.metadata}) == score.rank
     assert mlflow_feedback.rank_of({"rationale": "why"}) == (False, 0, True)
+
+
+def test_mlflow_score_of_a_person_has_the_time_of_its_last_change() -> None:
+    """One that was never changed has the time at which it was given; one of ours keeps its own."""
+    given = {"assessment_name": "quality", "feedback": {"value": True}, "create_time": "2026-01-02T03:04:05Z"}
+    changed = {**given, "last_update_time": "2026-01-02T03:04:06Z"}
+    times = [trace_reader.score_in(each).time_ns for each in (given, changed)]
+    assert times == [1767323045 * 10**9, 1767323046 * 10**9]
+    ours = mlflow_feedback.MlflowFeedback("tr-1", "2", "quality", True, 17)
+    assert trace_reader.score_in({**changed, "metadata": ours.metadata}).time_ns == 17
 
 
 def test_mlflow_tag_that_is_refused_is_one_warning_with_a_short_name(

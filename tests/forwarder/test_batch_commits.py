@@ -109,6 +109,19 @@ def deliver(node_dir: Path, store: Store) -> None:
         wait_for(delivery.is_caught_up, 30)
 
 
+@pytest.mark.parametrize("method", ["prepare", "destination"])
+def test_exporter_that_fails_beside_its_work_gets_all_spans(node_dir: Path, method: str) -> None:
+    """What it raises when it connects early, or names its destination, costs nothing."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("as the test wishes")
+
+    store = Store()
+    setattr(store, method, fail)
+    deliver(node_dir, store)
+    assert store.names == NAMES
+
+
 def test_batches_are_numbered_and_recorded(node_dir: Path) -> None:
     """Each batch has the limit's spans; numbers count up, and the ledger has no unfinished batch."""
     store = Store(spans=4)

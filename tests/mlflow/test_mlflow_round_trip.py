@@ -12,6 +12,9 @@ from mlflow.entities import SpanStatusCode, Trace, TraceState
 from mlflow_support import not_in_3_14, stored
 from opentelemetry import trace as otel
 
+from otel_rollout_mlflow.server_target import ServerTarget
+from otel_rollout_mlflow.settings import resolve
+from tests.fake_server import serving
 from tests.sdk_spans import Rollouts, deliver
 
 
@@ -390,3 +393,18 @@ def test_span_without_a_project_goes_to_the_default_experiment(uri, rollouts, ex
     deliver(exporter_for(uri), rollouts.ended())
 
     assert len(stored(uri, "Default", f"trace.name = '{name}'")) == 1
+
+
+def test_traces_of_a_server_are_read_page_by_page():
+    """Each page names the next one, until one does not."""
+    route = "/api/3.0/mlflow/traces/search"
+    with serving({route: (200, {}, b'{"traces": [{"trace_id": "tr-1"}], "next_page_token": "2"}')}) as fake:
+        target = ServerTarget(resolve(tracking_uri=fake.uri))
+        found = target.traces_of("tags.step = '1'", ["7"])
+        assert next(found) == {"trace_id": "tr-1"}
+        fake.answers[route] = (200, {}, b'{"traces": [{"trace_id": "tr-2"}]}')
+        assert list(found) == [{"trace_id": "tr-2"}]
+        asked = [json.loads(request.body) for request in fake.requests(route)]
+        target.close()
+    assert [each.get("page_token") for each in asked] == [None, "2"]
+    assert {each["filter"] for each in asked} == {"tags.step = '1'"}

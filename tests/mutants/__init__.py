@@ -1,4 +1,1 @@
-"""Mutation tests: does a test fail when a line of the product is changed?
-
-``make mutants``.
-"""
+"""Mutation tests: does a test fail when a place of the product is changed?"""

@@ -1,188 +1,161 @@
-"""Change one place of a module at a time; count changes that no test notices.
+"""Change one place of the product at a time; say whether `make test` notices, or other tests, or none.
 
-Cosmic Ray makes the mutants. It runs in an environment of its own (`make mutants`); the tests run in `.venv`.
-Each worker mutates a copy of the checkout. The sample depends on the seed alone, so a score can be repeated.
+Cosmic Ray makes the mutants, and coverage.py says which tests run a line, both in an environment of their own
+(`make mutants`); the tests run in `.venv`. The sample depends on the seed alone. All is in build/mutants.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import json
 import os
 import random
-import re
-import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
-import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from cosmic_ray.commands import init
-from cosmic_ray.mutating import mutate_and_test
-from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, TestOutcome
-
-from tests.mutants.targets import EQUIVALENT, TARGETS
+import coverage
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 120.0
-"""Seconds that the tests of a mutant may take. A mutant that never ends counts as noticed."""
-_FAMILY = re.compile(r"(?<=Replace)(\w+?Operator)_.*|_.*")
+PLACE = ROOT / "build/mutants"
+COPY, ENVIRONMENT = PLACE / "copy", PLACE / "environment"
+PRODUCT = ("otel_rollout", "exporters", "autoload")
+TIERS = {"promises": "make test", "extended": "other tests"}
+SECONDS = 60.0  # that the tests of a mutant may take in each tier; what takes three times as long is noticed
+EQUIVALENT = ("Final = ", "import ", "frozen=True", "TYPE_CHECKING")  # in lines whose mutants are not tried
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A change of one place.
-
-    Attributes:
-        spec: the change, for Cosmic Ray.
-        tests: what pytest runs to notice it.
-    """
-
-    spec: MutationSpec
-    tests: str
-
-    @property
-    def place(self) -> tuple[str, tuple[int, int], str]:
-        """What is changed: of several replacements of one operator only one is tried."""
-        name = self.spec.operator_name.rpartition("/")[2]
-        return str(self.spec.module_path), self.spec.start_pos, _FAMILY.sub(r"\1", name)
-
-
-@dataclass(frozen=True)
-class Survivor:
-    """A mutant that no test noticed: where, and the difference it makes."""
-
+class Mutant(NamedTuple):
     module: str
     line: int
-    source: str
-    diff: str
+    operator: str  # of Cosmic Ray
+    occurrence: int  # of the operator's, in the module
 
 
 def main() -> None:
-    """Sample mutants, try them, and print the score with its survivors."""
+    """Sample mutants, try them, and print what noticed them, by room."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sample", type=int, default=30, help="mutants per module")
-    parser.add_argument("--seed", type=int, default=18)
+    parser.add_argument("--sample", type=int, default=300, help="mutants")
+    parser.add_argument("--seed", type=int, default=35)
     parser.add_argument("--only", default="", help="modules whose path contains this")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
-    os.chdir(ROOT)
-    start = time.monotonic()
-    sample = sampled(given.sample, given.seed, given.only)
-    tried, survivors = try_all(sample, given.workers)
-    for survivor in survivors:
-        print(f"\nSURVIVED {survivor.module}:{survivor.line}\n{survivor.diff}")
-    print(f"\n{'module':<52}{'mutants':>8}{'noticed':>9}{'score':>8}")
-    survived = Counter(survivor.module for survivor in survivors)
-    for module, number in sorted(tried.items()):
-        print(row(module, number, survived[module]))
-    print(row("all", tried.total(), len(survivors)))
-    print(f"seed {given.seed}, {(time.monotonic() - start) / 60:.1f} minutes")
+    parser.add_argument("--measure", choices=TIERS, nargs="*", default=list(TIERS), help="none: as before")
+    given, arguments = parser.parse_known_args()
+    if given.measure:
+        measure(given.measure, arguments)
+    os.chdir(COPY)
+    rows: dict[str, Counter[str]] = defaultdict(Counter)
+    for mutant in sampled(given.sample, given.seed, given.only):
+        outcome = tried(mutant)
+        rows[Path(mutant.module).parts[1]][outcome] += 1
+        print(f"{outcome}: {mutant.module}:{mutant.line} {mutant.operator}", flush=True)
+    for name, row in [*sorted(rows.items()), ("all", sum(rows.values(), Counter()))]:
+        print(f"{name:<20}{row.total():>5}:", ", ".join(f"{number} {what}" for what, number in row.items()))
 
 
-def row(name: str, number: int, survived: int) -> str:
-    """Return one line of the table of scores."""
-    noticed = number - survived
-    return f"{name:<52}{number:>8}{noticed:>9}{100 * noticed / max(1, number):>7.0f}%"
+def measure(tiers: list[str], arguments: list[str]) -> None:
+    """Run the tests in a copy of the checkout, and note which of them pass and what each runs."""
+    shutil.rmtree(PLACE, ignore_errors=True)
+    shutil.copytree(ROOT, COPY, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", "build"))
+    for environment in ROOT.glob(".venv*"):
+        (COPY / environment.name).symlink_to(environment)
+    # An environment with the copy and coverage.py before what `.venv` has, for all processes of the tests.
+    (others,) = (ROOT / ".venv").glob("lib/*/site-packages")
+    shutil.copytree(ROOT / ".venv/bin", ENVIRONMENT / "bin", symlinks=True)
+    shutil.copy(ROOT / ".venv/pyvenv.cfg", ENVIRONMENT)
+    (site := ENVIRONMENT / others.relative_to(ROOT / ".venv")).mkdir(parents=True)
+    (site / "coverage").symlink_to(Path(coverage.__file__).parent)
+    lines = [str(COPY / part) for part in ("", *PRODUCT[1:], "examples")]
+    lines.append("import os; 'MUTANTS_NOTES' in os.environ and __import__('coverage').process_startup()")
+    (site / "copy.pth").write_text("\n".join([*lines, f"import site; site.addsitedir('{others}')"]))
+    include = ",".join(f"{COPY / part}/*" for part in PRODUCT)
+    (settings := PLACE / "settings").write_text(
+        f"[run]\ndata_file = {PLACE}/covered\nparallel = true\nsigterm = true\ninclude = {include}\n"
+        "context = ${MUTANTS_CONTEXT-}\ndisable_warnings = no-data-collected,module-not-measured\n"
+    )
+    for tier in tiers:
+        notes = {"COVERAGE_PROCESS_START": f"{settings}", "MUTANTS_NOTES": f"{PLACE}/{tier}.jsonl"}
+        pytest(0, "--tier", tier, *arguments, **notes)
+    coverage.Coverage(config_file=str(settings)).combine()
+
+
+def pytest(limit: float, *arguments: str, **more: str) -> int:
+    """Run pytest in the copy, and return its status."""
+    variables = {"CI": "true", "HYPOTHESIS_DATABASE_FILE": os.devnull, **more}
+    command = ["timeout", str(limit), f"{ENVIRONMENT}/bin/python", "-m", "tests.run", "tests", "--quiet"]
+    command += ["-p", "tests.mutants.plugin", "-p", "no:cacheprovider", *arguments]
+    output = subprocess.DEVNULL if limit else None
+    return subprocess.run(command, cwd=COPY, env={**os.environ, **variables}, stdout=output).returncode
 
 
 def sampled(size: int, seed: int, only: str) -> list[Mutant]:
-    """Return up to ``size`` mutants of each module, chosen by the seed."""
-    chosen: list[Mutant] = []
-    for module, tests in TARGETS.items():
-        if only not in module:
-            continue
-        by_place: dict[tuple[object, ...], list[Mutant]] = defaultdict(list)
-        for mutant in mutants_of(module, tests):
-            by_place[mutant.place].append(mutant)
-        dice = random.Random(f"{seed} {module}")
-        places = dice.sample(sorted(by_place, key=repr), min(size, len(by_place)))
-        chosen += [dice.choice(by_place[place]) for place in places]
-    return chosen
+    """Return up to ``size`` mutants, each of another place of any module."""
+    by_place: dict[tuple[Any, ...], list[Mutant]] = defaultdict(list)
+    for path in sorted(path for part in PRODUCT for path in Path(part).rglob("*.py") if only in str(path)):
+        lines, nodes = path.read_text().splitlines(), list(ast_nodes(get_ast(path.read_text())))
+        for name in operator_names():
+            if "/Variable" in name or "_BitOr_" in name:  # the former need arguments; the latter annotate
+                continue
+            positions = get_operator(name)().mutation_positions
+            starts = (start for node in nodes for start, _ in positions(node))
+            for occurrence, (line, column) in enumerate(starts):
+                if not any(text in lines[line - 1] for text in EQUIVALENT):
+                    place = (str(path), line, column, name.partition("_")[0])
+                    by_place[place].append(Mutant(str(path), line, name, occurrence))
+    dice, places = random.Random(seed), sorted(by_place)
+    dice.shuffle(places)
+    return [dice.choice(by_place[place]) for place in places[:size]]
 
 
-def mutants_of(module: str, tests: str) -> Iterator[Mutant]:
-    """Yield the mutants of a module, but for those that cannot change what it does."""
-    source = (ROOT / module).read_text()
-    skipped = unevaluated(ast.parse(source))
-    lines = source.splitlines()
-    with use_db(":memory:", WorkDB.Mode.create) as database:
-        init([Path(module)], database, {})
-        for item in database.work_items:
-            (spec,) = item.mutations
-            line = lines[spec.start_pos[0] - 1]
-            if spec.start_pos not in skipped and not any(text in line for text in EQUIVALENT):
-                yield Mutant(spec, tests)
+def chosen(mutant: Mutant, tier: str) -> tuple[list[str], bool]:
+    """Return the tests that run a mutant's line; if none is seen to, those of its room and False."""
+    data, notes = coverage.CoverageData(f"{PLACE}/covered"), PLACE / f"{tier}.jsonl"
+    data.read()
+    lines = data.contexts_by_lineno(str(COPY / mutant.module))
+    ran = set(lines.get(mutant.line, ()))
+    ran = ran.union(*lines.values()) if "" in ran else ran  # an import runs it
+    # Forwarders do not say what they run: they have few variables, and tests kill them.
+    near = f"tests/{Path(mutant.module).parts[1].removeprefix('otel_rollout_')}/"
+    tests = map(json.loads, notes.read_text().splitlines() if notes.exists() else ())
+    found = [  # those whose module names the mutant's come first, then the quickest
+        (Path(mutant.module).stem not in Path(name.partition("::")[0]).read_text(), seconds, name)
+        for seconds, name, *shared in tests
+        if (not ran.isdisjoint([name, *shared]) if ran else name.startswith(near))
+    ]
+    names, left = list[str](), SECONDS
+    for _, seconds, name in sorted(found):
+        if seconds <= left or not names:
+            left -= seconds + 0.1  # to collect it
+            names.append(name)
+    return names, bool(ran)
 
 
-def unevaluated(tree: ast.Module) -> set[tuple[int, int]]:
-    """Return positions inside annotations, which Python does not evaluate here."""
-    found: set[tuple[int, int]] = set()
-    for node in ast.walk(tree):
-        annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]
-        for annotation in filter(None, annotations):
-            for row_ in range(annotation.lineno, annotation.end_lineno + 1):
-                begin = annotation.col_offset if row_ == annotation.lineno else 0
-                end = annotation.end_col_offset if row_ == annotation.end_lineno else 200
-                found.update((row_, column) for column in range(begin, end))
-    return found
-
-
-def try_all(mutants: list[Mutant], workers: int) -> tuple[Counter[str], list[Survivor]]:
-    """Try mutants on as many copies of the checkout as there are workers."""
-    tried: Counter[str] = Counter()
-    survivors: list[Survivor] = []
-    with tempfile.TemporaryDirectory() as directory:
-        shares = [mutants[n::workers] for n in range(workers)]
-        copies = [copy_of_checkout(Path(directory, str(n))) for n in range(workers)]
-        with ProcessPoolExecutor(workers) as pool:
-            for part_tried, part_survivors in pool.map(try_share, shares, copies):
-                tried += part_tried
-                survivors += part_survivors
-    return tried, sorted(survivors, key=lambda survivor: (survivor.module, survivor.line))
-
-
-def copy_of_checkout(target: Path) -> Path:
-    """Copy the files that git knows, and link the environment of the tests."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-    return target
-
-
-def try_share(mutants: list[Mutant], copy: Path) -> tuple[Counter[str], list[Survivor]]:
-    """Try mutants one after the other in a copy of the checkout."""
-    os.chdir(copy)
-    os.environ["PYTHONPATH"] = os.pathsep.join(str(copy / part) for part in ("", "exporters", "examples"))
-    os.environ["HYPOTHESIS_DATABASE_FILE"] = os.devnull
-    os.environ["CI"] = "true"  # the same examples every time
-    python = shlex.quote(str(ROOT / ".venv/bin/python"))
-    tried: Counter[str] = Counter()
-    survivors: list[Survivor] = []
-    for mutant in mutants:
-        command = f"{python} -m pytest -x -q -p no:cacheprovider {mutant.tests}"
-        result = mutate_and_test([mutant.spec], command, TIMEOUT)
-        module = str(mutant.spec.module_path)
-        tried[module] += 1
-        noticed = result.test_outcome is not TestOutcome.SURVIVED
-        print("." if noticed else "S", end="", flush=True, file=sys.stderr)
-        if not noticed:
-            line = mutant.spec.start_pos[0]
-            source = Path(module).read_text().splitlines()[line - 1].strip()
-            survivors.append(Survivor(module, line, source, result.diff or ""))
-    return tried, survivors
+def tried(mutant: Mutant) -> str:
+    """Change the product, and return which tests notice it."""
+    path, outcome = Path(mutant.module), "not run"
+    before, status = path.read_text(), path.stat()
+    changed = str(mutate_code(before, get_operator(mutant.operator)(), mutant.occurrence))
+    try:
+        compile(changed, path, "exec")
+        path.write_text(changed)
+        for tier, noticed in TIERS.items():
+            names, are_known = chosen(mutant, tier)
+            if names:
+                more = {"MUTANTS_TESTS": "\n".join(names), "PYTHONDONTWRITEBYTECODE": "1"}
+                modules = {name.partition("::")[0] for name in names}
+                if pytest(3 * SECONDS, "-x", *modules, **more) not in (0, 5):  # 5: no tests
+                    return noticed
+                outcome = "survived" if are_known else outcome
+        return outcome
+    except SyntaxError:
+        return "no Python"
+    finally:
+        path.write_text(before)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # what is compiled stays as new
 
 
 if __name__ == "__main__":

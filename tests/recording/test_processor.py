@@ -452,6 +452,20 @@ def test_attributes_beyond_the_limits_of_the_applications_provider_are_told_once
     assert "attributes and 0 events of 'many': set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000" in caplog.text
 
 
+def test_what_is_beyond_our_limits_is_counted_through_the_application(application, recorded, monkeypatch):
+    """Each kind has its own count, as without an application."""
+    for name in ("MAX_ATTRIBUTES", "MAX_EVENTS", "MAX_LINKS"):
+        monkeypatch.setattr(processor, name, 1)
+    with rollout_trace_attr(step=1):
+        span = trace.get_current_span()
+        for number in range(4):
+            span.add_event("e")
+            if number:
+                span.add_link(SpanContext(1, 2, False))
+    (found,) = recorded()
+    assert (found.span.dropped_events_count, found.span.dropped_links_count) == (3, 2)
+
+
 def test_phases_of_an_engine_in_this_process_are_recorded_below_its_span(application, recorded):
     """vLLM's span goes to the application's provider; the spool gets its phases, and the backend does not."""
     times = {

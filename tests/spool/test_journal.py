@@ -1,5 +1,6 @@
 """Journal and segments lose no written line, whatever happens to the writer."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -8,14 +9,14 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import PropertyMock, patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base.waits import Waits
-from otel_rollout.recording import flusher
+from otel_rollout.recording import flusher, patience
 from otel_rollout.recording import writer as caller
 from otel_rollout.recording.patience import Patience
 from otel_rollout.recording.writer import SegmentWriter
@@ -250,6 +251,19 @@ def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
     assert not release.is_set()
     release.set()
     writer.close(10)
+
+
+@pytest.mark.parametrize(
+    ("progress", "checks"),
+    [(itertools.repeat(7), patience.MIN_CHECKS), (itertools.count(), patience.MAX_CHECKS)],
+    ids=["still", "moving"],
+)
+def test_flusher_that_stands_still_is_given_up_before_one_that_moves(progress, checks, monkeypatch):
+    """A caller checks a few times without progress, and a bounded number of times with it."""
+    set_waits(monkeypatch, journal_room=0)
+    monkeypatch.setattr(patience, "CHECK_INTERVAL", 0)
+    flushing = type("Flushing", (), {"progress": PropertyMock(side_effect=progress)})
+    assert sum(1 for _ in iter(Patience(flushing()).sleep, False)) == checks - 1
 
 
 def test_closed_writer_writes_nothing(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from otel_rollout.base import semconv
 from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp.messages import Call
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.viewer import formatting, page, terminal
+from otel_rollout.viewer import excerpt, formatting, page, terminal
 from otel_rollout.viewer.comparison import Comparison, compare
 from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.turn import Turn
@@ -490,3 +491,37 @@ def test_spans_that_are_parents_of_one_another_are_shown() -> None:
     """Damaged lines may name each other as parent."""
     found = shown([line(2, "One?", "Yes.", parent=3), line(3, "Two?", "No.", parent=2)])
     assert found.summary.path == "1/7/0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, ""),
+        (0.00001234, "0.01 ms"),
+        (0.0123, "12 ms"),
+        (1.5, "1.50 s"),
+        (61.2, "1 min 1 s"),
+        (3600, "1 h 0 min"),
+        (9000, "2 h 30 min"),
+    ],
+)
+def test_duration_is_said_in_the_unit_that_fits(seconds: float | None, said: str) -> None:
+    """An unknown duration is no text."""
+    assert formatting.duration(seconds) == said
+
+
+def test_long_and_deep_arguments_are_cut_for_a_screen() -> None:
+    """Texts, lists and mappings have a bounded length and depth, and a mark where something is missing."""
+    deep: Any = "end"
+    for _ in range(2_000):
+        deep = [deep]
+    given = {"text": "x" * 9, "list": list(range(60)), "mapping": dict.fromkeys(range(60)), "deep": deep}
+    (turn, *_) = shown([line(2, "One?", "Yes.")]).turns
+    kept = excerpt.shortened(replace(turn, text="a long text", arguments=given), 5)
+    assert kept.text == "a lon…"
+    assert kept.arguments == {
+        "text": "xxxxx…",
+        "list": [*range(50), "…"],
+        "mapping": {**dict.fromkeys(range(50)), "…": "10 more"},
+        "deep": [[[[["…"]]]]],
+    }

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.analysis.group.siblings import MAX_SIBLINGS, Siblings, in_table, names_in, summaries
+from otel_rollout.analysis.group.siblings import (
+    MAX_SIBLINGS,
+    GroupName,
+    Siblings,
+    in_table,
+    names_in,
+    summaries,
+)
 from otel_rollout.analysis.run_choice import Run, run_of
 from otel_rollout.table.query import Engine
 from otel_rollout.viewer.errors import ViewerError
@@ -130,6 +137,16 @@ def test_large_group_is_read_in_part(tmp_path: Path) -> None:
     found = in_table(engine(tmp_path, *rows), "1/-")
     assert (len(found.found), found.number) == (MAX_SIBLINGS, count)
     assert found.found[-1].name == f"1/-/{MAX_SIBLINGS}"
+
+
+@pytest.mark.parametrize(
+    ("text", "samples"),
+    [("1/7", ["7"]), ("1/7/0", ["7/0", "7"]), ("1/7/-", ["7/-", "7"]), ("1/a/b", ["a/b"]), ("1/-", ["-"])],
+)
+def test_name_of_a_trajectory_names_its_group_too(text: str, samples: list[str]) -> None:
+    """A dataset row may have a slash, and a trajectory may have no number."""
+    for name, validate in ((text, False), (f"validation/{text}", True)):
+        assert names_in(name) == [GroupName(validate, "1", sample) for sample in samples]
 
 
 @pytest.mark.parametrize(
