@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -23,11 +24,34 @@ from otel_rollout.runs import membership
 _logger = logging.getLogger("otel_rollout")
 
 Table = Mapping[str, tuple[str, ...]]
-"""The framework's module → modules of the integration whose ``install(module)`` patches it.
+"""The framework's module → modules of the integration that patch it.
 
-The integration's modules have relative names: ``.tools`` is a module of its package.
+The integration's modules have relative names: ``.tools`` is a module of its package. A module patches by its
+functions that are decorated with methods of :class:`Seams`, or by a function ``install(module)``.
 """
 Wrapper = Callable[[Callable[..., Any]], Any]
+Path = str | Callable[[ModuleType], str | None]
+"""Name of a function in a module, or a function that returns it; None if this version has nothing to wrap."""
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class _Hook:
+    """A function of the integration that runs before, after or in place of a framework's.
+
+    Attributes:
+        integration: name of the module that defines it.
+        modules: the framework's modules whose function it observes or replaces.
+        path: name of that function.
+        loss: what is not traced without that name.
+        make: takes what the hook does, for a log line; returns the wrapper.
+    """
+
+    integration: str
+    modules: tuple[str, ...]
+    path: Path
+    loss: str
+    make: Callable[[str], Wrapper]
 
 
 class Seams:
@@ -42,6 +66,7 @@ class Seams:
         self.framework = framework
         self._package = package
         self._patches = Patches()
+        self._hooks: list[_Hook] = []
 
     @property
     def version(self) -> str:
@@ -81,7 +106,50 @@ class Seams:
         """Have each of the modules ``patching`` patch ``module``. Never raises."""
         for name in patching:
             with internal_errors(f"patching {module.__name__} of {self.framework} {self.version}"):
-                importlib.import_module(name, self._package).install(module)
+                integration = importlib.import_module(name, self._package)
+                for hook in self._hooks:
+                    if hook.integration == integration.__name__ and module.__name__ in hook.modules:
+                        self._attach(hook, module)
+                getattr(integration, "install", _nothing)(module)
+
+    def _attach(self, hook: _Hook, module: ModuleType) -> None:
+        path = hook.path if isinstance(hook.path, str) else hook.path(module)
+        if path is not None:
+            self.wrap(module, path, hook.make(f"following {module.__name__}.{path}"), hook.loss)
+
+    def around(self, modules: Iterable[str] | str, path: Path, loss: str) -> Decorator:
+        """Decorate a function that runs in place of a framework's; see :func:`around`.
+
+        Args:
+            modules: the framework's module, or the modules that have the function.
+            path: as for :meth:`wrap`, or a function that returns it.
+            loss: as for :meth:`wrap`.
+        """
+        return self._register(modules, path, loss, lambda hook, _: around(hook))
+
+    def before(self, modules: Iterable[str] | str, path: Path, loss: str) -> Decorator:
+        """Decorate a function that runs before a framework's; see :func:`before`."""
+        return self._register(modules, path, loss, before)
+
+    def after(self, modules: Iterable[str] | str, path: Path, loss: str) -> Decorator:
+        """Decorate a function that runs after a framework's; see :func:`after`."""
+        return self._register(modules, path, loss, after)
+
+    def _register(
+        self,
+        modules: Iterable[str] | str,
+        path: Path,
+        loss: str,
+        make: Callable[[Callable[..., Any], str], Wrapper],
+    ) -> Decorator:
+        names = (modules,) if isinstance(modules, str) else tuple(modules)
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            made = functools.partial(make, function)
+            self._hooks.append(_Hook(function.__module__, names, path, loss, made))
+            return function
+
+        return register
 
     def wrap(self, module: ModuleType, path: str, wrapper: Wrapper, loss: str) -> None:
         """Replace a function or method by ``wrapper(original)``.
@@ -137,6 +205,36 @@ def _definer(owner: Any, name: str) -> str | None:
     return next((f"{each.__module__}.{each.__qualname__}" for each in classes if name in vars(each)), None)
 
 
+def _nothing(_: ModuleType) -> None:
+    """Do nothing."""
+
+
+def around(hook: Callable[..., Any]) -> Wrapper:
+    """Return a wrapper that calls ``hook(original, …)`` in place of the function.
+
+    Args:
+        hook: gets the function, then its arguments; its result is awaited if either is a coroutine function.
+            What it raises reaches the framework.
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(original) or inspect.iscoroutinefunction(hook):
+
+            @functools.wraps(original)
+            async def call(*args: Any, **kwargs: Any) -> Any:
+                return await hook(original, *args, **kwargs)
+
+        else:
+
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return hook(original, *args, **kwargs)
+
+        return call
+
+    return wrapper
+
+
 def before(observe: Callable[..., Any], doing: str) -> Wrapper:
     """Return a wrapper that calls ``observe(*args, **kwargs)`` before the function.
 
@@ -145,16 +243,12 @@ def before(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with internal_errors(doing):
-                observe(*args, **kwargs)
-            return original(*args, **kwargs)
+    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with internal_errors(doing):
+            observe(*args, **kwargs)
+        return original(*args, **kwargs)
 
-        return call
-
-    return wrapper
+    return around(hook)
 
 
 def after(observe: Callable[..., Any], doing: str) -> Wrapper:
@@ -165,17 +259,13 @@ def after(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            with internal_errors(doing):
-                observe(result, *args, **kwargs)
-            return result
+    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with internal_errors(doing):
+            observe(result, *args, **kwargs)
+        return result
 
-        return call
-
-    return wrapper
+    return around(hook)
 
 
 @dataclass(frozen=True)
@@ -201,23 +291,19 @@ def timed(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            start_ns = time.time_ns()
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                with internal_errors(doing):
-                    observe(Ended((start_ns, time.time_ns()), error=error), *args, **kwargs)
-                raise
+    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        start_ns = time.time_ns()
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
             with internal_errors(doing):
-                observe(Ended((start_ns, time.time_ns()), result), *args, **kwargs)
-            return result
+                observe(Ended((start_ns, time.time_ns()), error=error), *args, **kwargs)
+            raise
+        with internal_errors(doing):
+            observe(Ended((start_ns, time.time_ns()), result), *args, **kwargs)
+        return result
 
-        return call
-
-    return wrapper
+    return around(hook)
 
 
 def _is_ray_worker() -> bool:

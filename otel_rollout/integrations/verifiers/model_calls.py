@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.integrations.kit.seams import before
 from otel_rollout.integrations.verifiers import chat, rollouts, tools
 from otel_rollout.integrations.verifiers.patched_modules import seams
 
@@ -20,12 +18,11 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Names of the token limit, in any dialect."""
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the method that records one exchange with the provider."""
-    observing = before(_record, "recording a model call of verifiers")
-    seams.wrap(module, "InterceptionServer.record_call", observing, "model and tool calls are not traced")
-
-
+@seams.before(
+    "verifiers.v1.interception.server",
+    "InterceptionServer.record_call",
+    "model and tool calls are not traced",
+)
 def _record(
     _: Any,
     session: Any,
