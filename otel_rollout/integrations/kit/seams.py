@@ -71,7 +71,7 @@ class Seams:
     @property
     def version(self) -> str:
         """Version of the imported framework, or "of unknown version"."""
-        return str(getattr(sys.modules.get(self.framework), "__version__", "of unknown version"))
+        return _version(self.framework)
 
     def install(self, table: Table, unconfigured: Table) -> None:
         """Patch the modules of the framework, each as soon as it is imported.
@@ -167,17 +167,18 @@ class Seams:
         for part in classes:
             owner = getattr(owner, part, None)
         full_name, own = f"{module.__name__}.{path}", getattr(owner, "__dict__", {})
+        framework = module.__name__.partition(".")[0]
         if name in own and is_replaceable(owner, name):
             original = own[name]
             self._patches.replace(owner, name, wrapper)
             if owner is module:
                 self._replace_imported(original, name, own[name])
         elif name in own:
-            self._warn(f"{full_name} as {type(own[name]).__name__}, which cannot be wrapped", loss)
+            _warn(framework, f"{full_name} as {type(own[name]).__name__}, which cannot be wrapped", loss)
         else:
             definer = _definer(owner, name)
             found = f"no {full_name}" if definer is None else f"{full_name} only as a method of {definer}"
-            self._warn(found, loss)
+            _warn(framework, found, loss)
 
     def _replace_imported(self, original: Any, name: str, replacement: Any) -> None:
         for module_name, module in list(sys.modules.items()):
@@ -187,16 +188,17 @@ class Seams:
 
     def warn_missing(self, name: str, loss: str) -> None:
         """Warn that the framework lacks ``name``, and tell what is therefore not traced."""
-        self._warn(f"no {name}", loss)
+        _warn(self.framework, f"no {name}", loss)
 
-    def _warn(self, found: str, loss: str) -> None:
-        _logger.warning(
-            "otel-rollout: %s %s has %s, so %s; the rest is traced.",
-            self.framework,
-            self.version,
-            found,
-            loss,
-        )
+
+def _version(framework: str) -> str:
+    return str(getattr(sys.modules.get(framework), "__version__", "of unknown version"))
+
+
+def _warn(framework: str, found: str, loss: str) -> None:
+    _logger.warning(
+        "otel-rollout: %s %s has %s, so %s; the rest is traced.", framework, _version(framework), found, loss
+    )
 
 
 def _definer(owner: Any, name: str) -> str | None:

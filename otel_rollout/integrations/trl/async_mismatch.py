@@ -8,9 +8,9 @@ from typing import Any
 
 from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
-from otel_rollout.integrations.trl.mismatch import SAMPLER_VALUES as SAMPLER
-from otel_rollout.integrations.trl.mismatch import TRAINER_VALUES as TRAINER
-from otel_rollout.integrations.trl.mismatch import wants_tokens
+from otel_rollout.integrations.trl.loss_mask import SAMPLER_VALUES as SAMPLER
+from otel_rollout.integrations.trl.loss_mask import TRAINER_VALUES as TRAINER
+from otel_rollout.integrations.trl.loss_mask import wants_tokens
 
 
 class WatchedModel:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout.base import semconv
@@ -14,7 +12,7 @@ from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import model_calls
 from otel_rollout.integrations.trl.batch import Batch, Generated, Sample
 from otel_rollout.integrations.trl.model_calls import Generation, ModelCall
-from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 
 _UNCERTAIN: Final = (
     "model calls of a batch of TRL's are not recorded: {} prompts were generated, and {} were expected"
@@ -23,42 +21,31 @@ _INNER: Final = "a generation is not recorded: the trainer was called while it g
 _UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are {} for {} prompts"
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the methods of a trainer that generate completions."""
-    trainer = trainer_class(module)
-    seams.wrap(module, f"{trainer}._generate", _tracing, "completions are not recorded")
-    seams.wrap(
-        module, f"{trainer}._generate_single_turn", _tracing_turn, "model calls are recorded without turns"
-    )
-
-
 # --- a whole generation ------------------------------------------------------------------------------------
 
 
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _generate(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.generating(self)
-        is_known = False
-        with internal_errors("reading the prompts of a batch of TRL's"):
-            is_known = batch is not None and _begin(batch, prompts)
-        if batch is None or not is_known:
-            with batches.being_current(None):
-                return original(self, prompts, *args, **kwargs)
-        start_ns = time.time_ns()
-        try:
-            result = original(self, prompts, *args, **kwargs)
-        except BaseException as error:
-            with internal_errors("recording a failed generation"):
-                _record_whole(batch, (start_ns, time.time_ns()), {}, error)
-            _finish(batch)
-            raise
+@seams.around(TRAINERS, of_trainer("_generate"), "completions are not recorded")
+def _generate(original: Callable[..., Any], /, self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+    batch = batches.generating(self)
+    is_known = False
+    with internal_errors("reading the prompts of a batch of TRL's"):
+        is_known = batch is not None and _begin(batch, prompts)
+    if batch is None or not is_known:
+        with batches.being_current(None):
+            return original(self, prompts, *args, **kwargs)
+    start_ns = time.time_ns()
+    try:
+        result = original(self, prompts, *args, **kwargs)
+    except BaseException as error:
+        with internal_errors("recording a failed generation"):
+            _record_whole(batch, (start_ns, time.time_ns()), {}, error)
+        raise
+    else:
         with internal_errors("recording the completions of a batch of TRL's"):
             _note_completions(batch, (start_ns, time.time_ns()), _named(result))
-        _finish(batch)
         return result
-
-    return _generate
+    finally:
+        _finish(batch)
 
 
 def _begin(batch: Batch, prompts: Sequence[Any]) -> bool:
@@ -144,28 +131,28 @@ def _record_whole(
 # --- one batched model call --------------------------------------------------------------------------------
 
 
-def _tracing_turn(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _generate_single_turn(self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.generating(self)
-        if batch is None or getattr(self, "rollout_func", None) is not None:
-            return original(self, prompt_ids, *args, **kwargs)
-        entries: Sequence[Sample] = ()
-        with internal_errors("finding the rows of a model call"):
-            entries = _entries(batch, prompt_ids)
-        blocks, start_ns = len(batch.measured), time.time_ns()
-        try:
-            result = original(self, prompt_ids, *args, **kwargs)
-        except BaseException as error:
-            failed = Generation((start_ns, time.time_ns()), len(prompt_ids), error=error)
-            _note_calls(batch, entries, prompt_ids, failed)
-            raise
-        times = model_calls.times_of(batch, blocks, (start_ns, time.time_ns()))
-        with internal_errors("recording a model call"):
-            _note_calls(batch, entries, prompt_ids, _generation(times, prompt_ids, result))
-        return result
-
-    return _generate_single_turn
+@seams.around(TRAINERS, of_trainer("_generate_single_turn"), "model calls are recorded without turns")
+def generate_turn(
+    original: Callable[..., Any], /, self: Any, prompt_ids: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Generate one answer for each of several rows."""
+    batch = batches.generating(self)
+    if batch is None or getattr(self, "rollout_func", None) is not None:
+        return original(self, prompt_ids, *args, **kwargs)
+    entries: Sequence[Sample] = ()
+    with internal_errors("finding the rows of a model call"):
+        entries = _entries(batch, prompt_ids)
+    blocks, start_ns = len(batch.measured), time.time_ns()
+    try:
+        result = original(self, prompt_ids, *args, **kwargs)
+    except BaseException as error:
+        failed = Generation((start_ns, time.time_ns()), len(prompt_ids), error=error)
+        _note_calls(batch, entries, prompt_ids, failed)
+        raise
+    times = model_calls.times_of(batch, blocks, (start_ns, time.time_ns()))
+    with internal_errors("recording a model call"):
+        _note_calls(batch, entries, prompt_ids, _generation(times, prompt_ids, result))
+    return result
 
 
 def _generation(times: tuple[int, int], prompt_ids: Sequence[Any], result: Any) -> Generation:
