@@ -211,7 +211,7 @@ def _nothing(_: ModuleType) -> None:
     """Do nothing."""
 
 
-def around(hook: Callable[..., Any]) -> Wrapper:
+def around(hook: Callable[..., Any]) -> Decorator:
     """Return a wrapper that calls ``hook(original, …)`` in place of the function.
 
     Args:

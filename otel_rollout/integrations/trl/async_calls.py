@@ -6,57 +6,39 @@ import functools
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_operation import OpenOperation
-from otel_rollout.integrations.kit.seams import after
+from otel_rollout.integrations.kit.seams import around
 from otel_rollout.integrations.kit.spans import tool_call
 from otel_rollout.integrations.trl.async_rollouts import Rollout, current
-from otel_rollout.integrations.trl.patched_modules import seams
-
-_LOOP = "_AsyncRolloutLoop"
-
-
-def install(module: ModuleType) -> None:
-    """Wrap the functions of the rollout loop that call the model and tools."""
-    seams.wrap(
-        module, f"{_LOOP}._generate_one_turn", _tracing_turn, "its worker's model calls are not traced"
-    )
-    parsed = after(_note_message, "recording a model's message")
-    seams.wrap(module, "parse_response", parsed, "its worker's model calls show token ids without messages")
-    retries = "its worker's model calls have no finish reason, and do not show failed attempts"
-    seams.wrap(module, f"{_LOOP}._retry", _watching_attempts, retries)
-    seams.wrap(
-        module, f"{_LOOP}._execute_tool_calls", _tracing_tools, "its worker's tool calls are not traced"
-    )
-
+from otel_rollout.integrations.trl.patched_modules import LOOP, WORKER, seams
 
 # --- model calls -------------------------------------------------------------------------------------------
 
 
-def _tracing_turn(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def _generate_one_turn(self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        rollout = current()
-        if rollout is None:
-            return await original(self, prompt_ids, *args, **kwargs)
-        rollout.end_call()
-        call = rollout.call = _start_call(self, rollout, prompt_ids)
-        try:
-            with call.inside():
-                result = await original(self, prompt_ids, *args, **kwargs)
-        except BaseException as error:
-            rollout.call = None
-            call.end(error=error)
-            raise
-        _describe_answer(self, rollout, call, result)
-        return result
-
-    return _generate_one_turn
+@seams.around(WORKER, f"{LOOP}._generate_one_turn", "its worker's model calls are not traced")
+async def _generate_one_turn(
+    original: Callable[..., Any], /, self: Any, prompt_ids: Any, *args: Any, **kwargs: Any
+) -> Any:
+    rollout = current()
+    if rollout is None:
+        return await original(self, prompt_ids, *args, **kwargs)
+    rollout.end_call()
+    call = rollout.call = _start_call(self, rollout, prompt_ids)
+    try:
+        with call.inside():
+            result = await original(self, prompt_ids, *args, **kwargs)
+    except BaseException as error:
+        rollout.call = None
+        call.end(error=error)
+        raise
+    _describe_answer(self, rollout, call, result)
+    return result
 
 
 def _start_call(loop: Any, rollout: Rollout, prompt_ids: Any) -> OpenOperation:
@@ -89,24 +71,27 @@ def _describe_answer(loop: Any, rollout: Rollout, call: OpenOperation, result: A
     )
 
 
+@seams.after(WORKER, "parse_response", "its worker's model calls show token ids without messages")
 def _note_message(message: Any, *_: Any, **__: Any) -> None:
     rollout = current()
     if rollout is not None:
         rollout.end_call(message)
 
 
-def _watching_attempts(original: Callable[..., Any]) -> Callable[..., Any]:
+@seams.around(
+    WORKER,
+    f"{LOOP}._retry",
+    "its worker's model calls have no finish reason, and do not show failed attempts",
+)
+async def _retry(
+    original: Callable[..., Any], /, self: Any, coro_factory: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Note the server's answer, and each failed attempt to get one, on the model call."""
-
-    @functools.wraps(original)
-    async def _retry(self: Any, coro_factory: Any, *args: Any, **kwargs: Any) -> Any:
-        rollout = current()
-        # TRL retries its own retries: only the inner ones are requests.
-        if rollout is None or rollout.call is None or not str(kwargs.get("label")).startswith("POST "):
-            return await original(self, coro_factory, *args, **kwargs)
-        return await original(self, functools.partial(_attempt, rollout.call, coro_factory), *args, **kwargs)
-
-    return _retry
+    rollout = current()
+    # TRL retries its own retries: only the inner ones are requests.
+    if rollout is not None and rollout.call is not None and str(kwargs.get("label")).startswith("POST "):
+        coro_factory = functools.partial(_attempt, rollout.call, coro_factory)
+    return await original(self, coro_factory, *args, **kwargs)
 
 
 async def _attempt(call: OpenOperation, request: Callable[[], Any]) -> Any:
@@ -125,25 +110,22 @@ async def _attempt(call: OpenOperation, request: Callable[[], Any]) -> Any:
 # --- tool calls --------------------------------------------------------------------------------------------
 
 
-def _tracing_tools(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def _execute_tool_calls(
-        self: Any, tool_calls: Any, tool_dict: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        rollout = current()
-        if rollout is None:
-            return await original(self, tool_calls, tool_dict, *args, **kwargs)
-        calls = _ToolCalls(rollout)
-        try:
-            traced = calls.traced(tool_calls, tool_dict)
-            result = await original(self, tool_calls, traced or tool_dict, *args, **kwargs)
-        except BaseException as error:
-            calls.abandon(error)
-            raise
-        calls.conclude(result)
-        return result
-
-    return _execute_tool_calls
+@seams.around(WORKER, f"{LOOP}._execute_tool_calls", "its worker's tool calls are not traced")
+async def _execute_tool_calls(
+    original: Callable[..., Any], /, self: Any, tool_calls: Any, tool_dict: Any, *args: Any, **kwargs: Any
+) -> Any:
+    rollout = current()
+    if rollout is None:
+        return await original(self, tool_calls, tool_dict, *args, **kwargs)
+    calls = _ToolCalls(rollout)
+    try:
+        traced = calls.traced(tool_calls, tool_dict)
+        result = await original(self, tool_calls, traced or tool_dict, *args, **kwargs)
+    except BaseException as error:
+        calls.abandon(error)
+        raise
+    calls.conclude(result)
+    return result
 
 
 class _ToolCalls:
@@ -173,33 +155,29 @@ class _ToolCalls:
         return {name: self._recording(name, tool) for name, tool in tools.items()}
 
     def _recording(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(tool):
-
-            async def call_async(**arguments: Any) -> Any:
-                operation = self._start(name, arguments)
-                try:
-                    with operation.inside():
-                        result = await tool(**arguments)
-                except BaseException as error:
-                    operation.end(error=error)
-                    raise
-                operation.end(output=result)
-                return result
-
-            return functools.wraps(tool)(call_async)
-
-        def call(**arguments: Any) -> Any:
-            operation = self._start(name, arguments)
-            try:
-                with operation.inside():
-                    result = tool(**arguments)
-            except BaseException as error:
-                operation.end(error=error)
-                raise
+        async def call_async(_: Any, /, **arguments: Any) -> Any:
+            with self._running(name, arguments) as operation:
+                result = await tool(**arguments)
             operation.end(output=result)
             return result
 
-        return functools.wraps(tool)(call)
+        def call(_: Any, /, **arguments: Any) -> Any:
+            with self._running(name, arguments) as operation:
+                result = tool(**arguments)
+            operation.end(output=result)
+            return result
+
+        return around(call_async if inspect.iscoroutinefunction(tool) else call)(tool)
+
+    @contextmanager
+    def _running(self, name: str, arguments: dict[str, Any]) -> Iterator[OpenOperation]:
+        operation = self._start(name, arguments)
+        try:
+            with operation.inside():
+                yield operation
+        except BaseException as error:
+            operation.end(error=error)
+            raise
 
     def _start(self, name: str, arguments: dict[str, Any]) -> OpenOperation:
         index = self._expected.popleft() if self._expected else len(self._calls)

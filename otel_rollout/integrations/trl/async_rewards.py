@@ -6,12 +6,12 @@ added to ended trajectories.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
+import sys
 import time
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import otel_rollout
@@ -19,10 +19,11 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.open_operation import OpenOperation
+from otel_rollout.integrations.kit.seams import around
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 from otel_rollout.integrations.trl import async_groups
 from otel_rollout.integrations.trl.async_rollouts import Rollout, rollouts_of
-from otel_rollout.integrations.trl.patched_modules import seams
+from otel_rollout.integrations.trl.patched_modules import LOOP, WORKER, seams
 
 _REWARD_PREFIX = "rewards/"
 """Prefix of a reward function's name among the metrics of a sample."""
@@ -31,31 +32,24 @@ _SUM = "reward"
 _NO_ROW = "none of its tokens can be trained"
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the method of the rollout loop that scores a group."""
-    loss = "rewards and advantages of its worker are not traced"
-    seams.wrap(module, "_AsyncRolloutLoop._score_group", functools.partial(_tracing, module), loss)
-
-
-def _tracing(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def _score_group(self: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-        if runtime.current() is None:
-            return await original(self, group, *args, **kwargs)
-        rollouts = _take(self, group)
-        functions = self.reward_funcs
-        is_async = getattr(module, "is_async_callable", inspect.iscoroutinefunction)
-        calls = [_RewardCall(function, is_async(function)) for function in functions]
-        self.reward_funcs = [call.function for call in calls]
-        try:
-            samples = await original(self, group, *args, **kwargs)
-        finally:
-            self.reward_funcs = functions
-            _record_calls(self, rollouts, calls)
-        _record_scores(rollouts, group, samples)
-        return samples
-
-    return _score_group
+@seams.around(WORKER, f"{LOOP}._score_group", "rewards and advantages of its worker are not traced")
+async def _score_group(
+    original: Callable[..., Any], /, self: Any, group: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if runtime.current() is None:
+        return await original(self, group, *args, **kwargs)
+    rollouts = _take(self, group)
+    functions = self.reward_funcs
+    is_async = getattr(sys.modules[WORKER], "is_async_callable", inspect.iscoroutinefunction)
+    calls = [_RewardCall(function, is_async(function)) for function in functions]
+    self.reward_funcs = [call.function for call in calls]
+    try:
+        samples = await original(self, group, *args, **kwargs)
+    finally:
+        self.reward_funcs = functions
+        _record_calls(self, rollouts, calls)
+    _record_scores(rollouts, group, samples)
+    return samples
 
 
 @internal_errors("looking up the trajectories of a group")
@@ -75,38 +69,29 @@ class _RewardCall:
         self.times: tuple[int, int] | None = None
         self.rewards: Sequence[Any] = ()
         self.error: BaseException | None = None
-        self.function = self._timed_async(function) if is_async else self._timed(function)
+        self.function = around(self._await if is_async else self._call)(function)
         """The function, noting times and result of its call."""
 
-    def _timed_async(self, function: Any) -> Callable[..., Any]:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            start = time.time_ns()
-            try:
-                result = await function(*args, **kwargs)
-            except BaseException as error:
-                self._note(start, (), error)
-                raise
-            self._note(start, result)
-            return result
+    async def _await(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with self._timed():
+            self.rewards = rewards = await function(*args, **kwargs)
+        return rewards
 
-        return functools.wraps(function)(call)
+    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with self._timed():
+            self.rewards = rewards = function(*args, **kwargs)
+        return rewards
 
-    def _timed(self, function: Any) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            start = time.time_ns()
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as error:
-                self._note(start, (), error)
-                raise
-            self._note(start, result)
-            return result
-
-        return functools.wraps(function)(call)
-
-    def _note(self, start: int, rewards: Sequence[Any], error: BaseException | None = None) -> None:
-        self.times = (start, time.time_ns())
-        self.rewards, self.error = rewards, error
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start_ns = time.time_ns()
+        try:
+            yield
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.times = (start_ns, time.time_ns())
 
 
 @internal_errors("recording calls of reward functions")
@@ -115,22 +100,15 @@ def _record_calls(loop: Any, rollouts: list[Rollout | None] | None, calls: list[
     for name, call in zip(loop.reward_func_names, calls, strict=False):
         for index, rollout in enumerate(rollouts or ()):
             if rollout is not None and call.times is not None:
-                _record_call(rollout, str(name), call, index, len(rollouts or ()))
-
-
-def _record_call(rollout: Rollout, name: str, call: _RewardCall, index: int, size: int) -> None:
-    if call.times is None:
-        return
-    start_ns, end_ns = call.times
-    operation = OpenOperation(
-        name,
-        semconv.KIND_EVALUATOR,
-        rollout.context,
-        attributes={semconv.BATCH_SIZE: size},
-        start_ns=start_ns,
-    )
-    reward = call.rewards[index] if index < len(call.rewards) else None
-    operation.end(output=reward, error=call.error, end_ns=end_ns)
+                operation = OpenOperation(
+                    str(name),
+                    semconv.KIND_EVALUATOR,
+                    rollout.context,
+                    attributes={semconv.BATCH_SIZE: len(rollouts or ())},
+                    start_ns=call.times[0],
+                )
+                reward = call.rewards[index] if index < len(call.rewards) else None
+                operation.end(output=reward, error=call.error, end_ns=call.times[1])
 
 
 # --- scores ------------------------------------------------------------------------------------------------

@@ -8,41 +8,26 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout import runtime
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.training_reasons import UNUSED
-from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 from otel_rollout.integrations.trl import async_mismatch
 from otel_rollout.integrations.trl.async_groups import Groups
 from otel_rollout.integrations.trl.async_mismatch import RowMismatch
 from otel_rollout.integrations.trl.patched_modules import seams
 
+_MODULE: Final = "trl.experimental.async_grpo.async_grpo_trainer"
 _ATTRIBUTE: Final = "_otel_rollout_consumption"
 """Attribute of TRL's queue dataset that holds its :class:`Consumption`."""
 _LOSS: Final = "whether the asynchronous trainer used a trajectory is not recorded"
-_MISMATCH: Final = "the asynchronous trainer's log probabilities are not compared with the server's"
 
 STALE: Final = "stale: more versions behind the policy than max_staleness"
 OVERSIZE: Final = "longer than token_budget"
-
-
-def install(module: ModuleType) -> None:
-    """Wrap the trainer's consumption of the queue (``trl.experimental.async_grpo.async_grpo_trainer``)."""
-    prepared = after(_prepare, "preparing to follow TRL's training rows")
-    seams.wrap(module, "RolloutQueueDataset.__init__", prepared, _LOSS)
-    seams.wrap(module, "RolloutQueueDataset.__iter__", _noting_rows, _LOSS)
-    for batcher in ("FixedCountBatcher", "TokenBudgetBatcher"):
-        seams.wrap(module, f"{batcher}.__iter__", _noting_batches, _LOSS)
-    trained = after(_note_training, "recording that TRL has trained on rows")
-    seams.wrap(module, "AsyncGRPOTrainer.training_step", trained, _LOSS)
-    seams.wrap(module, "AsyncGRPOTrainer._inner_training_loop", _closing, _LOSS)
-    seams.wrap(module, "AsyncGRPOTrainer.compute_loss", _watching_loss, _MISMATCH)
 
 
 @dataclass
@@ -233,6 +218,7 @@ class _WatchedQueue:
         return getattr(self._queue, name)
 
 
+@seams.after(_MODULE, "RolloutQueueDataset.__init__", _LOSS)
 def _prepare(_: None, dataset: Any, *__: Any, **___: Any) -> None:
     if runtime.current() is None:
         return
@@ -257,65 +243,62 @@ def _of(dataset: Any) -> Consumption | None:
     return found
 
 
-def _noting_rows(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __iter__(self: Any) -> Iterator[Any]:
-        consumption = _of(self)
-        for example in original(self):
-            if consumption is not None:
-                with internal_errors("following TRL's training rows"):
-                    consumption.note_example(example)
-            yield example
-
-    return __iter__
+@seams.around(_MODULE, "RolloutQueueDataset.__iter__", _LOSS)
+def _rows(original: Callable[..., Any], /, self: Any) -> Iterator[Any]:
+    return _noting(original(self), _of(self), Consumption.note_example)
 
 
-def _noting_batches(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __iter__(self: Any) -> Iterator[Any]:
-        consumption = _of(self.dataset)
-        for tree_rows in original(self):
-            if consumption is not None:
-                with internal_errors("following TRL's micro-batches"):
-                    consumption.note_batch(tree_rows)
-            yield tree_rows
-
-    return __iter__
+@seams.around(_MODULE, "FixedCountBatcher.__iter__", _LOSS)
+@seams.around(_MODULE, "TokenBudgetBatcher.__iter__", _LOSS)
+def _batches(original: Callable[..., Any], /, self: Any) -> Iterator[Any]:
+    return _noting(original(self), _of(self.dataset), Consumption.note_batch)
 
 
-def _watching_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        consumption = _of(getattr(self, "_rollout_dataset", None))
-        if consumption is None:
-            return original(self, model, inputs, *args, **kwargs)
-        watched = async_mismatch.WatchedModel(model)
-        result = original(self, watched, inputs, *args, **kwargs)
-        with internal_errors("comparing log probabilities of TRL's"):
-            # Here TRL has just read its metrics, so reading log probabilities does not wait for the device.
-            log_probs = watched.of_tokens(inputs)
-            if log_probs is not None:
-                consumption.note_log_probs(log_probs)
-        return result
-
-    return compute_loss
+def _noting(
+    items: Iterable[Any], consumption: Consumption | None, note: Callable[[Consumption, Any], None]
+) -> Iterator[Any]:
+    """Yield what TRL's iterator yields, each item when it is noted."""
+    for item in items:
+        if consumption is not None:
+            with internal_errors("following TRL's training rows"):
+                note(consumption, item)
+        yield item
 
 
+@seams.around(
+    _MODULE,
+    "AsyncGRPOTrainer.compute_loss",
+    "the asynchronous trainer's log probabilities are not compared with the server's",
+)
+def _compute_loss(
+    original: Callable[..., Any], /, self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    consumption = _of(getattr(self, "_rollout_dataset", None))
+    if consumption is None:
+        return original(self, model, inputs, *args, **kwargs)
+    watched = async_mismatch.WatchedModel(model)
+    result = original(self, watched, inputs, *args, **kwargs)
+    with internal_errors("comparing log probabilities of TRL's"):
+        # Here TRL has just read its metrics, so reading log probabilities does not wait for the device.
+        log_probs = watched.of_tokens(inputs)
+        if log_probs is not None:
+            consumption.note_log_probs(log_probs)
+    return result
+
+
+@seams.after(_MODULE, "AsyncGRPOTrainer.training_step", _LOSS)
 def _note_training(_: Any, trainer: Any, *__: Any, **___: Any) -> None:
     consumption = _of(getattr(trainer, "_rollout_dataset", None))
     if consumption is not None:
         consumption.note_training(int(trainer.state.global_step) + 1, getattr(trainer, "model_version", None))
 
 
-def _closing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _inner_training_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            with internal_errors("recording what TRL's training has left"):
-                consumption = _of(getattr(self, "_rollout_dataset", None))
-                if consumption is not None:
-                    consumption.close()
-
-    return _inner_training_loop
+@seams.around(_MODULE, "AsyncGRPOTrainer._inner_training_loop", _LOSS)
+def _train(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        with internal_errors("recording what TRL's training has left"):
+            consumption = _of(getattr(self, "_rollout_dataset", None))
+            if consumption is not None:
+                consumption.close()

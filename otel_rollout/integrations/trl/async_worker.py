@@ -6,62 +6,44 @@ So the step is the policy version with which the trajectory's group was started.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import otel_rollout
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.kit.spans import set_attributes
-from otel_rollout.integrations.trl import async_calls, async_rewards
 from otel_rollout.integrations.trl.async_rollouts import Rollout, prepare, rollouts_of, running
-from otel_rollout.integrations.trl.patched_modules import seams
+from otel_rollout.integrations.trl.patched_modules import LOOP, WORKER, seams
 from otel_rollout.propagation import process_pools
 
-_LOOP = "_AsyncRolloutLoop"
 
-
-def install(module: ModuleType) -> None:
-    """Wrap the methods of the rollout loop (``trl.experimental.async_grpo.async_rollout_worker``)."""
-    seams.wrap(
-        module,
-        f"{_LOOP}.__init__",
-        after(_prepare, "preparing to trace TRL's rollout loop"),
-        "prompts are counted from 0 after each start of the worker",
-    )
-    seams.wrap(module, f"{_LOOP}._generate_one", _tracing, "trajectories of its worker are not traced")
-    async_calls.install(module)
-    async_rewards.install(module)
-
-
+@seams.after(WORKER, f"{LOOP}.__init__", "prompts are counted from 0 after each start of the worker")
 def _prepare(_: None, loop: Any, *__: Any, **kwargs: Any) -> None:
     prepare(loop, int(kwargs.get("dataset_start_index") or 0))
     process_pools.prepare_process()
 
 
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def _generate_one(self: Any, prompt: Any, *args: Any, **kwargs: Any) -> Any:
-        if runtime.current() is None:
-            return await original(self, prompt, *args, **kwargs)
-        group_id = kwargs.get("group_id", args[2] if len(args) > 2 else 0)
-        with _start(self, group_id) as trajectory:
-            rollout = Rollout(trajectory, prompt)
-            _describe(rollout, group_id)
-            with running(rollout):
-                try:
-                    trajectory.set_input(prompt)
-                    result = await original(self, prompt, *args, **kwargs)
-                    _conclude(self, rollout, result)
-                    return result
-                finally:
-                    rollout.end_call()
-
-    return _generate_one
+@seams.around(WORKER, f"{LOOP}._generate_one", "trajectories of its worker are not traced")
+async def _generate_one(
+    original: Callable[..., Any], /, self: Any, prompt: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if runtime.current() is None:
+        return await original(self, prompt, *args, **kwargs)
+    group_id = kwargs.get("group_id", args[2] if len(args) > 2 else 0)
+    with _start(self, group_id) as trajectory:
+        rollout = Rollout(trajectory, prompt)
+        if trajectory.root is not None:
+            trajectory.root.set_attribute(semconv.GROUP_ID, str(group_id))
+        with running(rollout):
+            try:
+                trajectory.set_input(prompt)
+                result = await original(self, prompt, *args, **kwargs)
+                _conclude(self, rollout, result)
+                return result
+            finally:
+                rollout.end_call()
 
 
 def _start(loop: Any, group_id: int) -> otel_rollout.Trajectory:
@@ -79,17 +61,11 @@ def _start(loop: Any, group_id: int) -> otel_rollout.Trajectory:
     return otel_rollout.rollout_trace_attr()
 
 
-def _describe(rollout: Rollout, group_id: Any) -> None:
-    root = rollout.trajectory.root
-    if root is not None:
-        root.set_attribute(semconv.GROUP_ID, str(group_id))
-
-
 @internal_errors("recording the result of a trajectory of TRL's")
 def _conclude(loop: Any, rollout: Rollout, result: Any) -> None:
     """Describe the trajectory, set its output, and keep it until its group is scored."""
     root = rollout.trajectory.root
-    if root is None or not root.is_recording():
+    if root is None or not rollout.is_recording:
         return
     rollout.end_call()
     completion, completion_ids, sequences, *_ = result
