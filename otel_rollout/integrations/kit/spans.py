@@ -86,3 +86,8 @@ def tool_call(name: Any, id_: Any) -> tuple[str, dict[str, Any]]:
         semconv.GEN_AI_TOOL_CALL_ID: None if id_ is None else text_of(id_),
     }
     return f"execute_tool {shown}", attributes
+
+
+def number(value: Any) -> float | None:
+    """Return a number of a request as a float; None for what is no number."""
+    return float(value) if isinstance(value, (int, float)) else None

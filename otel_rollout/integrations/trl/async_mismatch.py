@@ -8,9 +8,9 @@ from typing import Any
 
 from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
+from otel_rollout.integrations.kit.training_outcome import wants_token_values
 from otel_rollout.integrations.trl.loss_mask import SAMPLER_VALUES as SAMPLER
 from otel_rollout.integrations.trl.loss_mask import TRAINER_VALUES as TRAINER
-from otel_rollout.integrations.trl.loss_mask import wants_tokens
 
 
 class WatchedModel:
@@ -75,7 +75,7 @@ def of_rows(examples: Sequence[Mapping[str, Any]], log_probs: Any) -> list[RowMi
     for row, (tokens, length) in enumerate(zip(mask.sum(dim=1).tolist(), lengths, strict=True)):
         values = {SAMPLER: sampler[row, :length].numpy(), TRAINER: trainer[row, :length].numpy()}
         scores = {name: column[row] for name, column in columns.items()}
-        found.append(RowMismatch(tokens, scores, values if wants_tokens() else {}))
+        found.append(RowMismatch(tokens, scores, values if wants_token_values() else {}))
     return found
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from otel_rollout import runtime
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
+from otel_rollout.integrations.kit.training_outcome import wants_token_values
 
 CUT_OFF: Final = "the completion was cut off, and mask_truncated_completions is set"
 OUT_OF_BOUNDS: Final = "the importance sampling ratio is out of bounds"
@@ -108,12 +108,6 @@ SAMPLER_VALUES: Final = "sampler_logprobs"
 TRAINER_VALUES: Final = "trainer_logprobs"
 
 
-def wants_tokens() -> bool:
-    """Return whether the settings ask for values per token."""
-    active = runtime.current()
-    return active is not None and bool(getattr(active.settings, "training_tokens", False))
-
-
 def columns(batch: Mapping[str, Any], trainer: Any, mask: LossMask) -> dict[str, list[Any]]:
     """Return the mismatch of each row; nothing if either side's log probabilities are missing.
 
@@ -133,7 +127,7 @@ def token_values(batch: Mapping[str, Any], trainer: Any, mask: LossMask) -> dict
 
     Each array has an entry for each token of the completion, also for those of tools.
     """
-    if not wants_tokens():
+    if not wants_token_values():
         return None
     found = {SAMPLER_VALUES: batch.get(SAMPLER), TRAINER_VALUES: trainer, "mask": mask.counted}
     if mask.ratio is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.integrations.kit.spans import number
 from otel_rollout.integrations.trl.batch import Batch, Sample
 
 _GENERATION_BLOCKS: Final = ("vLLM.generate", "transformers.generate", "transformers.generate_batch")
@@ -108,9 +109,9 @@ def _attributes(batch: Batch, call: ModelCall, ids: list[int] | None) -> dict[st
     return {
         semconv.GEN_AI_OPERATION_NAME: "chat" if is_chat else "text_completion",
         semconv.GEN_AI_REQUEST_MODEL: _model_of(trainer),
-        semconv.GEN_AI_REQUEST_TEMPERATURE: _number(getattr(trainer, "temperature", None)),
-        semconv.GEN_AI_REQUEST_TOP_P: _number(getattr(trainer, "top_p", None)),
-        semconv.GEN_AI_REQUEST_TOP_K: _number(getattr(trainer, "top_k", None)),
+        semconv.GEN_AI_REQUEST_TEMPERATURE: number(getattr(trainer, "temperature", None)),
+        semconv.GEN_AI_REQUEST_TOP_P: number(getattr(trainer, "top_p", None)),
+        semconv.GEN_AI_REQUEST_TOP_K: number(getattr(trainer, "top_k", None)),
         semconv.GEN_AI_REQUEST_MAX_TOKENS: getattr(trainer, "max_completion_length", None),
         semconv.GEN_AI_USAGE_INPUT_TOKENS: len(call.prompt_ids),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: None if ids is None else call.generation.lengths[call.position],
@@ -131,7 +132,3 @@ def finish_reason(trainer: Any, ids: Sequence[int]) -> str:
 def _model_of(trainer: Any) -> str | None:
     name = getattr(getattr(trainer.model, "config", None), "_name_or_path", None)
     return str(name) if name else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None

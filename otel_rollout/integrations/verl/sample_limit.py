@@ -14,7 +14,8 @@ from __future__ import annotations
 import functools
 import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
@@ -67,8 +68,7 @@ def _choosing(auto_await: Callable[..., Any] | None, original: Callable[..., Any
 def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = _chosen_rows(prompts)
-        with current_context(with_chosen(chosen, get_current())):
+        with _chosen(self, prompts) as chosen:
             output = await original(self, prompts, *args, **kwargs)
         _note_generated(self, prompts, output, chosen)
         return output
@@ -79,15 +79,22 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
 def _synchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = _chosen_rows(prompts)
-        if not hasattr(prompts, "meta_info"):
-            _note_prompts(self, prompts, chosen)
-        with current_context(with_chosen(chosen, get_current())):
+        with _chosen(self, prompts) as chosen:
             output = original(self, prompts, *args, **kwargs)
         _note_generated(self, prompts, output, chosen)
         return output
 
     return generate_sequences
+
+
+@contextmanager
+def _chosen(manager: Any, prompts: Any) -> Iterator[frozenset[Any] | None]:
+    """Choose the rows to record, for what runs inside the block."""
+    chosen = _chosen_rows(prompts)
+    if not hasattr(prompts, "meta_info"):
+        _note_prompts(manager, prompts, chosen)
+    with current_context(with_chosen(chosen, get_current())):
+        yield chosen
 
 
 @internal_errors("identifying the rows of a generated batch")

@@ -18,7 +18,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import restore, set_variable
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
-from otel_rollout.integrations.kit.spans import set_attributes
+from otel_rollout.integrations.kit.spans import number, set_attributes
 from otel_rollout.integrations.verl import trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.roles import Role, name_of, role_of
@@ -171,9 +171,9 @@ def describe_request(span: Span, client: Any, arguments: dict[str, Any]) -> None
     attributes = {
         semconv.GEN_AI_OPERATION_NAME: "text_completion",
         semconv.GEN_AI_REQUEST_MODEL: _model_of(client),
-        semconv.GEN_AI_REQUEST_TEMPERATURE: _number(sampling.get("temperature")),
-        semconv.GEN_AI_REQUEST_TOP_P: _number(sampling.get("top_p")),
-        semconv.GEN_AI_REQUEST_TOP_K: _number(sampling.get("top_k")),
+        semconv.GEN_AI_REQUEST_TEMPERATURE: number(sampling.get("temperature")),
+        semconv.GEN_AI_REQUEST_TOP_P: number(sampling.get("top_p")),
+        semconv.GEN_AI_REQUEST_TOP_K: number(sampling.get("top_k")),
         semconv.GEN_AI_REQUEST_MAX_TOKENS: sampling.get("max_tokens", sampling.get("max_new_tokens")),
         semconv.GEN_AI_USAGE_INPUT_TOKENS: _length(arguments.get("prompt_ids")),
     }
@@ -240,10 +240,6 @@ def _model_of(client: Any) -> str | None:
         return str(client.config.actor_rollout_ref.model.path)
     except Exception:  # noqa: BLE001 - a user's client, or another version's
         return None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _length(value: Any) -> int | None:

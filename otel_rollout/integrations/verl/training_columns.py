@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import otel_rollout
-from otel_rollout import runtime
 from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
 from otel_rollout.integrations.kit.token_sums import counts, means, sums
-from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
+from otel_rollout.integrations.kit.training_outcome import wants_token_values
 from otel_rollout.integrations.verl.known_trajectories import Identity
 from otel_rollout.integrations.verl.trajectory import is_score
 
@@ -66,7 +65,7 @@ def columns_of(data: Any, generated_mask: Any, correction: Any, *, has_actor_upd
         scores |= logprob_mismatch(batch["rollout_log_probs"], batch["old_log_probs"], generated_mask)
     if "rollout_is_weights" in names:
         scores[training_scores.IMPORTANCE_RATIO] = means(batch["rollout_is_weights"], mask)
-    return Columns(scores, reasons, _token_values(batch, names, mask) if _wants_tokens() else {})
+    return Columns(scores, reasons, _token_values(batch, names, mask) if wants_token_values() else {})
 
 
 def _signal(batch: Any, names: set[str], mask: Any) -> dict[str, list[Any]]:
@@ -99,11 +98,6 @@ def _reason(trained: int, generated: int, has_actor_update: bool) -> str | None:
     return REJECTED if generated else _NO_TOKENS
 
 
-def _wants_tokens() -> bool:
-    active = runtime.current()
-    return active is not None and bool(getattr(active.settings, "training_tokens", False))
-
-
 def _token_values(batch: Any, names: set[str], mask: Any) -> dict[str, list[Any]]:
     """Return views of the rows of the tensors per token, without the padding behind the last token."""
     if "attention_mask" in names:
@@ -134,11 +128,8 @@ def record_columns(rows: Sequence[Identity | None], columns: Columns) -> None:
     tokens: dict[str, Sequence[Any]] = {
         name: [values[row] for row in chosen] for name, values in columns.tokens.items()
     }
-    outcomes = TrainingOutcomes(
-        **{"return_" if name == training_scores.RETURN else name: values for name, values in scores.items()},
-        reason=[columns.reasons[row] for row in chosen],
-    )
-    record_training_outcomes(outcomes, **_named(rows, chosen), token_values=tokens or None)
+    comments = {training_scores.TRAINED: [columns.reasons[row] for row in chosen]}
+    otel_rollout.score_batch(scores, **_named(rows, chosen), comments=comments, token_values=tokens or None)
 
 
 def record_untrained(
@@ -147,13 +138,14 @@ def record_untrained(
     """Record that training did not use some trajectories."""
     if not rows:
         return
-    outcomes = TrainingOutcomes(
-        trained=[False] * len(rows),
-        trained_tokens=[0] * len(rows),
-        policy_lag=list(lags) if any(lag is not None for lag in lags) else None,
-        reason=list(reasons),
-    )
-    record_training_outcomes(outcomes, **_named(rows, range(len(rows))))
+    scores: dict[str, Sequence[Any]] = {
+        training_scores.TRAINED: [False] * len(rows),
+        training_scores.TRAINED_TOKENS: [0] * len(rows),
+    }
+    if any(lag is not None for lag in lags):
+        scores[training_scores.POLICY_LAG] = lags
+    comments = {training_scores.TRAINED: reasons}
+    otel_rollout.score_batch(scores, **_named(rows, range(len(rows))), comments=comments)
 
 
 def record_rewards(rows: Sequence[Identity | None], output: Any) -> None:
