@@ -20,7 +20,7 @@ from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.trl.patched_modules import seams
 
 if TYPE_CHECKING:
-    from otel_rollout.integrations.trl.model_calls import ModelCall
+    from otel_rollout.integrations.trl.generation import ModelCall
     from otel_rollout.integrations.trl.progress import BatchIdentity
     from otel_rollout.integrations.trl.rewards import Scored
     from otel_rollout.integrations.trl.tool_loop import Turn

@@ -21,7 +21,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.spans import set_attributes, tool_call
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl import model_calls
+from otel_rollout.integrations.trl import generation
 from otel_rollout.integrations.trl.batch import Batch, Sample
 from otel_rollout.integrations.trl.patched_modules import seams
 
@@ -54,8 +54,8 @@ def _enter(batch: Batch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
     turns = []
     for row, (entry, completion) in enumerate(zip(batch.samples, completions, strict=True)):
         entry.completion = completion
-        model_calls.settle(batch, entry)
-        settle = functools.partial(model_calls.settle, batch, entry)
+        generation.settle(batch, entry)
+        settle = functools.partial(generation.settle, batch, entry)
         turns.append(Turn(entry, settle, functools.partial(_tools_of, trainer, row)))
     batch.turns = turns
     trainer._sync_tool_dicts = [

@@ -15,7 +15,7 @@ from otel_rollout import runtime
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
-from otel_rollout.integrations.trl import loss, loss_mask, model_calls, rewards
+from otel_rollout.integrations.trl import generation, loss, loss_mask, rewards
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.loss_mask import LossMask
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
@@ -87,7 +87,7 @@ def _end(batch: Batch, error: BaseException | None) -> None:
         rewards.record_answers(batch, is_over=error is None)
     for entry in batch.samples:
         with internal_errors("ending a trajectory of TRL's"):
-            model_calls.settle(batch, entry)
+            generation.settle(batch, entry)
         entry.trajectory.end(error)
 
 

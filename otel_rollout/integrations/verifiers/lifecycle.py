@@ -18,7 +18,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.spans import set_attributes
-from otel_rollout.integrations.verifiers import chat, episodes, rollouts, scores, tools
+from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rollouts, scores
 from otel_rollout.integrations.verifiers.patched_modules import seams
 from otel_rollout.integrations.verifiers.rollouts import TracedRollout
 
@@ -142,7 +142,7 @@ def _end(rollout: Any, error: BaseException | None) -> None:
     trajectory = traced.trajectory
     if trajectory.is_recording:
         _record_stages(trajectory, rollout.trace)
-        tools.record_unanswered(traced, rollout.trace, error)
+        model_calls.record_unanswered(traced, rollout.trace, error)
         scores.record_all(trajectory, rollout.trace)
         _describe(trajectory, rollout.trace)
     trajectory.end(error)
