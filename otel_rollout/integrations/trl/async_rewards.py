@@ -40,7 +40,7 @@ async def _score_group(
         return await original(self, group, *args, **kwargs)
     rollouts = _take(self, group)
     functions = self.reward_funcs
-    is_async = getattr(sys.modules[WORKER], "is_async_callable", inspect.iscoroutinefunction)
+    is_async = getattr(sys.modules.get(WORKER), "is_async_callable", inspect.iscoroutinefunction)
     calls = [_RewardCall(function, is_async(function)) for function in functions]
     self.reward_funcs = [call.function for call in calls]
     try:
