@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout import runtime
-from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
@@ -182,13 +181,3 @@ def sample(index: int) -> AbstractContextManager[None]:
     if runtime.current() is not None:
         warn_once(_NO_BATCH.format(index), once_for="trl sample outside of a rollout_func")
     return nullcontext()
-
-
-def describe(entry: Sample, **attributes: Any) -> None:
-    """Set attributes of a row's root span, named below ``rollout.``; leave out None."""
-    root = entry.trajectory.trajectory.root
-    if root is None or not root.is_recording():
-        return
-    for name, value in attributes.items():
-        if value is not None:
-            root.set_attribute(semconv.EXTRA_PREFIX + name, value)

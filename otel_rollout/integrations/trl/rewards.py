@@ -17,7 +17,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.spans import records_content
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl.batch import Batch, Generated, Measured, Sample, describe
+from otel_rollout.integrations.trl.batch import Batch, Generated, Measured, Sample
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 
 # --- reward functions: their times, the score of each row, and their errors --------------------------------
@@ -63,7 +63,7 @@ def _note_extra_columns(batch: Batch) -> None:
             continue
         for entry, value in zip(batch.samples, values, strict=True):
             if isinstance(value, (bool, int, float)) or _is_short_text(value):
-                batches.describe(entry, **{f"extra.{column}": value})
+                entry.trajectory.describe({f"{semconv.EXTRA_PREFIX}extra.{column}": value})
 
 
 def _is_short_text(value: Any) -> bool:
@@ -194,4 +194,4 @@ def _record(entry: Sample, generated: Generated) -> None:
         return
     entry.trajectory.trajectory.set_output(completion)
     turns = 1 + (len(completion) if isinstance(completion, list) else 1)
-    describe(entry, completion_length=generated.length, num_turns=turns)
+    entry.trajectory.describe({semconv.COMPLETION_LENGTH: generated.length, semconv.NUM_TURNS: turns})

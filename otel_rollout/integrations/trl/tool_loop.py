@@ -14,12 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opentelemetry import trace
-
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.kit.spans import set_attributes, tool_call
+from otel_rollout.integrations.kit.spans import describe_tool_call, tool_call
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import generation
 from otel_rollout.integrations.trl.batch import Batch, Sample
@@ -264,23 +262,15 @@ class Turn:
 @otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL, exclude=("tool", "id_"))
 def _call(tool: Callable[..., Any], id_: str | None, name: str, arguments: dict[str, Any]) -> Any:
     """Call a tool inside a span."""
-    _describe(name, id_)
+    describe_tool_call(name, id_)
     return tool(**arguments)
 
 
 @otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL, exclude=("coroutine", "id_"))
 async def _await(coroutine: Any, id_: str | None, name: str, arguments: dict[str, Any]) -> Any:
     """Await the coroutine of a tool's call inside a span."""
-    _describe(name, id_)
+    describe_tool_call(name, id_)
     return await coroutine
-
-
-@internal_errors("describing a tool call")
-def _describe(name: str, id_: str | None) -> None:
-    span = trace.get_current_span()
-    span_name, attributes = tool_call(name, id_)
-    span.update_name(span_name)
-    set_attributes(span, attributes)
 
 
 def _function_of(call: dict[str, Any]) -> dict[str, Any]:

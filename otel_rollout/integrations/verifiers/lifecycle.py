@@ -17,7 +17,6 @@ import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rollouts, scores
 from otel_rollout.integrations.verifiers.patched_modules import seams
 from otel_rollout.integrations.verifiers.rollouts import TracedRollout
@@ -160,14 +159,12 @@ def _record_stages(trajectory: OpenTrajectory, trace: Any) -> None:
 
 @internal_errors("recording the result of a rollout")
 def _describe(trajectory: OpenTrajectory, trace: Any) -> None:
-    root = trajectory.trajectory.root
-    if root is None:
-        return
     trajectory.trajectory.set_output(trace.last_reply)
-    attributes = {
-        semconv.NUM_TURNS: trace.num_turns,
-        semconv.EXTRA_PREFIX + "stop_condition": trace.stop_condition,
-        semconv.EXTRA_PREFIX + "is_timeout": trace.is_timeout or None,
-        semconv.EXTRA_PREFIX + "is_truncated": trace.is_truncated or None,
-    }
-    set_attributes(root, attributes)
+    trajectory.describe(
+        {
+            semconv.NUM_TURNS: trace.num_turns,
+            semconv.EXTRA_PREFIX + "stop_condition": trace.stop_condition,
+            semconv.EXTRA_PREFIX + "is_timeout": trace.is_timeout or None,
+            semconv.EXTRA_PREFIX + "is_truncated": trace.is_truncated or None,
+        }
+    )

@@ -6,13 +6,10 @@ from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any, Final
 
-from opentelemetry import trace
-
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
-from otel_rollout.integrations.kit.spans import set_attributes, set_output
-from otel_rollout.integrations.kit.spans import tool_call as described
+from otel_rollout.integrations.kit.spans import describe_tool_call, set_output
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.roles import Role
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
@@ -43,10 +40,7 @@ async def _call_tool(
 @otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL, exclude=("call", "call_id"))
 async def _execute_tool(call: Callable[[], Awaitable[Any]], call_id: Any, name: Any, arguments: Any) -> Any:
     """Have verl call a tool of any type. verl turns every error into text for the model."""
-    span = trace.get_current_span()
-    span_name, attributes = described(name, call_id)
-    span.update_name(span_name)
-    set_attributes(span, attributes)
+    describe_tool_call(name, call_id)
     with LoggedErrors() as errors, RunningOperation(Role.TOOL, None, "execute"):
         answer = await call()
     _describe_answer(errors, answer)

@@ -42,12 +42,14 @@ def _worker(method: str) -> Callable[[ModuleType], str]:
 class _Rollout:
     """State of the running trajectory."""
 
-    def __init__(self, trajectory: otel_rollout.Trajectory, root: Span) -> None:
+    def __init__(self, trajectory: otel_rollout.Trajectory, prompt: Any) -> None:
         self.trajectory = trajectory
-        self.root = root
+        self.root = trace.get_current_span()
         self.is_entered_by_verl = False
         self.output: dict[str, Any] = {}
         self.policy_versions: set[Any] = set()
+        if prompt is not None:
+            trajectory.set_input(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
 
 
 _current: ContextVar[_Rollout | None] = ContextVar("otel-rollout-verl-trajectory", default=None)
@@ -77,17 +79,9 @@ async def _run_agent_loop(
         return await original(self, sampling_params, trajectory, **kwargs)
     with (
         _start(self, sampling_params, trajectory, kwargs) as started,
-        variable_set(_current, _rollout_of(started, kwargs)),
+        variable_set(_current, _Rollout(started, kwargs.get("raw_prompt"))),
     ):
         return await original(self, sampling_params, trajectory, **kwargs)
-
-
-def _rollout_of(trajectory: otel_rollout.Trajectory, kwargs: dict[str, Any]) -> _Rollout:
-    rollout = _Rollout(trajectory, trace.get_current_span())
-    prompt = kwargs.get("raw_prompt")
-    if prompt is not None:
-        trajectory.set_input(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
-    return rollout
 
 
 # --- identity ----------------------------------------------------------------------------------------------
