@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-import otel_rollout
 from otel_rollout._state import process
-from otel_rollout.integrations.kit.tracker import active_runs
+from otel_rollout.integrations.kit.tracker import publish_active_runs
 from otel_rollout.integrations.trl.patched_modules import seams
 from otel_rollout.runs import membership
 
@@ -35,15 +34,10 @@ def _name_experiment(_: Any, *args: Any, **kwargs: Any) -> None:
 
 @seams.after(_CALLBACKS, "MLflowCallback.setup", "traces are not linked to the run of MLflowCallback")
 def _publish_mlflow(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
-    _publish(active_runs(mlflow=bool(state.is_world_process_zero)))
+    publish_active_runs(mlflow=bool(state.is_world_process_zero))
 
 
 @seams.after(_CALLBACKS, "WandbCallback.setup", "traces are not linked to the run of WandbCallback")
 def _publish_wandb(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
     run = getattr(callback._wandb, "run", None) if state.is_world_process_zero else None
-    _publish(active_runs(mlflow=False, wandb_run=run))
-
-
-def _publish(runs: dict[str, str]) -> None:
-    if runs:
-        otel_rollout.publish_run(**runs)
+    publish_active_runs(mlflow=False, wandb_run=run)

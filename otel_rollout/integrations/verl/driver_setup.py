@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-import otel_rollout
 from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.integrations.kit.tracker import active_runs, unless_set
+from otel_rollout.integrations.kit.tracker import publish_active_runs, unless_set
 from otel_rollout.integrations.verl.backend_flag import exporters_for, with_default_target
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.vllm.construction import NEEDS_STATISTICS
@@ -89,6 +88,4 @@ def _lets_engine_die(config: Any) -> bool:
 @seams.after("verl.utils.tracking", "Tracking.__init__", "traces are not linked to the MLflow or W&B run")
 def _publish_runs(_: None, tracking: Any, *__: Any, **___: Any) -> None:
     loggers = getattr(tracking, "logger", {})
-    runs = active_runs("mlflow" in loggers, getattr(loggers.get("wandb"), "run", None))
-    if runs:
-        otel_rollout.publish_run(**runs)
+    publish_active_runs("mlflow" in loggers, getattr(loggers.get("wandb"), "run", None))
