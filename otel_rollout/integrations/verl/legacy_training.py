@@ -15,7 +15,6 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.verl import known_trajectories
 from otel_rollout.integrations.verl.known_trajectories import (
@@ -24,16 +23,16 @@ from otel_rollout.integrations.verl.known_trajectories import (
     known,
     plain,
     report_unknown,
-    take_generated_mask,
     without_doubles,
 )
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.training_columns import (
-    columns_of,
+    lags,
     record_columns,
     record_rewards,
     record_untrained,
+    trained_columns,
 )
 
 # --- which trajectory a row is -----------------------------------------------------------------------------
@@ -200,12 +199,9 @@ def _record(trainer: Any, batch: Any, *, has_actor_update: bool) -> None:
     algorithm = trainer.config.algorithm
     rows = rows_of(batch)
     left_out, baselines = take_left_out(batch)
-    correction = algorithm.get("rollout_correction", None)
-    columns = columns_of(batch, take_generated_mask(batch), correction, has_actor_update=has_actor_update)
     oldest = batch.non_tensor_batch.get("min_global_steps", [None] * len(rows))
-    columns.scores[training_scores.POLICY_LAG] = lags(_version(trainer), oldest)
-    columns.scores[training_scores.TRAINED_STEP] = trained_steps(rows, trainer.global_steps)
-    record_columns(rows, columns)
+    behind = lags(_version(trainer), oldest)
+    record_columns(rows, trained_columns(trainer, batch, rows, behind, has_actor_update=has_actor_update))
     filtering = algorithm.get("filter_groups", None)
     reason = _FILTERED if filtering and filtering.get("enable", False) else _LEFT_OUT
     reasons = [reason] * len(left_out) + [_BASELINE] * len(baselines)
@@ -214,21 +210,8 @@ def _record(trainer: Any, batch: Any, *, has_actor_update: bool) -> None:
 
 def _version(trainer: Any) -> int:
     """Return the version of the weights before the update, in the numbers that the sampler gets."""
-    if hasattr(
-        trainer, "_async_gen_next_batch"
-    ):  # one step off-policy, which publishes weights at a step's start
-        return int(trainer.global_steps)
-    return int(trainer.global_steps) - 1
-
-
-def lags(version: int, oldest: Any) -> list[int | None]:
-    """Return how many versions each row's oldest weights are behind; None for a row without versions."""
-    return [version - int(one) if hasattr(one, "__index__") else None for one in oldest]
-
-
-def trained_steps(rows: list[Identity | None], step: int) -> list[int | None]:
-    """Return the step that learns from each trajectory, where it is not the trajectory's own."""
-    return [None if row is None or row.step == step else int(step) for row in rows]
+    publishes_at_start = hasattr(trainer, "_async_gen_next_batch")  # one step off-policy
+    return int(trainer.global_steps) - (0 if publishes_at_start else 1)
 
 
 def _rewarded(output: Any, _: Any, batch: Any, *__: Any, **___: Any) -> None:

@@ -11,7 +11,7 @@ from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
 from otel_rollout.integrations.kit.token_sums import counts, means, sums
 from otel_rollout.integrations.kit.training_outcome import wants_token_values
-from otel_rollout.integrations.verl.known_trajectories import Identity
+from otel_rollout.integrations.verl.known_trajectories import Identity, take_generated_mask
 from otel_rollout.integrations.verl.trajectory import is_score
 
 REJECTED: Final = "rejected: sampler and trainer differ too much (rollout_correction)"
@@ -39,6 +39,38 @@ class Columns:
     scores: dict[str, list[Any]]
     reasons: list[str | None]
     tokens: dict[str, list[Any]]
+
+
+def trained_columns(
+    trainer: Any,
+    data: Any,
+    rows: Sequence[Identity | None],
+    behind: list[int | None],
+    *,
+    has_actor_update: bool,
+) -> Columns:
+    """Return what a trainer's step made of a batch.
+
+    Args:
+        trainer: the trainer.
+        data: a ``DataProto`` after its advantages have been computed.
+        rows: the trajectories of its rows.
+        behind: how many versions the oldest weights of each row are behind.
+        has_actor_update: whether the actor is trained on the batch.
+    """
+    correction = trainer.config.algorithm.get("rollout_correction", None)
+    columns = columns_of(data, take_generated_mask(data), correction, has_actor_update=has_actor_update)
+    columns.scores[training_scores.POLICY_LAG] = behind
+    step = int(trainer.global_steps)  # if it is the trajectory's own, there is nothing to tell
+    columns.scores[training_scores.TRAINED_STEP] = [
+        None if row is None or row.step == step else step for row in rows
+    ]
+    return columns
+
+
+def lags(version: int, oldest: Any) -> list[int | None]:
+    """Return how many versions each row's oldest weights are behind; None for a row without versions."""
+    return [version - int(one) if hasattr(one, "__index__") else None for one in oldest]
 
 
 def columns_of(data: Any, generated_mask: Any, correction: Any, *, has_actor_update: bool) -> Columns:

@@ -24,18 +24,17 @@ from otel_rollout.integrations.verl.known_trajectories import (
     known,
     plain,
     report_unknown,
-    take_generated_mask,
     without_doubles,
 )
-from otel_rollout.integrations.verl.legacy_training import lags, trained_steps
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.training_columns import (
     Columns,
-    columns_of,
+    lags,
     record_columns,
     record_rewards,
     record_untrained,
+    trained_columns,
 )
 
 # --- which trajectory a row is -----------------------------------------------------------------------------
@@ -252,15 +251,9 @@ def _note_data(data: Any, *_: Any, **__: Any) -> None:
 def _reduce(trainer: Any, batch: Any, data: Any) -> None:
     step = known().v1_step
     rows = rows_of_keys(batch.keys, batch.tags)
-    columns = columns_of(
-        data,
-        take_generated_mask(data),
-        trainer.config.algorithm.get("rollout_correction", None),
-        has_actor_update=trainer.config.trainer.critic_warmup <= trainer.global_steps,
-    )
-    oldest = [tag.get("min_global_steps") for tag in batch.tags]
-    columns.scores[names.POLICY_LAG] = lags(trainer.global_steps - 1, oldest)
-    columns.scores[names.TRAINED_STEP] = trained_steps(rows, trainer.global_steps)
+    behind = lags(trainer.global_steps - 1, [tag.get("min_global_steps") for tag in batch.tags])
+    has_update = trainer.config.trainer.critic_warmup <= trainer.global_steps
+    columns = trained_columns(trainer, data, rows, behind, has_actor_update=has_update)
     step.rows, step.columns = one_row_per_trajectory(rows, batch.keys, columns)
 
 
