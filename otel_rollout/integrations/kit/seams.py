@@ -32,26 +32,8 @@ functions that are decorated with methods of :class:`Seams`, or by a function ``
 Wrapper = Callable[[Callable[..., Any]], Any]
 Path = str | Callable[[ModuleType], str | None]
 """Name of a function in a module, or a function that returns it; None if this version has nothing to wrap."""
+Modules = Iterable[str] | str
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-@dataclass(frozen=True)
-class _Hook:
-    """A function of the integration that runs before, after or in place of a framework's.
-
-    Attributes:
-        integration: name of the module that defines it.
-        modules: the framework's modules whose function it observes or replaces.
-        path: name of that function.
-        loss: what is not traced without that name.
-        make: takes what the hook does, for a log line; returns the wrapper.
-    """
-
-    integration: str
-    modules: tuple[str, ...]
-    path: Path
-    loss: str
-    make: Callable[[str], Wrapper]
 
 
 class Seams:
@@ -66,7 +48,8 @@ class Seams:
         self.framework = framework
         self._package = package
         self._patches = Patches()
-        self._hooks: list[_Hook] = []
+        self._hooks: dict[tuple[str, str], list[Callable[[ModuleType], None]]] = {}
+        """Modules of the integration and of the framework → what patches the second for the first."""
 
     @property
     def version(self) -> str:
@@ -107,17 +90,11 @@ class Seams:
         for name in patching:
             with internal_errors(f"patching {module.__name__} of {self.framework} {self.version}"):
                 integration = importlib.import_module(name, self._package)
-                for hook in self._hooks:
-                    if hook.integration == integration.__name__ and module.__name__ in hook.modules:
-                        self._attach(hook, module)
+                for attach in self._hooks.get((integration.__name__, module.__name__), ()):
+                    attach(module)
                 getattr(integration, "install", _nothing)(module)
 
-    def _attach(self, hook: _Hook, module: ModuleType) -> None:
-        path = hook.path if isinstance(hook.path, str) else hook.path(module)
-        if path is not None:
-            self.wrap(module, path, hook.make(f"following {module.__name__}.{path}"), hook.loss)
-
-    def around(self, modules: Iterable[str] | str, path: Path, loss: str) -> Decorator:
+    def around(self, modules: Modules, path: Path, loss: str) -> Decorator:
         """Decorate a function that runs in place of a framework's; see :func:`around`.
 
         Args:
@@ -127,26 +104,26 @@ class Seams:
         """
         return self._register(modules, path, loss, lambda hook, _: around(hook))
 
-    def before(self, modules: Iterable[str] | str, path: Path, loss: str) -> Decorator:
+    def before(self, modules: Modules, path: Path, loss: str) -> Decorator:
         """Decorate a function that runs before a framework's; see :func:`before`."""
         return self._register(modules, path, loss, before)
 
-    def after(self, modules: Iterable[str] | str, path: Path, loss: str) -> Decorator:
+    def after(self, modules: Modules, path: Path, loss: str) -> Decorator:
         """Decorate a function that runs after a framework's; see :func:`after`."""
         return self._register(modules, path, loss, after)
 
     def _register(
-        self,
-        modules: Iterable[str] | str,
-        path: Path,
-        loss: str,
-        make: Callable[[Callable[..., Any], str], Wrapper],
+        self, modules: Modules, path: Path, loss: str, make: Callable[[Callable[..., Any], str], Wrapper]
     ) -> Decorator:
-        names = (modules,) if isinstance(modules, str) else tuple(modules)
-
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            made = functools.partial(make, function)
-            self._hooks.append(_Hook(function.__module__, names, path, loss, made))
+            def attach(module: ModuleType) -> None:
+                name = path if isinstance(path, str) else path(module)
+                if name is not None:
+                    wrapper = make(function, f"following {module.__name__}.{name}")
+                    self.wrap(module, name, wrapper, loss)
+
+            for module in (modules,) if isinstance(modules, str) else modules:
+                self._hooks.setdefault((function.__module__, module), []).append(attach)
             return function
 
         return register
