@@ -12,16 +12,11 @@ seams: Final = Seams("trl", "otel_rollout.integrations.trl")
 
 TRAINERS: Final = {"trl.trainer.grpo_trainer": "GRPOTrainer", "trl.trainer.rloo_trainer": "RLOOTrainer"}
 """TRL's module → class of the trainer in it."""
-WORKER: Final = "trl.experimental.async_grpo.async_rollout_worker"
-LOOP: Final = "_AsyncRolloutLoop"
-"""Class in that module that runs the rollouts."""
 CONFIGURED: Final = {
     "trl.extras.profiling": (".batch",),
     "trl.trainer.grpo_trainer": (".trajectory", ".generation", ".tool_loop", ".rewards", ".loss"),
     "trl.trainer.rloo_trainer": (".trajectory", ".generation", ".rewards", ".loss"),
     "trl.trainer.base_trainer": (".tracking",),
-    WORKER: (".async_worker", ".async_calls", ".async_rewards"),
-    "trl.experimental.async_grpo.async_grpo_trainer": (".async_training",),
     "transformers.integrations.integration_utils": (".tracking",),
     "transformers.trainer": (".loss",),
 }
