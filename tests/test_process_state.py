@@ -26,7 +26,6 @@ EXCEPTIONS = {
     "otel_rollout/capture/trajectory_attributes.py:_name_of_extra": "a bounded cache of a pure function",
     "otel_rollout/capture/trajectory_attributes.py:_similar_argument": "a bounded cache of a pure function",
     "otel_rollout/integrations/trl/patched_modules.py:seams": "a handle: holds what was patched at import",
-    "otel_rollout/integrations/trl/tracking.py:_seams": "a handle: holds what was patched at import",
     "otel_rollout/integrations/verifiers/patched_modules.py:seams": "a handle, as verl's",
     "otel_rollout/integrations/verl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/integrations/vllm/patched_modules.py:seams": "a handle, as verl's",

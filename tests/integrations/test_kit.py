@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import sys
 import textwrap
@@ -40,6 +41,12 @@ FRAMEWORK = {
             def mean(values):
                 return sum(values) / len(values)
 
+            async def answer(self, text):
+                return text
+
+            async def wait(self):
+                return 1
+
             @property
             def size(self):
                 return 1
@@ -69,6 +76,33 @@ INTEGRATION = {
     "fake_integration/failing.py": """
         def install(module):
             raise KeyError("mine")
+        """,
+    "fake_integration/hooks.py": """
+        from fake_integration import seams
+
+        seen = []
+        AGENT = "fake_framework.agent"
+
+        @seams.around([AGENT, "fake_framework.other"], lambda module: f"{module.Agent.__name__}.act", "-")
+        def act(original, /, agent, text):
+            return original(agent, text + "!")
+
+        @seams.before(AGENT, "Agent.answer", "answers are not seen")
+        def before_answer(agent, text):
+            seen.append(text)
+            raise KeyError("mine")
+
+        @seams.around(AGENT, "Agent.wait", "waits are not seen")
+        async def wait(original, /, *args):
+            return ["waited", await original(*args)]
+
+        @seams.after(AGENT, "Agent.mean", "means are not seen")
+        def after_mean(mean, values):
+            seen.append(mean)
+
+        @seams.after("fake_framework.scoring", "score", "scores are not seen")
+        def after_score(*_):
+            seen.append("another module's")
         """,
     "fake_integration/hint.py": """
         def install(module):
@@ -117,6 +151,23 @@ def test_static_method_stays_static_and_is_traced(
         assert (agent.Agent.mean([1.0, 2.0]), agent.Agent().mean([1.0, 2.0])) == (1.5, 1.5)
     assert [(span.name, span.input) for span in recorded()[:2]] == [("mean", {"values": [1.0, 2.0]})] * 2
     assert seen == [(1.5, [1.0, 2.0])] * 2
+
+
+@pytest.mark.internal_errors
+async def test_decorated_functions_follow_those_of_the_framework(
+    seams: Seams, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a module in the table, by the framework's module; coroutine functions stay what they are."""
+    agent = importlib.import_module("fake_framework.agent")
+    seams.patch((".hooks",), agent)
+    hooks = importlib.import_module("fake_integration.hooks")
+    one = agent.Agent()
+    assert (one.act("hi"), agent.Agent.mean([1.0, 2.0])) == ("HI!", 1.5)
+    assert (await one.answer("text"), await one.wait()) == ("text", ["waited", 1])
+    assert all(inspect.iscoroutinefunction(method) for method in (one.answer, one.wait))
+    assert hooks.seen == [1.5, "text"]
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert "internal error while following fake_framework.agent.Agent.answer" in line
 
 
 def test_function_that_other_modules_have_imported_is_replaced_there_too(seams: Seams) -> None:

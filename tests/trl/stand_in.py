@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from otel_rollout.integrations.trl import generation, rewards, tool_loop, trajectory
+from otel_rollout.integrations.trl.patched_modules import seams
 
 Message = dict[str, Any]
 
@@ -133,8 +133,7 @@ def traced() -> type[Base]:
     module = ModuleType("trl.trainer.grpo_trainer")
     methods = {name: value for name, value in vars(Base).items() if callable(value)}
     module.GRPOTrainer = type("GRPOTrainer", (Base,), methods)  # type: ignore[attr-defined]
-    for patches in (trajectory, generation, tool_loop, rewards):
-        patches.install(module)
+    seams.patch((".trajectory", ".generation", ".tool_loop", ".rewards"), module)
     trainer: type[Base] = module.GRPOTrainer  # type: ignore[attr-defined]
     return trainer
 

@@ -13,7 +13,8 @@ import pytest
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.trl import generation, identity, loss_mask, sample, timing, tool_loop
+from otel_rollout.integrations.kit.seams import around
+from otel_rollout.integrations.trl import generation, loss_mask, progress, sample
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
@@ -32,7 +33,7 @@ class Trainer:
 
 def of(trainer: Any, rows: int) -> list[tuple[int | str, int]]:
     """Return prompt and sibling of each row of the trainer's next batch."""
-    found = identity.identify(trainer, rows)
+    found = progress.identify(trainer, rows)
     return [(found.sample_index(row), found.rollout_n(row)) for row in range(rows)]
 
 
@@ -71,7 +72,7 @@ def test_steps_that_go_back_number_new_prompts() -> None:
     seen = []
     for step in (0, 1, 2, 0, 1, 2, 3, 1, 1):
         trainer.state.global_step = step
-        found = identity.identify(trainer, 4)
+        found = progress.identify(trainer, 4)
         seen.append((found.step, found.sample_index(0), found.sample_index(3)))
     first = [(1, 0, 0), (2, 0, 0), (3, 0, 0)]
     second = [(1, 2, 2), (2, 2, 2), (3, 2, 2), (4, 2, 2)]
@@ -87,7 +88,7 @@ def test_prompts_of_a_second_trainer_have_its_number() -> None:
 
 def test_training_counts_from_the_step_that_learns_and_evaluation_from_the_last() -> None:
     """The policy version is the number of updates."""
-    training, evaluation = identity.identify(Trainer(7), 4), identity.identify(Trainer(7, training=False), 4)
+    training, evaluation = progress.identify(Trainer(7), 4), progress.identify(Trainer(7, training=False), 4)
     assert (training.step, training.validate, training.policy_version, training.group_size) == (
         8,
         False,
@@ -108,7 +109,7 @@ def test_moved_seam_warns_once_and_the_rest_is_patched(caplog: pytest.LogCapture
     module.GRPOTrainer = GRPOTrainer  # type: ignore[attr-defined]
     given = GRPOTrainer._tool_call_loop
     with caplog.at_level(logging.WARNING, logger="otel_rollout"):
-        tool_loop.install(module)
+        seams.patch((".tool_loop",), module)
     assert [record.getMessage() for record in caplog.records] == [
         f"otel-rollout: trl {seams.version} has no "
         "trl.trainer.grpo_trainer.GRPOTrainer._get_tool_suffix_ids, so calls of unknown tools, and calls "
@@ -121,7 +122,7 @@ def test_moved_seam_warns_once_and_the_rest_is_patched(caplog: pytest.LogCapture
 def test_profiler_without_the_seam_warns(caplog: pytest.LogCaptureFixture) -> None:
     """A module without the class is no error."""
     with caplog.at_level(logging.WARNING, logger="otel_rollout"):
-        timing.install(ModuleType("trl.extras.profiling"))
+        seams.patch((".batch",), ModuleType("trl.extras.profiling"))
     (record,) = caplog.records
     assert "has no trl.extras.profiling.ProfilingContext.__exit__" in record.getMessage()
 
@@ -146,7 +147,7 @@ def test_importing_the_integration_imports_neither_trl_nor_torch(
 def test_sample_joins_the_trajectory_of_a_row(recorded: Any) -> None:
     """An index that is not in the batch, and a call outside of any batch, do nothing."""
     entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
-    running = Batch(Trainer(), identity.identify(Trainer(), 2), entries, "batch")
+    running = Batch(Trainer(), progress.identify(Trainer(), 2), entries, "batch")
     play = rollout_trace_op(name="play")(len)
     with being_current(running):
         with sample(1):
@@ -167,8 +168,8 @@ def test_rows_that_do_not_match_are_not_recorded(recorded: Any, caplog: pytest.L
     """A trainer of one's own generates for three prompts where there are two; a warning says so, once."""
     trainer = Trainer()
     entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
-    generate = generation._tracing_turn(lambda self, prompt_ids: ([[1], [2], [3]], None))
-    with being_current(Batch(trainer, identity.identify(trainer, 2), entries, "batch")):
+    generate = around(generation.generate_turn)(lambda self, prompt_ids: ([[1], [2], [3]], None))
+    with being_current(Batch(trainer, progress.identify(trainer, 2), entries, "batch")):
         for _ in range(2):
             assert generate(trainer, [[0], [0], [0]]) == ([[1], [2], [3]], None)
     for entry in entries:

@@ -15,7 +15,8 @@ from transformers.integrations import integration_utils
 
 import otel_rollout
 from otel_rollout._state import process
-from otel_rollout.integrations.trl import run_name, tracking
+from otel_rollout.integrations.trl import tracking
+from otel_rollout.integrations.trl.patched_modules import seams
 from otel_rollout.runs import membership
 from otel_rollout.runs.directory import node_directory
 from otel_rollout.spool import layout
@@ -30,7 +31,7 @@ def linked(fresh_process: None) -> Iterator[Callable[[], dict[str, str]]]:
     otel_rollout.configure({"mlflow": {"tracking_uri": "sqlite:///unused.db"}, "weave": {}})
     callbacks = (integration_utils.MLflowCallback, integration_utils.WandbCallback)
     originals = [callback.setup for callback in callbacks]
-    tracking.install(integration_utils)
+    seams.patch((".tracking",), integration_utils)
     yield lambda: layout.read_trackers(node_directory(membership.decide()))
     for callback, original in zip(callbacks, originals, strict=True):
         callback.setup = original
@@ -98,7 +99,7 @@ def test_wandb_run_is_published_if_it_has_an_address(
 
 def test_run_name_names_the_experiment(tracing_unnamed: Callable[[], list[Recorded]], tmp_path: Path) -> None:
     """Processes that are started later inherit the name."""
-    run_name._name_experiment(None, args=_arguments(tmp_path))
+    tracking._name_experiment(None, args=_arguments(tmp_path))
     assert os.environ["OTEL_ROLLOUT_EXPERIMENT"] == "first"
     with otel_rollout.rollout_trace_attr(step=1):
         pass
@@ -118,10 +119,10 @@ def tracing_unnamed(
 
 def test_name_that_is_set_stays(tracing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By code, or by the variable."""
-    run_name._name_experiment(None, args=_arguments(tmp_path))
+    tracking._name_experiment(None, args=_arguments(tmp_path))
     assert membership.decide().experiment_name == "experiment"
     monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "by-variable")
-    run_name._name_experiment(None, args=_arguments(tmp_path))
+    tracking._name_experiment(None, args=_arguments(tmp_path))
     assert os.environ["OTEL_ROLLOUT_EXPERIMENT"] == "by-variable"
 
 
@@ -130,5 +131,5 @@ def test_name_of_a_run_that_records_does_not_change(tracing: None, tmp_path: Pat
     with otel_rollout.rollout_trace_attr(step=1):
         pass
     before = process.settings
-    run_name._name_experiment(None, args=_arguments(tmp_path))
+    tracking._name_experiment(None, args=_arguments(tmp_path))
     assert process.settings is before

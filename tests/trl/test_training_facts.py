@@ -16,7 +16,7 @@ import pytest
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.integrations.trl.loss import LOW_ENTROPY, OFF_POLICY
 from otel_rollout.integrations.trl.loss_mask import CUT_OFF, OUT_OF_BOUNDS
-from otel_rollout.integrations.trl.loss_uses import PASSED_OVER, UNUSED
+from otel_rollout.integrations.trl.progress import PASSED_OVER, UNUSED
 from tests import given_scores
 from tests.given_scores import Given
 from tests.spool_reader import read_trajectories

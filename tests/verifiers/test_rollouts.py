@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout.integrations.verifiers import evaluation, rollouts
+from otel_rollout.integrations.verifiers import rollouts
+from otel_rollout.integrations.verifiers.patched_modules import CONFIGURED, seams
 from otel_rollout.otlp.messages import request_of
 from tests.spool_reader import Recorded, tree
 from tests.verifiers.running import context, play, played, until
@@ -402,9 +403,9 @@ async def test_second_evaluation_of_a_process_has_its_own_id(
         """Run an evaluation of one rollout."""
         await play(environment("no tool"), model)
 
-    module = types.ModuleType("runner")
+    module = types.ModuleType("verifiers.v1.cli.eval.runner")
     module.run_eval = run_eval  # type: ignore[attr-defined]
-    evaluation.install(module)
+    seams.patch(CONFIGURED[module.__name__], module)
     for name in ("first", "second"):
         await module.run_eval(SimpleNamespace(run=SimpleNamespace(id=name, name="evaluation")))
     roots = [span for span in recorded() if span.name == "rollout_trace"]

@@ -14,12 +14,11 @@ import torch
 from verl.protocol import DataProto
 
 from otel_rollout._state import process
-from otel_rollout.integrations.verl import legacy_rows, v1_rows
-from otel_rollout.integrations.verl.identities import Identity
-from otel_rollout.integrations.verl.known_trajectories import known
+from otel_rollout.integrations.verl import legacy_training, v1_training
+from otel_rollout.integrations.verl.known_trajectories import Identity, known
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.training_columns import Columns, columns_of
-from otel_rollout.integrations.verl.v1_outputs import one_row_per_trajectory
+from otel_rollout.integrations.verl.v1_training import one_row_per_trajectory
 
 pytestmark = pytest.mark.usefixtures("tracing")
 _SIBLINGS = 2
@@ -53,7 +52,7 @@ def _is_trained_here() -> None:
 
 def _note(indices: list[int], step: int = 1) -> DataProto:
     output = _generated(len(indices))
-    legacy_rows.note_generated(_manager(), _prompts(indices, step), output, None)
+    legacy_training.note_generated(_manager(), _prompts(indices, step), output, None)
     return output
 
 
@@ -61,13 +60,13 @@ def test_rows_are_recognized_after_they_were_reordered_and_joined() -> None:
     """Two batches of one step, as dynamic sampling makes them."""
     joined = DataProto.concat([_note([0, 0, 1, 1]), _note([2, 2, 3, 3])])
     joined.reorder(torch.tensor([6, 1, 0, 5]))
-    assert legacy_rows.rows_of(joined) == [
+    assert legacy_training.rows_of(joined) == [
         Identity(1, 3, 0),
         Identity(1, 0, 1),
         Identity(1, 0, 0),
         Identity(1, 2, 1),
     ]
-    left_out, baselines = legacy_rows.take_left_out(joined)
+    left_out, baselines = legacy_training.take_left_out(joined)
     assert sorted(left_out) == [Identity(1, 1, 0), Identity(1, 1, 1), Identity(1, 2, 0), Identity(1, 3, 1)]
     assert not baselines
     assert not known().batches
@@ -78,7 +77,7 @@ def test_duplicated_dataset_rows_are_counted_and_not_recorded(
     indices: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of two trajectories of one identity, neither can be named."""
-    rows = legacy_rows.rows_of(_note(indices))
+    rows = legacy_training.rows_of(_note(indices))
     assert rows == [None if index == 0 else Identity(1, index, n % 2) for n, index in enumerate(indices)]
     assert process.runtime is not None
     assert process.runtime.writer.counters.read().skips["score_of_unknown"] == indices.count(0)
@@ -88,28 +87,28 @@ def test_duplicated_dataset_rows_are_counted_and_not_recorded(
 def test_step_that_is_repeated_in_one_process_is_not_recorded() -> None:
     """The trajectories of both attempts have one identity."""
     _note([0, 0])
-    assert legacy_rows.rows_of(_note([0, 0])) == [None, None]
+    assert legacy_training.rows_of(_note([0, 0])) == [None, None]
 
 
 def test_rows_of_another_process_are_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
     """One warning gives the reason."""
     for _ in range(2):
-        assert legacy_rows.rows_of(_generated(3)) == [None] * 3
-        assert v1_rows.rows_of_keys(["a_0_0", "no-key"], [{}, {}]) == [None, None]
+        assert legacy_training.rows_of(_generated(3)) == [None] * 3
+        assert v1_training.rows_of_keys(["a_0_0", "no-key"], [{}, {}]) == [None, None]
     assert sum("this process" in line for line in caplog.messages) == 2
 
 
 def test_rows_that_pad_a_batch_are_no_trajectories(caplog: pytest.LogCaptureFixture) -> None:
     """They are not counted either."""
-    assert v1_rows.rows_of_keys(["pad1_0_0"], [{"is_padding": True}]) == [None]
+    assert v1_training.rows_of_keys(["pad1_0_0"], [{"is_padding": True}]) == [None]
     assert not caplog.messages
 
 
 def test_prompts_of_one_row_in_a_step_are_not_told_apart() -> None:
     """The v1 trainer's prompts have an identity each."""
     prompts = {"uid": ["a", "b", "c"], "index": torch.tensor([4, 4, 5]), "global_steps": 2}
-    v1_rows.note_prompts(_manager(), _Rows(prompts), None)
-    rows = v1_rows.rows_of_keys(["a_0_0", "b_1_0", "c_1_0"], [{}] * 3)
+    v1_training.note_prompts(_manager(), _Rows(prompts), None)
+    rows = v1_training.rows_of_keys(["a_0_0", "b_1_0", "c_1_0"], [{}] * 3)
     assert rows == [None, None, Identity(2, 5, 1)]
 
 

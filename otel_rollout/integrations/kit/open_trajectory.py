@@ -23,6 +23,7 @@ from otel_rollout.base.finalizers import attach, set_variable
 from otel_rollout.base.given import reading
 from otel_rollout.capture.context import trajectory_in
 from otel_rollout.integrations.kit.open_operation import OpenOperation
+from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.recording.entered import ENTERED, Block
 
 
@@ -136,6 +137,13 @@ class OpenTrajectory:
                 name, kind, context, input=input, attributes=attributes, start_ns=start_ns
             )
             operation.end(output=output, error=error, end_ns=end_ns)
+
+    @internal_errors("describing a trajectory")
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the root span; those with the value None are left out. Never raises."""
+        root = self.trajectory.root
+        if root is not None and root.is_recording():
+            set_attributes(root, attributes)
 
     def score(self, name: str, value: Any, comment: str | None = None) -> None:
         """Record a score of this trajectory, as :func:`otel_rollout.score` does. Never raises."""

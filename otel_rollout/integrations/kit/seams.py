@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -23,11 +24,16 @@ from otel_rollout.runs import membership
 _logger = logging.getLogger("otel_rollout")
 
 Table = Mapping[str, tuple[str, ...]]
-"""The framework's module → modules of the integration whose ``install(module)`` patches it.
+"""The framework's module → modules of the integration that patch it.
 
-The integration's modules have relative names: ``.tools`` is a module of its package.
+The integration's modules have relative names: ``.tools`` is a module of its package. A module patches by its
+functions that are decorated with methods of :class:`Seams`, or by a function ``install(module)``.
 """
 Wrapper = Callable[[Callable[..., Any]], Any]
+Path = str | Callable[[ModuleType], str | None]
+"""Name of a function in a module, or a function that returns it; None if this version has nothing to wrap."""
+Modules = Iterable[str] | str
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Seams:
@@ -42,11 +48,13 @@ class Seams:
         self.framework = framework
         self._package = package
         self._patches = Patches()
+        self._hooks: dict[tuple[str, str], list[Callable[[ModuleType], None]]] = {}
+        """Modules of the integration and of the framework → what patches the second for the first."""
 
     @property
     def version(self) -> str:
         """Version of the imported framework, or "of unknown version"."""
-        return str(getattr(sys.modules.get(self.framework), "__version__", "of unknown version"))
+        return _version(self.framework)
 
     def install(self, table: Table, unconfigured: Table) -> None:
         """Patch the modules of the framework, each as soon as it is imported.
@@ -81,7 +89,44 @@ class Seams:
         """Have each of the modules ``patching`` patch ``module``. Never raises."""
         for name in patching:
             with internal_errors(f"patching {module.__name__} of {self.framework} {self.version}"):
-                importlib.import_module(name, self._package).install(module)
+                integration = importlib.import_module(name, self._package)
+                for attach in self._hooks.get((integration.__name__, module.__name__), ()):
+                    attach(module)
+                getattr(integration, "install", _nothing)(module)
+
+    def around(self, modules: Modules, path: Path, loss: str) -> Decorator:
+        """Decorate a function that runs in place of a framework's; see :func:`around`.
+
+        Args:
+            modules: the framework's module, or the modules that have the function.
+            path: as for :meth:`wrap`, or a function that returns it.
+            loss: as for :meth:`wrap`.
+        """
+        return self._register(modules, path, loss, lambda hook, _: around(hook))
+
+    def before(self, modules: Modules, path: Path, loss: str) -> Decorator:
+        """Decorate a function that runs before a framework's; see :func:`before`."""
+        return self._register(modules, path, loss, before)
+
+    def after(self, modules: Modules, path: Path, loss: str) -> Decorator:
+        """Decorate a function that runs after a framework's; see :func:`after`."""
+        return self._register(modules, path, loss, after)
+
+    def _register(
+        self, modules: Modules, path: Path, loss: str, make: Callable[[Callable[..., Any], str], Wrapper]
+    ) -> Decorator:
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            def attach(module: ModuleType) -> None:
+                name = path if isinstance(path, str) else path(module)
+                if name is not None:
+                    wrapper = make(function, f"following {module.__name__}.{name}")
+                    self.wrap(module, name, wrapper, loss)
+
+            for module in (modules,) if isinstance(modules, str) else modules:
+                self._hooks.setdefault((function.__module__, module), []).append(attach)
+            return function
+
+        return register
 
     def wrap(self, module: ModuleType, path: str, wrapper: Wrapper, loss: str) -> None:
         """Replace a function or method by ``wrapper(original)``.
@@ -99,17 +144,18 @@ class Seams:
         for part in classes:
             owner = getattr(owner, part, None)
         full_name, own = f"{module.__name__}.{path}", getattr(owner, "__dict__", {})
+        framework = module.__name__.partition(".")[0]
         if name in own and is_replaceable(owner, name):
             original = own[name]
             self._patches.replace(owner, name, wrapper)
             if owner is module:
                 self._replace_imported(original, name, own[name])
         elif name in own:
-            self._warn(f"{full_name} as {type(own[name]).__name__}, which cannot be wrapped", loss)
+            _warn(framework, f"{full_name} as {type(own[name]).__name__}, which cannot be wrapped", loss)
         else:
             definer = _definer(owner, name)
             found = f"no {full_name}" if definer is None else f"{full_name} only as a method of {definer}"
-            self._warn(found, loss)
+            _warn(framework, found, loss)
 
     def _replace_imported(self, original: Any, name: str, replacement: Any) -> None:
         for module_name, module in list(sys.modules.items()):
@@ -119,22 +165,53 @@ class Seams:
 
     def warn_missing(self, name: str, loss: str) -> None:
         """Warn that the framework lacks ``name``, and tell what is therefore not traced."""
-        self._warn(f"no {name}", loss)
+        _warn(self.framework, f"no {name}", loss)
 
-    def _warn(self, found: str, loss: str) -> None:
-        _logger.warning(
-            "otel-rollout: %s %s has %s, so %s; the rest is traced.",
-            self.framework,
-            self.version,
-            found,
-            loss,
-        )
+
+def _version(framework: str) -> str:
+    return str(getattr(sys.modules.get(framework), "__version__", "of unknown version"))
+
+
+def _warn(framework: str, found: str, loss: str) -> None:
+    _logger.warning(
+        "otel-rollout: %s %s has %s, so %s; the rest is traced.", framework, _version(framework), found, loss
+    )
 
 
 def _definer(owner: Any, name: str) -> str | None:
     """Return the name of the class from which a class inherits ``name``; None if there is none."""
     classes = owner.__mro__ if isinstance(owner, type) else ()
     return next((f"{each.__module__}.{each.__qualname__}" for each in classes if name in vars(each)), None)
+
+
+def _nothing(_: ModuleType) -> None:
+    """Do nothing."""
+
+
+def around(hook: Callable[..., Any]) -> Decorator:
+    """Return a wrapper that calls ``hook(original, …)`` in place of the function.
+
+    Args:
+        hook: gets the function, then its arguments; its result is awaited if either is a coroutine function.
+            What it raises reaches the framework.
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(original) or inspect.iscoroutinefunction(hook):
+
+            @functools.wraps(original)
+            async def call(*args: Any, **kwargs: Any) -> Any:
+                return await hook(original, *args, **kwargs)
+
+        else:
+
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return hook(original, *args, **kwargs)
+
+        return call
+
+    return wrapper
 
 
 def before(observe: Callable[..., Any], doing: str) -> Wrapper:
@@ -145,16 +222,12 @@ def before(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with internal_errors(doing):
-                observe(*args, **kwargs)
-            return original(*args, **kwargs)
+    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with internal_errors(doing):
+            observe(*args, **kwargs)
+        return original(*args, **kwargs)
 
-        return call
-
-    return wrapper
+    return around(hook)
 
 
 def after(observe: Callable[..., Any], doing: str) -> Wrapper:
@@ -165,17 +238,13 @@ def after(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            with internal_errors(doing):
-                observe(result, *args, **kwargs)
-            return result
+    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with internal_errors(doing):
+            observe(result, *args, **kwargs)
+        return result
 
-        return call
-
-    return wrapper
+    return around(hook)
 
 
 @dataclass(frozen=True)
@@ -201,23 +270,19 @@ def timed(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            start_ns = time.time_ns()
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                with internal_errors(doing):
-                    observe(Ended((start_ns, time.time_ns()), error=error), *args, **kwargs)
-                raise
+    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        start_ns = time.time_ns()
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
             with internal_errors(doing):
-                observe(Ended((start_ns, time.time_ns()), result), *args, **kwargs)
-            return result
+                observe(Ended((start_ns, time.time_ns()), error=error), *args, **kwargs)
+            raise
+        with internal_errors(doing):
+            observe(Ended((start_ns, time.time_ns()), result), *args, **kwargs)
+        return result
 
-        return call
-
-    return wrapper
+    return around(hook)
 
 
 def _is_ray_worker() -> bool:

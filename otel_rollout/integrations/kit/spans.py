@@ -86,3 +86,17 @@ def tool_call(name: Any, id_: Any) -> tuple[str, dict[str, Any]]:
         semconv.GEN_AI_TOOL_CALL_ID: None if id_ is None else text_of(id_),
     }
     return f"execute_tool {shown}", attributes
+
+
+@internal_errors("describing a tool call")
+def describe_tool_call(name: Any, id_: Any) -> None:
+    """Give the current span the name and the attributes of a tool call. Never raises."""
+    span = trace.get_current_span()
+    span_name, attributes = tool_call(name, id_)
+    span.update_name(span_name)
+    set_attributes(span, attributes)
+
+
+def number(value: Any) -> float | None:
+    """Return a number of a request as a float; None for what is no number."""
+    return float(value) if isinstance(value, (int, float)) else None

@@ -9,6 +9,8 @@ import os
 import sys
 from typing import Any
 
+import otel_rollout
+
 
 def unless_set(variable: str, name: Any) -> str | None:
     """Return the trainer's name of a project or experiment; None without one, or if ``variable`` is set."""
@@ -31,3 +33,10 @@ def active_runs(mlflow: bool, wandb_run: Any = None) -> dict[str, str]:
     if is_online and wandb_run.entity and wandb_run.project:
         runs["weave"] = f"{wandb_run.entity}/{wandb_run.project}/{wandb_run.id}"
     return runs
+
+
+def publish_active_runs(mlflow: bool, wandb_run: Any = None) -> None:
+    """Link traces to the tracker's runs in this process; the arguments are those of :func:`active_runs`."""
+    runs = active_runs(mlflow, wandb_run)
+    if runs:
+        otel_rollout.publish_run(**runs)

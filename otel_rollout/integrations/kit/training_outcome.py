@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import otel_rollout
+from otel_rollout import runtime
 from otel_rollout.base import training_scores
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.given import reading
@@ -38,6 +39,12 @@ class TrainingOutcomes:
     logprob_diff_share: Any = None
     importance_ratio: Any = None
     reason: Sequence[str | None] | None = None
+
+
+def wants_token_values() -> bool:
+    """Return whether the settings ask for values per token."""
+    active = runtime.current()
+    return active is not None and bool(getattr(active.settings, "training_tokens", False))
 
 
 @internal_errors("recording what training made of trajectories")

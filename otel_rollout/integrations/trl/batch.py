@@ -5,22 +5,24 @@ The batch is current while the trainer works on it, also in the coroutines that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout import runtime
-from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
+from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
+from otel_rollout.integrations.trl.patched_modules import seams
 
 if TYPE_CHECKING:
-    from otel_rollout.integrations.trl.answers import Scored
-    from otel_rollout.integrations.trl.identity import BatchIdentity
-    from otel_rollout.integrations.trl.model_calls import ModelCall
-    from otel_rollout.integrations.trl.tools import Turn
+    from otel_rollout.integrations.trl.generation import ModelCall
+    from otel_rollout.integrations.trl.progress import BatchIdentity
+    from otel_rollout.integrations.trl.rewards import Scored
+    from otel_rollout.integrations.trl.tool_loop import Turn
 
 
 @dataclass
@@ -146,14 +148,22 @@ def generating(trainer: Any) -> Batch | None:
     return None
 
 
-@contextmanager
-def being_current(batch: Batch | None) -> Iterator[None]:
-    """Make a batch, or none, the current one."""
-    token = _current.set(batch)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+def being_current(batch: Batch | None) -> AbstractContextManager[None]:
+    """Return a block that makes a batch, or none, the current one."""
+    return variable_set(_current, batch)
+
+
+@seams.before(
+    "trl.extras.profiling",
+    "ProfilingContext.__exit__",
+    "reward functions have no spans, and the times of model calls include the update of the weights",
+)
+def _note_block(block: Any, kind: Any = None, error: Any = None, stack: Any = None) -> None:
+    """Note the times of a block in which TRL generates or calls a reward function."""
+    running = _current.get()
+    if running is not None and block._start_time is not None:
+        end_ns, seconds = time.time_ns(), time.perf_counter() - block._start_time
+        running.measured.append(Measured(block.name, (end_ns - int(seconds * 1e9), end_ns), error))
 
 
 def sample(index: int) -> AbstractContextManager[None]:
@@ -171,13 +181,3 @@ def sample(index: int) -> AbstractContextManager[None]:
     if runtime.current() is not None:
         warn_once(_NO_BATCH.format(index), once_for="trl sample outside of a rollout_func")
     return nullcontext()
-
-
-def describe(entry: Sample, **attributes: Any) -> None:
-    """Set attributes of a row's root span, named below ``rollout.``; leave out None."""
-    root = entry.trajectory.trajectory.root
-    if root is None or not root.is_recording():
-        return
-    for name, value in attributes.items():
-        if value is not None:
-            root.set_attribute(semconv.EXTRA_PREFIX + name, value)

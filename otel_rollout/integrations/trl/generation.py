@@ -1,20 +1,146 @@
-"""Follow TRL's generation: prompts, batched model calls, completions, and a user's ``rollout_func``."""
+"""Follow TRL's generation: prompts, batched model calls, completions, and a user's ``rollout_func``.
+
+A batched model call has one span for each row. TRL parses an answer after the generation, so the span of a
+call is recorded when its answer is known.
+"""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.integrations.kit.spans import number
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl import model_calls
 from otel_rollout.integrations.trl.batch import Batch, Generated, Sample
-from otel_rollout.integrations.trl.model_calls import Generation, ModelCall
-from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+
+# --- model calls -------------------------------------------------------------------------------------------
+
+
+_GENERATION_BLOCKS: Final = ("vLLM.generate", "transformers.generate", "transformers.generate_batch")
+"""Names of TRL's profiled blocks that hold the generation proper."""
+
+
+@dataclass
+class Generation:
+    """One batched model call.
+
+    Attributes:
+        times: start and end, Unix time in ns.
+        rows: number of rows.
+        completion_ids: generated token ids per row. TRL may shorten them in place, to fit its limit.
+        log_probs: log probabilities per row; None if the backend gives none.
+        lengths: number of tokens that were generated per row.
+        error: the exception with which the call failed.
+    """
+
+    times: tuple[int, int]
+    rows: int
+    completion_ids: Sequence[Any] = ()
+    log_probs: Sequence[Any] | None = None
+    lengths: Sequence[int] = ()
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """The part of one row in a batched model call.
+
+    Attributes:
+        generation: the batched call.
+        position: the row's position in it.
+        context: the messages, or the text, that were sent.
+        prompt_ids: the token ids that were sent.
+    """
+
+    generation: Generation
+    position: int
+    context: Any
+    prompt_ids: Any
+
+
+def times_of(batch: Batch, first: int, whole: tuple[int, int]) -> tuple[int, int]:
+    """Return the times of the generation proper.
+
+    Args:
+        batch: the batch.
+        first: index of the first profiled block since the call began.
+        whole: times of the whole call, which may include an update of the engine's weights.
+    """
+    names = {batch.block_name(name) for name in _GENERATION_BLOCKS}
+    found = [block.times for block in batch.measured[first:] if block.name in names]
+    return (found[0][0], found[-1][1]) if found else whole
+
+
+def settle(batch: Batch, entry: Sample, text: str | None = None) -> None:
+    """Record the row's model call whose answer is now known, if there is one.
+
+    Args:
+        batch: the batch.
+        entry: the row.
+        text: the answer of a prompt that is no conversation.
+    """
+    call, entry.unsettled = entry.unsettled, None
+    if call is None or not entry.trajectory.is_recording:
+        return
+    generation = call.generation
+    answer: dict[str, Any] = {} if text is None else {"text": text}
+    if len(entry.completion) > entry.answered_from:
+        answer = dict(entry.completion[entry.answered_from])
+    is_answered = generation.error is None
+    ids = list(generation.completion_ids[call.position]) if is_answered else []
+    if is_answered:
+        answer["response_ids"] = ids
+    if generation.log_probs is not None:
+        answer["log_probs"] = generation.log_probs[call.position]
+    key = "messages" if isinstance(call.context, list) else "prompt"
+    sent = {} if call.context is None else {key: call.context}
+    sent["prompt_ids"] = list(call.prompt_ids)
+    entry.trajectory.record(
+        "generate",
+        semconv.KIND_LLM,
+        generation.times,
+        input=sent,
+        output=answer or None,
+        attributes=_attributes(batch, call, ids if is_answered else None),
+        error=generation.error,
+    )
+
+
+def _attributes(batch: Batch, call: ModelCall, ids: list[int] | None) -> dict[str, Any]:
+    trainer, version = batch.trainer, batch.identity.policy_version
+    is_chat = isinstance(call.context, list)
+    return {
+        semconv.GEN_AI_OPERATION_NAME: "chat" if is_chat else "text_completion",
+        semconv.GEN_AI_REQUEST_MODEL: _model_of(trainer),
+        semconv.GEN_AI_REQUEST_TEMPERATURE: number(getattr(trainer, "temperature", None)),
+        semconv.GEN_AI_REQUEST_TOP_P: number(getattr(trainer, "top_p", None)),
+        semconv.GEN_AI_REQUEST_TOP_K: number(getattr(trainer, "top_k", None)),
+        semconv.GEN_AI_REQUEST_MAX_TOKENS: getattr(trainer, "max_completion_length", None),
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: len(call.prompt_ids),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: None if ids is None else call.generation.lengths[call.position],
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: None if ids is None else [finish_reason(trainer, ids)],
+        semconv.POLICY_VERSION_MIN: version,
+        semconv.POLICY_VERSION_MAX: version,
+        semconv.BATCH_ID: f"{batch.id}-{call.generation.times[0]:x}",
+        semconv.BATCH_SIZE: call.generation.rows,
+    }
+
+
+def finish_reason(trainer: Any, ids: Sequence[int]) -> str:
+    """Return ``stop`` if the tokens end as TRL expects of a complete answer, otherwise ``length``."""
+    ends = (*trainer.eos_token_ids, trainer._tokenizer.pad_token_id)
+    return "stop" if ids and ids[-1] in ends else "length"
+
+
+def _model_of(trainer: Any) -> str | None:
+    name = getattr(getattr(trainer.model, "config", None), "_name_or_path", None)
+    return str(name) if name else None
+
 
 _UNCERTAIN: Final = (
     "model calls of a batch of TRL's are not recorded: {} prompts were generated, and {} were expected"
@@ -23,42 +149,31 @@ _INNER: Final = "a generation is not recorded: the trainer was called while it g
 _UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are {} for {} prompts"
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the methods of a trainer that generate completions."""
-    trainer = trainer_class(module)
-    seams.wrap(module, f"{trainer}._generate", _tracing, "completions are not recorded")
-    seams.wrap(
-        module, f"{trainer}._generate_single_turn", _tracing_turn, "model calls are recorded without turns"
-    )
-
-
 # --- a whole generation ------------------------------------------------------------------------------------
 
 
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _generate(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.generating(self)
-        is_known = False
-        with internal_errors("reading the prompts of a batch of TRL's"):
-            is_known = batch is not None and _begin(batch, prompts)
-        if batch is None or not is_known:
-            with batches.being_current(None):
-                return original(self, prompts, *args, **kwargs)
-        start_ns = time.time_ns()
-        try:
-            result = original(self, prompts, *args, **kwargs)
-        except BaseException as error:
-            with internal_errors("recording a failed generation"):
-                _record_whole(batch, (start_ns, time.time_ns()), {}, error)
-            _finish(batch)
-            raise
+@seams.around(TRAINERS, of_trainer("_generate"), "completions are not recorded")
+def _generate(original: Callable[..., Any], /, self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+    batch = batches.generating(self)
+    is_known = False
+    with internal_errors("reading the prompts of a batch of TRL's"):
+        is_known = batch is not None and _begin(batch, prompts)
+    if batch is None or not is_known:
+        with batches.being_current(None):
+            return original(self, prompts, *args, **kwargs)
+    start_ns = time.time_ns()
+    try:
+        result = original(self, prompts, *args, **kwargs)
+    except BaseException as error:
+        with internal_errors("recording a failed generation"):
+            _record_whole(batch, (start_ns, time.time_ns()), {}, error)
+        raise
+    else:
         with internal_errors("recording the completions of a batch of TRL's"):
             _note_completions(batch, (start_ns, time.time_ns()), _named(result))
-        _finish(batch)
         return result
-
-    return _generate
+    finally:
+        _finish(batch)
 
 
 def _begin(batch: Batch, prompts: Sequence[Any]) -> bool:
@@ -82,7 +197,7 @@ def _finish(batch: Batch) -> None:
     batch.is_generating = False
     for entry in batch.samples:
         with internal_errors("recording a model call"):
-            model_calls.settle(batch, entry)
+            settle(batch, entry)
         entry.prompt, entry.completion, entry.answered_from = None, [], 0
 
 
@@ -105,7 +220,7 @@ def _note_completions(batch: Batch, times: tuple[int, int], found: dict[str, Any
     for row, (entry, completion) in enumerate(zip(batch.samples, completions, strict=True)):
         is_chat = isinstance(completion, list)
         entry.completion = completion if is_chat else []
-        model_calls.settle(batch, entry, None if is_chat else completion)
+        settle(batch, entry, None if is_chat else completion)
         generated = entry.generated[-1]
         generated.completion = completion
         generated.length = len(found["completion_ids"][row]) if masks is None else sum(masks[row])
@@ -144,28 +259,28 @@ def _record_whole(
 # --- one batched model call --------------------------------------------------------------------------------
 
 
-def _tracing_turn(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _generate_single_turn(self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.generating(self)
-        if batch is None or getattr(self, "rollout_func", None) is not None:
-            return original(self, prompt_ids, *args, **kwargs)
-        entries: Sequence[Sample] = ()
-        with internal_errors("finding the rows of a model call"):
-            entries = _entries(batch, prompt_ids)
-        blocks, start_ns = len(batch.measured), time.time_ns()
-        try:
-            result = original(self, prompt_ids, *args, **kwargs)
-        except BaseException as error:
-            failed = Generation((start_ns, time.time_ns()), len(prompt_ids), error=error)
-            _note_calls(batch, entries, prompt_ids, failed)
-            raise
-        times = model_calls.times_of(batch, blocks, (start_ns, time.time_ns()))
-        with internal_errors("recording a model call"):
-            _note_calls(batch, entries, prompt_ids, _generation(times, prompt_ids, result))
-        return result
-
-    return _generate_single_turn
+@seams.around(TRAINERS, of_trainer("_generate_single_turn"), "model calls are recorded without turns")
+def generate_turn(
+    original: Callable[..., Any], /, self: Any, prompt_ids: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Generate one answer for each of several rows."""
+    batch = batches.generating(self)
+    if batch is None or getattr(self, "rollout_func", None) is not None:
+        return original(self, prompt_ids, *args, **kwargs)
+    entries: Sequence[Sample] = ()
+    with internal_errors("finding the rows of a model call"):
+        entries = _entries(batch, prompt_ids)
+    blocks, start_ns = len(batch.measured), time.time_ns()
+    try:
+        result = original(self, prompt_ids, *args, **kwargs)
+    except BaseException as error:
+        failed = Generation((start_ns, time.time_ns()), len(prompt_ids), error=error)
+        _note_calls(batch, entries, prompt_ids, failed)
+        raise
+    times = times_of(batch, blocks, (start_ns, time.time_ns()))
+    with internal_errors("recording a model call"):
+        _note_calls(batch, entries, prompt_ids, _generation(times, prompt_ids, result))
+    return result
 
 
 def _generation(times: tuple[int, int], prompt_ids: Sequence[Any], result: Any) -> Generation:
@@ -191,7 +306,7 @@ def _continued(batch: Batch, prompt_ids: Sequence[Any]) -> list[Sample]:
     TRL removes answers that do not fit its limit, and such a row leaves the loop.
     """
     for entry in batch.samples:
-        model_calls.settle(batch, entry)
+        settle(batch, entry)
     rows = [
         row
         for row, entry in enumerate(batch.samples)
@@ -211,7 +326,7 @@ def _note_calls(
     if entries:
         batch.model_calls += 1
     for position, entry in enumerate(entries):
-        model_calls.settle(batch, entry)
+        settle(batch, entry)
         entry.answered_from = len(entry.completion)
         if not entry.trajectory.is_recording:
             continue

@@ -7,42 +7,28 @@ with the others.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Final
 
+from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.kit.seams import after
+from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl import mismatch
+from otel_rollout.integrations.trl import loss_mask
 from otel_rollout.integrations.trl.batch import Batch
-from otel_rollout.integrations.trl.identity import progress_of
 from otel_rollout.integrations.trl.loss_mask import LossMask
-from otel_rollout.integrations.trl.loss_uses import Round, Use
-from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+from otel_rollout.integrations.trl.progress import Round, Use, progress_of
 
 ROW: Final = "otel_rollout_row"
 """Column that is added to TRL's batches: the number of each row among all rows of the trainer."""
 OFF_POLICY: Final = "off-policy: beyond off_policy_mask_threshold, with a negative advantage"
 LOW_ENTROPY: Final = "the entropy of none of its tokens is in top_entropy_quantile"
+_GRPO: Final = "trl.trainer.grpo_trainer"
 _LOSS: Final = "the steps that learn from a trajectory, and masks that the loss makes, are not recorded"
 _LOG_PROBS: Final = "KL penalties are not recorded, nor mismatch where TRL's batches lack log probabilities"
-
-
-def install(module: ModuleType) -> None:
-    """Wrap the methods of a trainer that compute the loss."""
-    trainer = trainer_class(module)
-    seams.wrap(module, f"{trainer}.compute_loss", _following, _LOSS)
-    reading = after(_note_log_probs, "reading log probabilities of TRL's trainer")
-    seams.wrap(module, f"{trainer}._get_per_token_logps_and_entropies", reading, _LOG_PROBS)
-    if trainer == "GRPOTrainer":
-        masking = after(_note_off_policy_mask, "reading TRL's off-policy mask")
-        seams.wrap(module, f"{trainer}.get_off_policy_mask", masking, "off-policy masks are not recorded")
-        choosing = after(_note_entropy_mask, "reading TRL's entropy mask")
-        seams.wrap(module, f"{trainer}.get_high_entropy_mask", choosing, "entropy masks are not recorded")
 
 
 def expect(
@@ -91,29 +77,25 @@ class _Loss:
 _current: ContextVar[_Loss | None] = ContextVar("otel-rollout-trl-loss", default=None)
 
 
-def _following(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(inputs, Mapping) or ROW not in inputs:
-            return original(self, model, inputs, *args, **kwargs)
-        seen = _Loss()
-        token = _current.set(seen)
-        try:
-            result = original(self, model, inputs, *args, **kwargs)
-        finally:
-            _current.reset(token)
-        with internal_errors("recording what TRL's loss made of a micro-batch"):
-            # Here TRL has just read its metrics, so reading its masks does not wait for the device.
-            progress_of(self).uses.note(inputs[ROW].tolist(), _use(self, inputs, seen))
-        return result
-
-    return compute_loss
+@seams.around(TRAINERS, of_trainer("compute_loss"), _LOSS)
+def _compute_loss(
+    original: Callable[..., Any], /, self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if not isinstance(inputs, Mapping) or ROW not in inputs:
+        return original(self, model, inputs, *args, **kwargs)
+    seen = _Loss()
+    with variable_set(_current, seen):
+        result = original(self, model, inputs, *args, **kwargs)
+    with internal_errors("recording what TRL's loss made of a micro-batch"):
+        # Here TRL has just read its metrics, so reading its masks does not wait for the device.
+        progress_of(self).uses.note(inputs[ROW].tolist(), _use(self, inputs, seen))
+    return result
 
 
 def _use(trainer: Any, inputs: Mapping[str, Any], seen: _Loss) -> Use:
     use = Use(int(trainer.state.global_step))
     log_probs = None
-    if mismatch.SAMPLER in inputs and mismatch.TRAINER not in inputs and seen.log_probs is not None:
+    if loss_mask.SAMPLER in inputs and loss_mask.TRAINER not in inputs and seen.log_probs is not None:
         log_probs = seen.log_probs.detach()  # with the batch's own, the mismatch is recorded already
     if log_probs is seen.off_policy is seen.entropy is None:
         return use
@@ -124,10 +106,11 @@ def _use(trainer: Any, inputs: Mapping[str, Any], seen: _Loss) -> Use:
             use = replace(use, tokens=mask.tokens, reasons=mask.reasons)
     if log_probs is None:
         return use
-    values = mismatch.token_values(inputs, log_probs, mask) or {}
-    return replace(use, mismatch=mismatch.columns(inputs, log_probs, mask), token_values=values)
+    values = loss_mask.token_values(inputs, log_probs, mask) or {}
+    return replace(use, mismatch=loss_mask.columns(inputs, log_probs, mask), token_values=values)
 
 
+@seams.after(TRAINERS, of_trainer("_get_per_token_logps_and_entropies"), _LOG_PROBS)
 def _note_log_probs(result: Any, trainer: Any, /, *_: Any, **__: Any) -> None:
     seen, running = _current.get(), batches.current(trainer)
     if seen is not None:
@@ -136,13 +119,31 @@ def _note_log_probs(result: Any, trainer: Any, /, *_: Any, **__: Any) -> None:
         running.log_probs.append(result[0])
 
 
+@seams.after(_GRPO, "GRPOTrainer.get_off_policy_mask", "off-policy masks are not recorded")
 def _note_off_policy_mask(mask: Any, /, *_: Any, **__: Any) -> None:
     seen = _current.get()
     if seen is not None:
         seen.off_policy = mask
 
 
+@seams.after(_GRPO, "GRPOTrainer.get_high_entropy_mask", "entropy masks are not recorded")
 def _note_entropy_mask(mask: Any, /, *_: Any, **__: Any) -> None:
     seen = _current.get()
     if seen is not None:
         seen.entropy = mask
+
+
+@seams.around(
+    "transformers.trainer", "Trainer.train", "whether TRL's trainers used the last batch is not recorded"
+)
+def _train(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    has_failed = True
+    try:
+        result = original(self, *args, **kwargs)
+        has_failed = False
+        return result
+    finally:
+        with internal_errors("recording what TRL's training has left over"):
+            progress = process.trainers.get(self)
+            if progress is not None:
+                progress.uses.close(has_failed)

@@ -1,10 +1,13 @@
-"""Count the tokens that TRL's loss counts, and say why it counts none of a row."""
+"""Read the columns of TRL's batches: which tokens the loss counts, and log probabilities of both sides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
+from otel_rollout.integrations.kit.training_outcome import wants_token_values
 
 CUT_OFF: Final = "the completion was cut off, and mask_truncated_completions is set"
 OUT_OF_BOUNDS: Final = "the importance sampling ratio is out of bounds"
@@ -91,3 +94,51 @@ def reason(is_cut: bool, completed: int, of_model: int, counted: int) -> str | N
     if not completed and is_cut:
         return CUT_OFF
     return OUT_OF_BOUNDS if of_model else MASKED
+
+
+# --- log probabilities of TRL's sampler and of its trainer -------------------------------------------------
+
+
+SAMPLER: Final = "sampling_per_token_logps"
+"""Column of TRL's batches: the sampler's log probabilities, if vLLM or a ``rollout_func`` gave them."""
+TRAINER: Final = "old_per_token_logps"
+"""Column of TRL's batches: those of the trainer's weights that generated; missing if the loss needs none."""
+
+SAMPLER_VALUES: Final = "sampler_logprobs"
+TRAINER_VALUES: Final = "trainer_logprobs"
+
+
+def columns(batch: Mapping[str, Any], trainer: Any, mask: LossMask) -> dict[str, list[Any]]:
+    """Return the mismatch of each row; nothing if either side's log probabilities are missing.
+
+    Args:
+        batch: a batch of TRL's.
+        trainer: the trainer's log probabilities of its tokens; None if they are not known.
+        mask: the batch's tokens.
+    """
+    sampler = batch.get(SAMPLER)
+    if sampler is None or trainer is None:
+        return {}
+    return logprob_mismatch(sampler, trainer, mask.of_model)
+
+
+def token_values(batch: Mapping[str, Any], trainer: Any, mask: LossMask) -> dict[str, Sequence[Any]] | None:
+    """Return the values per token that the batch has, if the settings ask for them.
+
+    Each array has an entry for each token of the completion, also for those of tools.
+    """
+    if not wants_token_values():
+        return None
+    found = {SAMPLER_VALUES: batch.get(SAMPLER), TRAINER_VALUES: trainer, "mask": mask.counted}
+    if mask.ratio is not None:
+        found["importance_ratio"] = mask.ratio.expand(mask.counted.shape)
+    advantages = batch.get("advantages")
+    if advantages is not None and len(advantages.shape) > 1:
+        found["advantages"] = advantages
+    return {name: _rows(values, mask.lengths) for name, values in found.items() if values is not None}
+
+
+def _rows(values: Any, lengths: Sequence[int]) -> list[Any]:
+    """Return an array of numpy for each row, without padding; None for a row that is masked as a whole."""
+    arrays = values.detach().float().cpu().numpy()
+    return [row[:length] if length else None for row, length in zip(arrays, lengths, strict=True)]

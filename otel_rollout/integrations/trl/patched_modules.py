@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
@@ -9,21 +10,19 @@ from otel_rollout.integrations.kit.seams import Seams
 
 seams: Final = Seams("trl", "otel_rollout.integrations.trl")
 
+TRAINERS: Final = {"trl.trainer.grpo_trainer": "GRPOTrainer", "trl.trainer.rloo_trainer": "RLOOTrainer"}
+"""TRL's module → class of the trainer in it."""
 CONFIGURED: Final = {
-    "trl.extras.profiling": (".timing",),
+    "trl.extras.profiling": (".batch",),
     "trl.trainer.grpo_trainer": (".trajectory", ".generation", ".tool_loop", ".rewards", ".loss"),
     "trl.trainer.rloo_trainer": (".trajectory", ".generation", ".rewards", ".loss"),
-    "trl.trainer.base_trainer": (".run_name",),
-    "trl.experimental.async_grpo.async_rollout_worker": (".async_worker",),
-    "trl.experimental.async_grpo.async_grpo_trainer": (".async_training",),
+    "trl.trainer.base_trainer": (".tracking",),
     "transformers.integrations.integration_utils": (".tracking",),
-    "transformers.trainer": (".training_end",),
+    "transformers.trainer": (".loss",),
 }
 """Patches of a process whose environment configures tracing."""
 
-_CLASSES: Final = {"trl.trainer.grpo_trainer": "GRPOTrainer", "trl.trainer.rloo_trainer": "RLOOTrainer"}
 
-
-def trainer_class(module: ModuleType) -> str:
-    """Return the name of the trainer's class in one of TRL's modules."""
-    return _CLASSES[module.__name__]
+def of_trainer(method: str) -> Callable[[ModuleType], str]:
+    """Return what names a method of the trainer's class in one of TRL's modules."""
+    return lambda module: f"{TRAINERS[module.__name__]}.{method}"

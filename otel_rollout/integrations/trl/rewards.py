@@ -1,22 +1,27 @@
-"""Record reward functions: their times, the score of each row, and their errors."""
+"""Record reward functions, and prompts and completions: those that TRL scores, and then trains on.
+
+A trainer of one's own may generate several times for a batch. So each generation is noted with its answers,
+and the one whose answers TRL gives to the reward functions is recorded at the root.
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.spans import records_content
-from otel_rollout.integrations.trl import answers
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl.batch import Batch, Measured, Sample
-from otel_rollout.integrations.trl.patched_modules import seams, trainer_class
+from otel_rollout.integrations.trl.batch import Batch, Generated, Measured, Sample
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+
+# --- reward functions: their times, the score of each row, and their errors --------------------------------
+
 
 _MAX_TEXT: Final = 256
 """Characters of a text in an extra column; a longer text is not recorded."""
@@ -27,36 +32,28 @@ _UNCERTAIN: Final = (
 )
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the method of a trainer that calls the reward functions."""
-    seams.wrap(module, f"{trainer_class(module)}._calculate_rewards", _tracing, "rewards are not traced")
-
-
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _calculate_rewards(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.current(self)
-        if batch is None:
-            return original(self, *args, **kwargs)
-        first = len(batch.measured)
-        with internal_errors("reading the completions of a batch of TRL's"):
-            batch.is_scored = True
-            given = inspect.signature(original).bind(self, *args, **kwargs).arguments
-            answers.note_scored(batch, given["prompts"], given["completions"])
-        try:
-            batch.rewards = original(self, *args, **kwargs)
-        except BaseException:
-            with internal_errors("recording a reward function that failed"):
-                batch.evaluations = batch.measured[first:]
-                for entry in batch.samples:
-                    _record_evaluations(batch, entry, None)
-            raise
-        batch.evaluations = batch.measured[first:]
-        with internal_errors("reading the extra columns of reward functions"):
-            _note_extra_columns(batch)
-        return batch.rewards
-
-    return _calculate_rewards
+@seams.around(TRAINERS, of_trainer("_calculate_rewards"), "rewards are not traced")
+def _calculate_rewards(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    batch = batches.current(self)
+    if batch is None:
+        return original(self, *args, **kwargs)
+    first = len(batch.measured)
+    with internal_errors("reading the completions of a batch of TRL's"):
+        batch.is_scored = True
+        given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+        note_scored(batch, given["prompts"], given["completions"])
+    try:
+        batch.rewards = original(self, *args, **kwargs)
+    except BaseException:
+        with internal_errors("recording a reward function that failed"):
+            batch.evaluations = batch.measured[first:]
+            for entry in batch.samples:
+                _record_evaluations(batch, entry, None)
+        raise
+    batch.evaluations = batch.measured[first:]
+    with internal_errors("reading the extra columns of reward functions"):
+        _note_extra_columns(batch)
+    return batch.rewards
 
 
 def _note_extra_columns(batch: Batch) -> None:
@@ -66,7 +63,7 @@ def _note_extra_columns(batch: Batch) -> None:
             continue
         for entry, value in zip(batch.samples, values, strict=True):
             if isinstance(value, (bool, int, float)) or _is_short_text(value):
-                batches.describe(entry, **{f"extra.{column}": value})
+                entry.trajectory.describe({f"{semconv.EXTRA_PREFIX}extra.{column}": value})
 
 
 def _is_short_text(value: Any) -> bool:
@@ -119,3 +116,82 @@ def _record_evaluations(batch: Batch, entry: Sample, rewards: Sequence[float] | 
             attributes={semconv.BATCH_ID: batch.id, semconv.BATCH_SIZE: len(batch.samples)},
             error=block.error,
         )
+
+
+# --- prompt and completion of each trajectory --------------------------------------------------------------
+
+
+_UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are {} for {} prompts"
+_UNKNOWN: Final = (
+    "prompts and completions of a batch of TRL's are not recorded: the trainer has generated several times, "
+    "and it is not known which answers it uses"
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Prompts and completions that TRL gives to the reward functions, as they were at that time."""
+
+    prompts: Sequence[Any]
+    completions: Sequence[Any]
+    generated: Sequence[Generated | None]
+    """For each row the generation of the completion; None if that is not certain."""
+
+
+def note_scored(batch: Batch, prompts: Sequence[Any], completions: Sequence[Any]) -> None:
+    """Note what the reward functions are given; they may change it."""
+    batch.scored = None
+    if not len(prompts) == len(completions) == len(batch.samples):
+        warn_once(_UNCOUNTED.format(len(completions), len(batch.samples)), once_for="trl completions")
+        return
+    batch.scored = Scored(
+        [_copy(prompt) for prompt in prompts],
+        [_copy(completion) for completion in completions],
+        [_generation_of(entry, answer) for entry, answer in zip(batch.samples, completions, strict=True)],
+    )
+
+
+def _copy(messages: Any) -> Any:
+    """Return a copy of a conversation; a text as it is."""
+    return [dict(message) for message in messages] if isinstance(messages, list) else messages
+
+
+def _generation_of(entry: Sample, completion: Any) -> Generated | None:
+    found = [one for one in entry.generated if one.completion is completion]
+    return found[0] if len(found) == 1 else None
+
+
+def record_answers(batch: Batch, is_over: bool) -> None:
+    """Record prompt and completion of each trajectory.
+
+    Args:
+        batch: the batch.
+        is_over: whether the trainer has returned the batch; otherwise it has failed.
+    """
+    if batch.is_scored:
+        if batch.scored is not None:
+            for row, entry in enumerate(batch.samples):
+                _record_scored(entry, batch.scored, row)
+        return
+    for entry in batch.samples:
+        candidates = [one for one in entry.generated if one.completion is not None] or entry.generated
+        if len(candidates) == 1:
+            _record(entry, candidates[0])
+        elif candidates and is_over:
+            warn_once(_UNKNOWN, once_for="trl several generations")
+
+
+def _record_scored(entry: Sample, scored: Scored, row: int) -> None:
+    generated, completion = scored.generated[row], scored.completions[row]
+    known = generated or Generated(scored.prompts[row])
+    _record(entry, Generated(known.prompt, completion, known.length))
+
+
+def _record(entry: Sample, generated: Generated) -> None:
+    completion = generated.completion
+    entry.trajectory.trajectory.set_input(generated.prompt)
+    if completion is None:
+        return
+    entry.trajectory.trajectory.set_output(completion)
+    turns = 1 + (len(completion) if isinstance(completion, list) else 1)
+    entry.trajectory.describe({semconv.COMPLETION_LENGTH: generated.length, semconv.NUM_TURNS: turns})

@@ -9,44 +9,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from types import ModuleType
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import otel_rollout
+from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.kit.seams import before
+from otel_rollout.integrations.kit.spans import describe_tool_call, tool_call
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl import model_calls
-from otel_rollout.integrations.trl.batch import Batch
+from otel_rollout.integrations.trl import generation
+from otel_rollout.integrations.trl.batch import Batch, Sample
 from otel_rollout.integrations.trl.patched_modules import seams
-from otel_rollout.integrations.trl.tools import Tools, Turn
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the tool loop, and the method that gets each row's answers of tools."""
-    seams.wrap(module, "GRPOTrainer._tool_call_loop", _tracing, "tool calls are not traced")
-    observing = before(_note_answers, "recording tool calls that reached no tool")
-    loss = "calls of unknown tools, and calls with arguments that are no object, are not traced"
-    seams.wrap(module, "GRPOTrainer._get_tool_suffix_ids", observing, loss)
-
-
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _tool_call_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch = batches.generating(self)
-        if batch is None:
-            return original(self, *args, **kwargs)
-        given = None
-        with internal_errors("tracing the tools of a batch of TRL's"):
-            given = _enter(batch, inspect.signature(original).bind(self, *args, **kwargs).arguments)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            if given is not None:
-                self._sync_tool_dicts, self._async_tool_dicts = given
-                batch.completions, batch.contexts, batch.turns = None, ((), ()), ()
-
-    return _tool_call_loop
+@seams.around("trl.trainer.grpo_trainer", "GRPOTrainer._tool_call_loop", "tool calls are not traced")
+def _tool_call_loop(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    batch = batches.generating(self)
+    if batch is None:
+        return original(self, *args, **kwargs)
+    given = None
+    with internal_errors("tracing the tools of a batch of TRL's"):
+        given = _enter(batch, inspect.signature(original).bind(self, *args, **kwargs).arguments)
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        if given is not None:
+            self._sync_tool_dicts, self._async_tool_dicts = given
+            batch.completions, batch.contexts, batch.turns = None, ((), ()), ()
 
 
 def _enter(batch: Batch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -61,8 +52,8 @@ def _enter(batch: Batch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
     turns = []
     for row, (entry, completion) in enumerate(zip(batch.samples, completions, strict=True)):
         entry.completion = completion
-        model_calls.settle(batch, entry)
-        settle = functools.partial(model_calls.settle, batch, entry)
+        generation.settle(batch, entry)
+        settle = functools.partial(generation.settle, batch, entry)
         turns.append(Turn(entry, settle, functools.partial(_tools_of, trainer, row)))
     batch.turns = turns
     trainer._sync_tool_dicts = [
@@ -80,6 +71,11 @@ def _tools_of(trainer: Any, row: int) -> tuple[Tools, Tools]:
     return trainer._sync_tool_dicts[row], trainer._async_tool_dicts[row]
 
 
+@seams.before(
+    "trl.trainer.grpo_trainer",
+    "GRPOTrainer._get_tool_suffix_ids",
+    "calls of unknown tools, and calls with arguments that are no object, are not traced",
+)
 def _note_answers(trainer: Any, tool_messages: Sequence[Any], *_: Any, **__: Any) -> None:
     """Record the calls of a row's turn that reached no tool. TRL calls this once per row and turn."""
     batch = batches.current(trainer)
@@ -88,3 +84,200 @@ def _note_answers(trainer: Any, tool_messages: Sequence[Any], *_: Any, **__: Any
     for turn in batch.turns:
         if turn.entry.completion and turn.entry.completion[-1] is tool_messages[-1]:
             turn.finish(tool_messages)
+
+
+# --- the tool calls of one row, in the turns of the loop ---------------------------------------------------
+
+
+Tools = Mapping[str, Callable[..., Any]]
+"""Name → tool."""
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """A call that reached none of our functions.
+
+    Attributes:
+        position: its position in the message.
+        at_ns: when that was known, Unix time in ns.
+        is_called: whether TRL called a tool that was put into the row's dict since the loop began.
+    """
+
+    position: int
+    at_ns: int
+    is_called: bool
+
+
+class Turn:
+    """The calls for which the row's latest answer asks.
+
+    Args:
+        entry: the row.
+        settle: records the model call that gave the answer.
+        tools: returns the row's functions, and its coroutine functions, in which TRL looks a name up now.
+    """
+
+    def __init__(
+        self, entry: Sample, settle: Callable[[], None], tools: Callable[[], tuple[Tools, Tools]]
+    ) -> None:
+        self.entry = entry
+        self._settle = settle
+        self._tools = tools
+        self._own: list[Callable[..., Any]] = []
+        """The functions that stand for the row's tools."""
+        self._message: Any = None
+        self._calls: Sequence[dict[str, Any]] = ()
+        self._position = 0
+        self._unseen: list[_Unseen] = []
+        self._asynchronous: set[int] = set()
+        """Positions of calls that TRL awaits after the others."""
+
+    # --- tools --------------------------------------------------------------------------------------------
+
+    def sync_tool(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls a tool inside a span of the row's trajectory."""
+
+        @functools.wraps(tool)
+        def call(*args: Any, **arguments: Any) -> Any:
+            if args:
+                return tool(*args, **arguments)
+            _, id_ = self._reach(name, arguments)
+            with self.entry.trajectory.inside():
+                return _call(tool, id_, name, arguments)
+
+        self._own.append(call)
+        return call
+
+    def async_tool(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that makes a coroutine, which awaits a tool's inside a span."""
+
+        @functools.wraps(tool)
+        def call(*args: Any, **arguments: Any) -> Any:
+            if args:
+                return tool(*args, **arguments)
+            position, id_ = self._reach(name, arguments)
+            start_ns = time.time_ns()
+            try:
+                coroutine = tool(**arguments)
+            except Exception as error:
+                self._record_unseen((name, arguments, id_), start_ns, error=error)
+                raise
+            if position is not None:
+                self._asynchronous.add(position)
+            return self._awaiting(coroutine, name, arguments, id_)
+
+        self._own.append(call)
+        return call
+
+    async def _awaiting(self, coroutine: Any, name: str, arguments: dict[str, Any], id_: str | None) -> Any:
+        with self.entry.trajectory.inside():
+            return await _await(coroutine, id_, name, arguments)
+
+    # --- which call of the message ------------------------------------------------------------------------
+
+    def _reach(self, name: str, arguments: dict[str, Any]) -> tuple[int | None, str | None]:
+        """Return position and id of the call that has reached a tool; note calls before it that have not."""
+        with internal_errors("finding a tool call in its message"):
+            self._begin(self.entry.completion[-1])
+            for position in range(self._position, len(self._calls)):
+                call = self._calls[position]
+                function = _function_of(call)
+                if function.get("name") == name and function.get("arguments") == arguments:
+                    self._skip_to(position)
+                    self._position = position + 1
+                    return position, _id_of(call)
+        return None, None
+
+    def _begin(self, message: Any) -> None:
+        """Begin a new turn unless the message is that of the present turn."""
+        if message is self._message:
+            return
+        self._settle()
+        self._message, self._calls = message, message.get("tool_calls") or ()
+        self._position = 0
+        self._unseen.clear()
+        self._asynchronous.clear()
+
+    def _skip_to(self, position: int) -> None:
+        now = time.time_ns()
+        self._unseen += [
+            _Unseen(skipped, now, self._is_called(skipped)) for skipped in range(self._position, position)
+        ]
+
+    def _is_called(self, position: int) -> bool:
+        """Tell whether TRL calls a tool that is not one of our functions."""
+        function = _function_of(self._calls[position])
+        name, (tools, async_tools) = function.get("name"), self._tools()
+        found = tools.get(name, async_tools.get(name)) if isinstance(name, str) else None
+        is_new = found is not None and not any(found is own for own in self._own)
+        if not is_new or not isinstance(function.get("arguments"), Mapping):
+            return False
+        if name not in tools:
+            self._asynchronous.add(position)
+        return True
+
+    def finish(self, answers: Sequence[dict[str, Any]]) -> None:
+        """Record the calls that reached none of our functions, with the text that TRL answered.
+
+        Args:
+            answers: messages of the turn's tools. Those of coroutines come last.
+        """
+        self._begin(self.entry.completion[-len(answers) - 1])
+        self._skip_to(len(self._calls))
+        self._position = len(self._calls)
+        if len(answers) != len(self._calls):
+            return
+        order = sorted(range(len(self._calls)), key=self._asynchronous.__contains__)
+        for unseen in self._unseen:
+            call, answer = self._calls[unseen.position], answers[order.index(unseen.position)]
+            text = str(answer["content"])
+            self._record_unseen(
+                (answer["name"], _function_of(call).get("arguments"), _id_of(call)),
+                unseen.at_ns,
+                output=answer["content"] if unseen.is_called else None,
+                error=None if unseen.is_called else text,
+            )
+        self._unseen.clear()
+
+    def _record_unseen(
+        self,
+        call: tuple[str, Any, str | None],
+        start_ns: int,
+        output: Any = None,
+        error: Exception | str | None = None,
+    ) -> None:
+        name, arguments, id_ = call
+        span_name, attributes = tool_call(name, id_)
+        self.entry.trajectory.record(
+            span_name,
+            semconv.KIND_TOOL,
+            (start_ns, start_ns),
+            input={"name": name, "arguments": arguments},
+            output=output,
+            attributes=attributes,
+            error=error,
+        )
+
+
+@otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL, exclude=("tool", "id_"))
+def _call(tool: Callable[..., Any], id_: str | None, name: str, arguments: dict[str, Any]) -> Any:
+    """Call a tool inside a span."""
+    describe_tool_call(name, id_)
+    return tool(**arguments)
+
+
+@otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL, exclude=("coroutine", "id_"))
+async def _await(coroutine: Any, id_: str | None, name: str, arguments: dict[str, Any]) -> Any:
+    """Await the coroutine of a tool's call inside a span."""
+    describe_tool_call(name, id_)
+    return await coroutine
+
+
+def _function_of(call: dict[str, Any]) -> dict[str, Any]:
+    """Return name and arguments of a call; nothing for a call of an unsupported type."""
+    return call.get("function") or {}
+
+
+def _id_of(call: dict[str, Any]) -> str | None:
+    id_ = call.get("id")
+    return None if id_ is None else str(id_)

@@ -1,41 +1,43 @@
-"""Link traces to the MLflow or W&B run that ``report_to`` starts.
+"""Know the trainer's run: name the experiment after it, and link traces to the run of its tracker.
 
-transformers' callbacks start that run in the first process of the training, when training begins, and tell no
-other process the run's id. Trackio's runs have no address that an exporter could link to.
+transformers' callbacks start the MLflow or W&B run that ``report_to`` names in the first process of the
+training, when training begins, and tell no other process the run's id. Trackio's runs have no address that an
+exporter could link to.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+import os
 from typing import Any, Final
 
-import otel_rollout
-from otel_rollout.integrations.kit.seams import Seams, after
-from otel_rollout.integrations.kit.tracker import active_runs
+from otel_rollout._state import process
+from otel_rollout.integrations.kit.tracker import publish_active_runs
+from otel_rollout.integrations.trl.patched_modules import seams
+from otel_rollout.runs import membership
 
-_seams: Final = Seams("transformers", "otel_rollout.integrations.trl")
-
-
-def install(module: ModuleType) -> None:
-    """Wrap the methods that start runs (``transformers.integrations.integration_utils``)."""
-    for callback, publish in (("MLflowCallback", _publish_mlflow), ("WandbCallback", _publish_wandb)):
-        _seams.wrap(
-            module,
-            f"{callback}.setup",
-            after(publish, "linking traces to the trainer's run"),
-            f"traces are not linked to the run of {callback}",
-        )
+_VARIABLE: Final = "OTEL_ROLLOUT_EXPERIMENT"
+_CALLBACKS: Final = "transformers.integrations.integration_utils"
 
 
+@seams.before(
+    "trl.trainer.base_trainer", "_BaseTrainer.__init__", "the experiment is not named after run_name"
+)
+def _name_experiment(_: Any, *args: Any, **kwargs: Any) -> None:
+    name = getattr(kwargs.get("args"), "run_name", None)
+    if not name or os.environ.get(_VARIABLE) or process.runtime is not None or process.is_over:
+        return
+    if membership.decide().experiment_name:
+        return
+    os.environ[_VARIABLE] = str(name)  # for processes that this one starts
+    membership.configure({"experiment_name": str(name)}, joins=True)
+
+
+@seams.after(_CALLBACKS, "MLflowCallback.setup", "traces are not linked to the run of MLflowCallback")
 def _publish_mlflow(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
-    _publish(active_runs(mlflow=bool(state.is_world_process_zero)))
+    publish_active_runs(mlflow=bool(state.is_world_process_zero))
 
 
+@seams.after(_CALLBACKS, "WandbCallback.setup", "traces are not linked to the run of WandbCallback")
 def _publish_wandb(_: None, callback: Any, args: Any, state: Any, *__: Any, **___: Any) -> None:
     run = getattr(callback._wandb, "run", None) if state.is_world_process_zero else None
-    _publish(active_runs(mlflow=False, wandb_run=run))
-
-
-def _publish(runs: dict[str, str]) -> None:
-    if runs:
-        otel_rollout.publish_run(**runs)
+    publish_active_runs(mlflow=False, wandb_run=run)

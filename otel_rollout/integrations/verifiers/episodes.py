@@ -1,36 +1,35 @@
-"""Know the episode of a rollout: its task, its number among siblings, whether it is an evaluation."""
+"""Know the episode of a rollout: its task, its number among siblings, whether it is an evaluation.
+
+Episodes also run in the processes of verifiers' environment server, which prime-rl's orchestrator uses. A
+request names neither step nor group nor sibling; the orchestrator stamps them on the episode that it gets
+back. So the reply carries the ids of the trajectories, beside the fields that verifiers reads, and the
+orchestrator's process can score them.
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
-from otel_rollout.integrations.kit.seams import after
+from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verifiers import rollouts
 from otel_rollout.integrations.verifiers.patched_modules import seams
 from otel_rollout.integrations.verifiers.rollouts import Sibling
+from otel_rollout.runs import membership
 
 _EVALUATION: Final = "verifiers.v1.cli.eval."
 """Beginning of the module whose callback an evaluation's episodes have."""
-
-
-def install(module: ModuleType) -> None:
-    """Wrap the methods of ``Env`` that plan and run episodes."""
-    numbering = after(_number, "numbering planned episodes")
-    seams.wrap(module, "Env.slots", numbering, "rollouts have no rollout_n and no group_size")
-    loss = "rollouts have no sample_index of their episode, and evaluations are not marked"
-    seams.wrap(module, "Env.run_slot", _tracing, loss)
+_KEY: Final = "otel_rollout_trajectories"
+"""Key of an episode's record on the wire; verifiers ignores keys that it does not know."""
+_UNKNOWN_TRAINING: Final = "the trainer's step, policy versions and late rewards are not recorded"
 
 
 @dataclass
@@ -75,6 +74,7 @@ class RunningEpisode:
 
 _current: ContextVar[RunningEpisode | None] = ContextVar("otel-rollout-verifiers-episode", default=None)
 _is_served: ContextVar[bool] = ContextVar("otel-rollout-verifiers-served", default=False)
+"""Whether an episode runs for another process, which alone knows the siblings."""
 
 
 def current() -> RunningEpisode | None:
@@ -82,40 +82,31 @@ def current() -> RunningEpisode | None:
     return _current.get()
 
 
-def served() -> AbstractContextManager[None]:
-    """Mark a block that runs an episode for another process, which alone knows the siblings."""
-    return variable_set(_is_served, True)
-
-
+@seams.after("verifiers.v1.env", "Env.slots", "rollouts have no rollout_n and no group_size")
 def _number(slots: list[Any], *_: Any, **__: Any) -> None:
     if not _is_served.get():
         for number, slot in enumerate(slots):
             rollouts.here().number(slot, Sibling(number, len(slots)))
 
 
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    async def run_slot(self: Any, slot: Any, *args: Any, **kwargs: Any) -> Any:
-        episode: RunningEpisode | None = None
-        with internal_errors("identifying an episode of verifiers"):
-            given = signature.bind(self, slot, *args, **kwargs).arguments
-            episode = _episode_of(self, slot, given.get("on_complete"))
-        with variable_set(_current, episode):
-            return await original(self, slot, *args, **kwargs)
-
-    return run_slot
-
-
-def _episode_of(env: Any, slot: Any, on_complete: Any) -> RunningEpisode:
-    return RunningEpisode(
-        task_index=slot.task.data.idx,
-        sibling=rollouts.here().sibling(slot),
-        is_evaluation=str(getattr(on_complete, "__module__", "")).startswith(_EVALUATION),
-        environment=str(env.config.env_id),
-        slot=weakref.ref(slot),
-    )
+@seams.around(
+    "verifiers.v1.env",
+    "Env.run_slot",
+    "rollouts have no sample_index of their episode, and evaluations are not marked",
+)
+async def _run_slot(original: Callable[..., Any], /, self: Any, slot: Any, *args: Any, **kwargs: Any) -> Any:
+    episode: RunningEpisode | None = None
+    with internal_errors("identifying an episode of verifiers"):
+        given = inspect.signature(original).bind(self, slot, *args, **kwargs).arguments
+        episode = RunningEpisode(
+            task_index=slot.task.data.idx,
+            sibling=rollouts.here().sibling(slot),
+            is_evaluation=str(getattr(given.get("on_complete"), "__module__", "")).startswith(_EVALUATION),
+            environment=str(self.config.env_id),
+            slot=weakref.ref(slot),
+        )
+    with variable_set(_current, episode):
+        return await original(self, slot, *args, **kwargs)
 
 
 @internal_errors("marking a rollout that was tried again")
@@ -124,3 +115,33 @@ def _mark_discarded(trace_id: str) -> None:
     trajectory = rollouts.here().ended.get(trace_id)
     if trajectory is not None:
         otel_rollout.score("discarded", True, trajectory=trajectory, comment="a retry replaced it")
+
+
+# --- the environment server --------------------------------------------------------------------------------
+
+
+@seams.around("verifiers.v1.serve.server", "EnvServer._run", _UNKNOWN_TRAINING)
+async def _run(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    with variable_set(_is_served, True):
+        response = await original(*args, **kwargs)
+    with internal_errors("sending the ids of trajectories"):
+        ended = rollouts.here().ended
+        served = [trace.id for trace in response.traces if trace.id in ended]
+        response.head[_KEY] = {trace_id: ended[trace_id] for trace_id in served}
+    return response
+
+
+@seams.before("verifiers.v1.serve.client", "EnvClient._validate_episode", _UNKNOWN_TRAINING)
+def _receive(_: Any, record: Any, *__: Any, **___: Any) -> None:
+    rollouts.here().ended.update(record.pop(_KEY, {}))
+
+
+# --- evaluations -------------------------------------------------------------------------------------------
+
+
+@seams.before(
+    "verifiers.v1.cli.eval.runner", "run_eval", "the experiment is not named after the evaluation's run"
+)
+def _name_experiment(config: Any) -> None:
+    membership.configure({"experiment_name": unless_set("OTEL_ROLLOUT_EXPERIMENT", config.run.name)})
+    rollouts.here().run_id = config.run.id

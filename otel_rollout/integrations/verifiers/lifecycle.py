@@ -7,19 +7,17 @@ while the rollout opens: servers that are started then serve other rollouts too.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import sys
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.kit.spans import set_attributes
-from otel_rollout.integrations.verifiers import chat, episodes, rollouts, scores, tools
+from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rollouts, scores
 from otel_rollout.integrations.verifiers.patched_modules import seams
 from otel_rollout.integrations.verifiers.rollouts import TracedRollout
 
@@ -28,73 +26,56 @@ _STAGES: Final = ("boot", "setup", "finalize")
 rewards."""
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the methods that start, advance and end a rollout."""
-    seams.wrap(module, "Rollout.open", _tracing_open, "no rollouts are traced")
-    seams.wrap(module, "Rollout.step", _tracing_step, "in-process agents are traced apart from their rollout")
-    seams.wrap(module, "Rollout.close", _tracing_close, "rollouts have no scores and no end")
-    seams.wrap(module, "Rollout.abort", _tracing_abort, "cancelled rollouts have no end")
+@seams.around("verifiers.v1.rollout", "Rollout.open", "no rollouts are traced")
+async def _open(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    _start(self)
+    try:
+        return await original(self, *args, **kwargs)
+    except BaseException as error:
+        _end(self, error)  # callers of `open` need not call `close` or `abort` then
+        raise
 
 
-def _tracing_open(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def open(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _start(self)
+@seams.around("verifiers.v1.rollout", "Rollout.step", "in-process agents are traced apart from their rollout")
+async def _step(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    traced = rollouts.running(self.trace)
+    if traced is None:
+        return await original(self, *args, **kwargs)
+    with _inside(traced):
+        return await original(self, *args, **kwargs)
+
+
+@seams.around("verifiers.v1.rollout", "Rollout.close", "rollouts have no scores and no end")
+async def _close(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    traced = rollouts.here().running.get(self.trace.id)  # also if it is sampled out
+    if traced is None or getattr(self, "closed", False):  # the first call ends the trajectory
+        return await original(self, *args, **kwargs)
+    with _inside(traced):
+        trace = await original(self, *args, **kwargs)
+    _end(self, self.failure)
+    return trace
+
+
+@seams.around("verifiers.v1.rollout", "Rollout.abort", "cancelled rollouts have no end")
+async def _abort(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+    handled = sys.exc_info()[1]
+    try:
+        return await original(self, *args, **kwargs)
+    finally:
+        traced = rollouts.here().running.get(self.trace.id)
+        if traced is not None:
+            _end(self, traced.failure or handled or asyncio.CancelledError("the rollout was aborted"))
+
+
+@contextmanager
+def _inside(traced: TracedRollout) -> Iterator[None]:
+    """Make a rollout's trajectory current, and note the exception that leaves one of its stages."""
+    with traced.trajectory.inside():
         try:
-            return await original(self, *args, **kwargs)
+            yield
         except BaseException as error:
-            _end(self, error)  # callers of `open` need not call `close` or `abort` then
+            traced.failure = error
             raise
-
-    return open
-
-
-def _tracing_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        traced = rollouts.running(self.trace)
-        if traced is None:
-            return await original(self, *args, **kwargs)
-        with traced.trajectory.inside():
-            try:
-                return await original(self, *args, **kwargs)
-            except BaseException as error:
-                traced.failure = error
-                raise
-
-    return step
-
-
-def _tracing_close(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        traced = rollouts.here().running.get(self.trace.id)  # also if it is sampled out
-        if traced is None or getattr(self, "closed", False):  # the first call ends the trajectory
-            return await original(self, *args, **kwargs)
-        with traced.trajectory.inside():
-            try:
-                trace = await original(self, *args, **kwargs)
-            except BaseException as error:
-                traced.failure = error
-                raise
-        _end(self, self.failure)
-        return trace
-
-    return close
-
-
-def _tracing_abort(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def abort(self: Any, *args: Any, **kwargs: Any) -> Any:
-        handled = sys.exc_info()[1]
-        try:
-            return await original(self, *args, **kwargs)
-        finally:
-            traced = rollouts.here().running.get(self.trace.id)
-            if traced is not None:
-                _end(self, traced.failure or handled or asyncio.CancelledError("the rollout was aborted"))
-
-    return abort
 
 
 # --- start -------------------------------------------------------------------------------------------------
@@ -160,7 +141,7 @@ def _end(rollout: Any, error: BaseException | None) -> None:
     trajectory = traced.trajectory
     if trajectory.is_recording:
         _record_stages(trajectory, rollout.trace)
-        tools.record_unanswered(traced, rollout.trace, error)
+        model_calls.record_unanswered(traced, rollout.trace, error)
         scores.record_all(trajectory, rollout.trace)
         _describe(trajectory, rollout.trace)
     trajectory.end(error)
@@ -178,14 +159,12 @@ def _record_stages(trajectory: OpenTrajectory, trace: Any) -> None:
 
 @internal_errors("recording the result of a rollout")
 def _describe(trajectory: OpenTrajectory, trace: Any) -> None:
-    root = trajectory.trajectory.root
-    if root is None:
-        return
     trajectory.trajectory.set_output(trace.last_reply)
-    attributes = {
-        semconv.NUM_TURNS: trace.num_turns,
-        semconv.EXTRA_PREFIX + "stop_condition": trace.stop_condition,
-        semconv.EXTRA_PREFIX + "is_timeout": trace.is_timeout or None,
-        semconv.EXTRA_PREFIX + "is_truncated": trace.is_truncated or None,
-    }
-    set_attributes(root, attributes)
+    trajectory.describe(
+        {
+            semconv.NUM_TURNS: trace.num_turns,
+            semconv.EXTRA_PREFIX + "stop_condition": trace.stop_condition,
+            semconv.EXTRA_PREFIX + "is_timeout": trace.is_timeout or None,
+            semconv.EXTRA_PREFIX + "is_truncated": trace.is_truncated or None,
+        }
+    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, Final
 
-from otel_rollout.base.errors import warn_once
-from otel_rollout.integrations.kit.seams import after, before
-from otel_rollout.integrations.kit.tracker import unless_set
+from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.integrations.kit.tracker import publish_active_runs, unless_set
 from otel_rollout.integrations.verl.backend_flag import exporters_for, with_default_target
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.vllm.construction import NEEDS_STATISTICS
@@ -22,18 +21,21 @@ _PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUG
 """Variables that name verl's plugins; workers on other nodes need them too."""
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the function that verl calls right before ``ray.init``."""
-    first = before(set_up, "setting tracing up from verl's configuration")
-    last = after(_forward_plugin, "forwarding variables to verl's workers")
-    loss = "trace.backend has no effect on otel-rollout; set OTEL_TRACES_EXPORTER"
-    seams.wrap(module, "get_ppo_ray_runtime_env", lambda original: last(first(original)), loss)
-
-
-def _forward_plugin(runtime_env: Any, *_: Any, **__: Any) -> None:
-    for name in _PLUGIN_VARIABLES:
-        if name in os.environ:
-            runtime_env["env_vars"].setdefault(name, os.environ[name])
+@seams.around(
+    "verl.trainer.constants_ppo",
+    "get_ppo_ray_runtime_env",
+    "trace.backend has no effect on otel-rollout; set OTEL_TRACES_EXPORTER",
+)
+def _runtime_env(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """verl calls this right before ``ray.init``."""
+    with internal_errors("setting tracing up from verl's configuration"):
+        set_up(*args, **kwargs)
+    runtime_env = original(*args, **kwargs)
+    with internal_errors("forwarding variables to verl's workers"):
+        for name in _PLUGIN_VARIABLES:
+            if name in os.environ:
+                runtime_env["env_vars"].setdefault(name, os.environ[name])
+    return runtime_env
 
 
 def set_up(config: Any = None) -> None:
@@ -78,3 +80,12 @@ def _lets_engine_die(config: Any) -> bool:
         return bool(engine.get("otlp_traces_endpoint") and disabled)
     except (AttributeError, KeyError, TypeError):
         return False
+
+
+# --- the tracker's run, which verl starts after its workers -------------------------------------------------
+
+
+@seams.after("verl.utils.tracking", "Tracking.__init__", "traces are not linked to the MLflow or W&B run")
+def _publish_runs(_: None, tracking: Any, *__: Any, **___: Any) -> None:
+    loggers = getattr(tracking, "logger", {})
+    publish_active_runs("mlflow" in loggers, getattr(loggers.get("wandb"), "run", None))

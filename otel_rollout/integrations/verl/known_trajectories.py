@@ -1,4 +1,13 @@
-"""Hold what the trainer's process knows of the trajectories that it trains on."""
+"""Know the trajectories of verl's trainers: which trajectory a row is, and what waits for its training.
+
+An identity is computed in the agent-loop worker and in the trainer's process alike. The trainers identify a
+trajectory differently:
+
+- In the v1 trainer all siblings share one ``trajectory``, whose ``rollout_n`` is 0. The sibling's index is
+  ``session_id``.
+- The legacy trainer counts siblings anew in each worker. ``priority`` is the row's index in the whole batch.
+- REMAX adds one greedy rollout per prompt as a baseline. Its index follows those of the siblings.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +21,70 @@ from otel_rollout import runtime
 from otel_rollout._state import process
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
-from otel_rollout.integrations.verl.identities import Identity
+from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl.trace_config import is_recorded_here
+
+BASELINE: Final = "baseline"
+"""Extra attribute of a trajectory that is a baseline, which no loss uses."""
+
+
+class Identity(NamedTuple):
+    """The identity of a trajectory, as its root span has it."""
+
+    step: Any
+    sample_index: Any
+    rollout_n: Any
+    validate: bool = False
+
+
+def group_size(configured: Any, validate: bool) -> int:
+    """Return the configured number of trajectories per prompt; 0 if unknown.
+
+    Args:
+        configured: verl's worker or manager of agent loops.
+        validate: whether the prompts are validated.
+    """
+    try:
+        rollout = configured.config.actor_rollout_ref.rollout
+        return int(rollout.val_kwargs.n if validate else rollout.n)
+    except Exception:  # noqa: BLE001 - another version's configuration
+        return 0
+
+
+def samples_greedily(configured: Any) -> bool:
+    """Return whether all training rollouts are greedy, so that a baseline cannot be told from them.
+
+    Args:
+        configured: verl's worker or manager of agent loops.
+    """
+    try:
+        return bool(configured.config.actor_rollout_ref.rollout.temperature == 0)
+    except Exception:  # noqa: BLE001 - another version's configuration
+        return True
+
+
+def sibling_index(counted: int, row: int | None, row_in_batch: Any, siblings: int) -> int:
+    """Return the index in its group of a trajectory of the legacy trainer, from 0.
+
+    Args:
+        counted: index that the worker has counted.
+        row: the trajectory's row in the worker's part of the batch.
+        row_in_batch: the trajectory's row in the whole batch; None if this version does not tell.
+        siblings: configured size of the group; 0 if unknown.
+    """
+    if row_in_batch is None or siblings < 1:
+        return counted
+    # The group of the worker's first row may have started in another worker's part of the batch.
+    return int(row_in_batch if counted == row else counted) % siblings
+
+
+def plain(value: Any) -> Any:
+    """Return a number or text of numpy or torch as a plain value; equal tensors are different keys."""
+    return value.item() if hasattr(value, "item") else value
+
+
+# --- what the trainer's process knows ----------------------------------------------------------------------
+
 
 _MAX_BATCHES: Final = 16
 """Batches of the legacy trainer that wait for their training; dynamic sampling generates several for one."""
@@ -123,9 +195,18 @@ def count_unknown(number: int) -> None:
             active.writer.counters.skip("score_of_unknown")
 
 
-def note_generated_mask(data: Any) -> None:
-    """Remember the mask of a batch before tokens are rejected."""
-    known().generated_mask = weakref.ref(data), data.batch["response_mask"]
+@seams.before(
+    "verl.trainer.ppo.rollout_corr_helper",
+    "compute_rollout_correction_and_add_to_batch",
+    "trajectories that rollout_correction rejects are recorded as ones without tokens",
+)
+def _note_generated_mask(batch: Any, *_: Any, **__: Any) -> None:
+    """Remember a batch's mask before verl rejects tokens whose policies differ.
+
+    verl replaces the mask, so a rejected trajectory could not be told from one without tokens afterwards.
+    """
+    if is_recorded_here():
+        known().generated_mask = weakref.ref(batch), batch.batch["response_mask"]
 
 
 def take_generated_mask(data: Any) -> Any:

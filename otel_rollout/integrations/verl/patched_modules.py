@@ -20,22 +20,17 @@ UNCONFIGURED: Final = {
 CONFIGURED: Final = {
     "verl.trainer.constants_ppo": (".driver_setup",),
     "verl.utils.rollout_trace": (".rollout_trace",),
-    "verl.utils.tracking": (".tracking",),
-    "verl.experimental.agent_loop.agent_loop": (
-        ".trajectory",
-        ".rewards",
-        ".sample_limit",
-        ".batch_sampling",
-    ),
-    "verl.trainer.ppo.v1.agent_loop_tq": (".batch_sampling",),
+    "verl.utils.tracking": (".driver_setup",),
+    "verl.experimental.agent_loop.agent_loop": (".trajectory", ".sample_limit"),
+    "verl.trainer.ppo.v1.agent_loop_tq": (".sample_limit",),
     "verl.experimental.agent_loop.tool_agent_loop": (".tools", "..kit.logged_errors"),
     "verl.experimental.agent_loop.tool_parser": ("..kit.logged_errors",),
-    "verl.workers.rollout.llm_server": (".request_ids",),
+    "verl.workers.rollout.llm_server": (".traced_functions",),
     "verl.trainer.ppo.ray_trainer": (".legacy_training",),
-    "verl.trainer.ppo.rollout_corr_helper": (".rollout_correction",),
+    "verl.trainer.ppo.rollout_corr_helper": (".known_trajectories",),
     "verl.trainer.ppo.v1.utils": (".v1_training",),
     "verl.trainer.ppo.v1.trainer_base": (".v1_training",),
-    "verl.trainer.ppo.v1.replay_buffer": (".replay_buffer",),
+    "verl.trainer.ppo.v1.replay_buffer": (".v1_training",),
     "verl.experimental.reward_loop.reward_loop": (".v1_training",),
 }
 """Patches of a process whose environment configures tracing."""

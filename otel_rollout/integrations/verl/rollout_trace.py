@@ -34,7 +34,6 @@ def install(module: ModuleType) -> None:
     """Replace the module's functions, before any other module imports them."""
     for name in ("rollout_trace_op", "rollout_trace_attr"):  # for the backend that is left to verl
         process.originals[f"verl.{name}"] = getattr(module, name, None)
-    seams.wrap(module, "RolloutTraceConfig.init", _deciding, "token2text and sampling flags have no effect")
     seams.wrap(module, "rollout_trace_attr", lambda _: rollout_trace_attr, "no trajectories are traced")
     seams.wrap(module, "rollout_trace_op", lambda _: rollout_trace_op, "turns and tools are not traced")
 
@@ -42,29 +41,26 @@ def install(module: ModuleType) -> None:
 # --- RolloutTraceConfig ------------------------------------------------------------------------------------
 
 
-def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def init(cls: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(cls, *args, **kwargs)
-        given.apply_defaults()
-        config = cls.get_instance()
-        if config._initialized:
-            return
-        decided = _decide(given.arguments)
-        if decided is RecordedBy.VERL:
-            original(cls, *args, **kwargs)
-        else:
-            is_recorded = decided is RecordedBy.OTEL_ROLLOUT
-            config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_recorded else None)
-            config.client = otel_rollout if is_recorded else None
-            for name in _FIELDS:
-                setattr(config, name, given.arguments.get(name))
-            config._initialized = True
-        set_recorded_by(config, decided)
-
-    return init
+@seams.around(
+    "verl.utils.rollout_trace", "RolloutTraceConfig.init", "token2text and sampling flags have no effect"
+)
+def _init(original: Callable[..., Any], /, cls: Any, *args: Any, **kwargs: Any) -> None:
+    given = inspect.signature(original).bind(cls, *args, **kwargs)
+    given.apply_defaults()
+    config = cls.get_instance()
+    if config._initialized:
+        return
+    decided = _decide(given.arguments)
+    if decided is RecordedBy.VERL:
+        original(cls, *args, **kwargs)
+    else:
+        is_recorded = decided is RecordedBy.OTEL_ROLLOUT
+        config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_recorded else None)
+        config.client = otel_rollout if is_recorded else None
+        for name in _FIELDS:
+            setattr(config, name, given.arguments.get(name))
+        config._initialized = True
+    set_recorded_by(config, decided)
 
 
 def _decide(flags: dict[str, Any]) -> RecordedBy:

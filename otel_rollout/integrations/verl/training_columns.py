@@ -1,14 +1,18 @@
-"""Reduce the tensors of verl's training batch to one value per row."""
+"""Reduce the tensors of verl's training batch to one value per row, and record them, one call per batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from otel_rollout import runtime
+import otel_rollout
 from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
 from otel_rollout.integrations.kit.token_sums import counts, means, sums
+from otel_rollout.integrations.kit.training_outcome import wants_token_values
+from otel_rollout.integrations.verl.known_trajectories import Identity, take_generated_mask
+from otel_rollout.integrations.verl.trajectory import is_score
 
 REJECTED: Final = "rejected: sampler and trainer differ too much (rollout_correction)"
 WARM_UP: Final = "critic warm-up: only the critic was trained"
@@ -37,6 +41,38 @@ class Columns:
     tokens: dict[str, list[Any]]
 
 
+def trained_columns(
+    trainer: Any,
+    data: Any,
+    rows: Sequence[Identity | None],
+    behind: list[int | None],
+    *,
+    has_actor_update: bool,
+) -> Columns:
+    """Return what a trainer's step made of a batch.
+
+    Args:
+        trainer: the trainer.
+        data: a ``DataProto`` after its advantages have been computed.
+        rows: the trajectories of its rows.
+        behind: how many versions the oldest weights of each row are behind.
+        has_actor_update: whether the actor is trained on the batch.
+    """
+    correction = trainer.config.algorithm.get("rollout_correction", None)
+    columns = columns_of(data, take_generated_mask(data), correction, has_actor_update=has_actor_update)
+    columns.scores[training_scores.POLICY_LAG] = behind
+    step = int(trainer.global_steps)  # if it is the trajectory's own, there is nothing to tell
+    columns.scores[training_scores.TRAINED_STEP] = [
+        None if row is None or row.step == step else step for row in rows
+    ]
+    return columns
+
+
+def lags(version: int, oldest: Any) -> list[int | None]:
+    """Return how many versions each row's oldest weights are behind; None for a row without versions."""
+    return [version - int(one) if hasattr(one, "__index__") else None for one in oldest]
+
+
 def columns_of(data: Any, generated_mask: Any, correction: Any, *, has_actor_update: bool) -> Columns:
     """Return what training made of a batch.
 
@@ -61,7 +97,7 @@ def columns_of(data: Any, generated_mask: Any, correction: Any, *, has_actor_upd
         scores |= logprob_mismatch(batch["rollout_log_probs"], batch["old_log_probs"], generated_mask)
     if "rollout_is_weights" in names:
         scores[training_scores.IMPORTANCE_RATIO] = means(batch["rollout_is_weights"], mask)
-    return Columns(scores, reasons, _token_values(batch, names, mask) if _wants_tokens() else {})
+    return Columns(scores, reasons, _token_values(batch, names, mask) if wants_token_values() else {})
 
 
 def _signal(batch: Any, names: set[str], mask: Any) -> dict[str, list[Any]]:
@@ -94,11 +130,6 @@ def _reason(trained: int, generated: int, has_actor_update: bool) -> str | None:
     return REJECTED if generated else _NO_TOKENS
 
 
-def _wants_tokens() -> bool:
-    active = runtime.current()
-    return active is not None and bool(getattr(active.settings, "training_tokens", False))
-
-
 def _token_values(batch: Any, names: set[str], mask: Any) -> dict[str, list[Any]]:
     """Return views of the rows of the tensors per token, without the padding behind the last token."""
     if "attention_mask" in names:
@@ -111,3 +142,72 @@ def _token_values(batch: Any, names: set[str], mask: Any) -> dict[str, list[Any]
         for name, tensor in _TOKEN_VALUES.items()
         if tensor in names
     }
+
+
+# --- recording ---------------------------------------------------------------------------------------------
+
+
+def record_columns(rows: Sequence[Identity | None], columns: Columns) -> None:
+    """Record what training made of the rows of a batch; a trajectory that is in it twice is recorded once."""
+    chosen = _first_rows(rows)
+    scores = {
+        name: [values[row] for row in chosen]
+        for name, values in columns.scores.items()
+        if any(values[row] is not None for row in chosen)
+    }
+    if not scores:
+        return
+    tokens: dict[str, Sequence[Any]] = {
+        name: [values[row] for row in chosen] for name, values in columns.tokens.items()
+    }
+    comments = {training_scores.TRAINED: [columns.reasons[row] for row in chosen]}
+    otel_rollout.score_batch(scores, **_named(rows, chosen), comments=comments, token_values=tokens or None)
+
+
+def record_untrained(
+    rows: Sequence[Identity], reasons: Sequence[str], lags: Sequence[int | None] = ()
+) -> None:
+    """Record that training did not use some trajectories."""
+    if not rows:
+        return
+    scores: dict[str, Sequence[Any]] = {
+        training_scores.TRAINED: [False] * len(rows),
+        training_scores.TRAINED_TOKENS: [0] * len(rows),
+    }
+    if any(lag is not None for lag in lags):
+        scores[training_scores.POLICY_LAG] = lags
+    comments = {training_scores.TRAINED: reasons}
+    otel_rollout.score_batch(scores, **_named(rows, range(len(rows))), comments=comments)
+
+
+def record_rewards(rows: Sequence[Identity | None], output: Any) -> None:
+    """Record rewards that the trainer has computed after the rollouts, as the worker records others.
+
+    Args:
+        rows: the trajectories.
+        output: verl's ``DataProto`` with ``rm_scores`` and the reward's extra information.
+    """
+    chosen = _first_rows(rows)
+    rewards = output.batch["rm_scores"].sum(-1).tolist()
+    scores = {"reward": [rewards[row] for row in chosen]}
+    for name in output.meta_info.get("reward_extra_keys", []):
+        values = [output.non_tensor_batch[name][row] for row in chosen]
+        if name != "reward":
+            scores[str(name)] = [value if is_score(value) else None for value in values]
+    if chosen:
+        otel_rollout.score_batch(scores, **_named(rows, chosen))
+
+
+def _first_rows(rows: Sequence[Identity | None]) -> list[int]:
+    """Return the numbers of the rows to record."""
+    first: dict[Identity, int] = {}
+    for number, row in enumerate(rows):
+        if row is not None:
+            first.setdefault(row, number)
+    return list(first.values())
+
+
+def _named(rows: Sequence[Identity | None], chosen: Sequence[int]) -> dict[str, Any]:
+    """Return the arguments that name trajectories."""
+    named = [row for row in (rows[number] for number in chosen) if row is not None]
+    return {name: [getattr(row, name) for row in named] for name in Identity._fields}

@@ -1,4 +1,4 @@
-"""Record verl's trajectories: identity, policy versions and outputs.
+"""Record verl's trajectories: identity, policy versions, outputs and rewards.
 
 Both trainers run a trajectory, its reward included, in ``AgentLoopWorker._run_agent_loop``; the v1 trainer
 does not override that method of its base class. The trainers identify a trajectory differently
@@ -7,11 +7,10 @@ does not override that method of its base class. The trainers identify a traject
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import Span
@@ -20,35 +19,37 @@ import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
-from otel_rollout.integrations.verl import identities
+from otel_rollout.integrations.kit.spans import set_output
+from otel_rollout.integrations.verl import known_trajectories
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 
-
-def install(module: ModuleType) -> None:
-    """Wrap the method of the agent-loop worker that runs a trajectory."""
-    seams.wrap(
-        module,
-        f"{worker_class(module)}._run_agent_loop",
-        _tracing,
-        "the v1 trainer is not traced, and of the other no agents and siblings are known beyond verl's own",
-    )
+_MODULE: Final = "verl.experimental.agent_loop.agent_loop"
+_MAX_LABEL: Final = 256
+"""Characters of a text in a reward's extra information; a longer text is not recorded as a score."""
 
 
-def worker_class(module: ModuleType) -> str:
-    """Return the name of the agent-loop worker's class; versions differ."""
-    return "AgentLoopWorkerBase" if hasattr(module, "AgentLoopWorkerBase") else "AgentLoopWorker"
+def _worker(method: str) -> Callable[[ModuleType], str]:
+    """Return what names a method of the agent-loop worker, whose class has another name in some versions."""
+
+    def path(module: ModuleType) -> str:
+        is_base = hasattr(module, "AgentLoopWorkerBase")
+        return f"{'AgentLoopWorkerBase' if is_base else 'AgentLoopWorker'}.{method}"
+
+    return path
 
 
 class _Rollout:
     """State of the running trajectory."""
 
-    def __init__(self, trajectory: otel_rollout.Trajectory, root: Span) -> None:
+    def __init__(self, trajectory: otel_rollout.Trajectory, prompt: Any) -> None:
         self.trajectory = trajectory
-        self.root = root
+        self.root = trace.get_current_span()
         self.is_entered_by_verl = False
         self.output: dict[str, Any] = {}
         self.policy_versions: set[Any] = set()
+        if prompt is not None:
+            trajectory.set_input(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
 
 
 _current: ContextVar[_Rollout | None] = ContextVar("otel-rollout-verl-trajectory", default=None)
@@ -66,26 +67,21 @@ def is_started_for_this_call() -> bool:
     return True
 
 
-def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def _run_agent_loop(self: Any, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
-        if not is_recorded_here():
-            return await original(self, sampling_params, trajectory, **kwargs)
-        with (
-            _start(self, sampling_params, trajectory, kwargs) as started,
-            variable_set(_current, _rollout_of(started, kwargs)),
-        ):
-            return await original(self, sampling_params, trajectory, **kwargs)
-
-    return _run_agent_loop
-
-
-def _rollout_of(trajectory: otel_rollout.Trajectory, kwargs: dict[str, Any]) -> _Rollout:
-    rollout = _Rollout(trajectory, trace.get_current_span())
-    prompt = kwargs.get("raw_prompt")
-    if prompt is not None:
-        trajectory.set_input(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
-    return rollout
+@seams.around(
+    _MODULE,
+    _worker("_run_agent_loop"),
+    "the v1 trainer is not traced, and of the other no agents and siblings are known beyond verl's own",
+)
+async def _run_agent_loop(
+    original: Callable[..., Any], /, self: Any, sampling_params: Any, trajectory: Any, **kwargs: Any
+) -> Any:
+    if not is_recorded_here():
+        return await original(self, sampling_params, trajectory, **kwargs)
+    with (
+        _start(self, sampling_params, trajectory, kwargs) as started,
+        variable_set(_current, _Rollout(started, kwargs.get("raw_prompt"))),
+    ):
+        return await original(self, sampling_params, trajectory, **kwargs)
 
 
 # --- identity ----------------------------------------------------------------------------------------------
@@ -100,8 +96,8 @@ def _start(
         extra: dict[str, Any] = {
             semconv.AGENT_NAME: kwargs.get("agent_name"),
             semconv.GROUP_ID: kwargs.get("uid"),
-            semconv.GROUP_SIZE: identities.group_size(worker, bool(trajectory["validate"])) or None,
-            identities.BASELINE: is_baseline or None,
+            semconv.GROUP_SIZE: known_trajectories.group_size(worker, bool(trajectory["validate"])) or None,
+            known_trajectories.BASELINE: is_baseline or None,
         }
         return otel_rollout.rollout_trace_attr(
             sample_index=trajectory["sample_index"],
@@ -130,13 +126,13 @@ def _is_wanted(trajectory: Any, kwargs: dict[str, Any]) -> bool:
 
 def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any], *, is_baseline: bool = False) -> Any:
     """Return the trajectory's index in its group, from 0."""
-    siblings = identities.group_size(worker, bool(trajectory["validate"]))
+    siblings = known_trajectories.group_size(worker, bool(trajectory["validate"]))
     if is_baseline:
         return siblings + int(kwargs.get("session_id", 0))
     if "session_id" in kwargs:
         return kwargs["session_id"]
     row = getattr(trajectory, "row", None)
-    return identities.sibling_index(trajectory["rollout_n"], row, kwargs.get("priority"), siblings)
+    return known_trajectories.sibling_index(trajectory["rollout_n"], row, kwargs.get("priority"), siblings)
 
 
 def _is_baseline(worker: Any, sampling_params: Any, trajectory: Any) -> bool:
@@ -148,7 +144,7 @@ def _is_baseline(worker: Any, sampling_params: Any, trajectory: Any) -> bool:
         not trajectory["validate"]
         and isinstance(sampling_params, dict)
         and sampling_params.get("temperature") == 0
-        and not identities.samples_greedily(worker)
+        and not known_trajectories.samples_greedily(worker)
     )
 
 
@@ -159,7 +155,7 @@ def _is_baseline(worker: Any, sampling_params: Any, trajectory: Any) -> bool:
 def note_outputs(result: Any) -> None:
     """Record the running trajectory's policy versions and turns. Never raises.
 
-    The output's numbers are kept for :func:`note_reward`.
+    The output's numbers are kept until the reward is known.
 
     Args:
         result: verl's ``AgentLoopOutput``, or a list of them.
@@ -189,15 +185,67 @@ def note_policy_versions(*versions: Any) -> None:
         rollout.root.set_attribute(semconv.POLICY_VERSION_MAX, max(rollout.policy_versions))
 
 
-def note_reward(reward: Any) -> None:
-    """Set the running trajectory's output, which includes its reward."""
-    rollout = _current.get()
-    if rollout is not None:
-        rollout.trajectory.set_output({**rollout.output, "reward": reward})
-
-
 def show_text_of(span: Span) -> None:
     """Have the trajectory's root show the text of the agent loop's ``span``."""
     rollout = _current.get()
     if rollout is not None:
         rollout.root.set_attribute(semconv.TEXT_OF, f"{span.get_span_context().span_id:016x}")
+
+
+# --- rewards -----------------------------------------------------------------------------------------------
+
+
+@seams.around(_MODULE, _worker("_compute_score"), "rewards are not traced")
+async def _compute_score(
+    original: Callable[..., Any], /, self: Any, outputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if not is_recorded_here():
+        return await original(self, outputs, *args, **kwargs)
+    scored = outputs[-1] if isinstance(outputs, list) and outputs else outputs
+    if getattr(scored, "reward_score", None) is None and _has_reward_workers(self):
+        result = await _reward(lambda: original(self, outputs, *args, **kwargs), scored)
+    else:  # the agent loop has computed the reward, or the trainer will
+        result = await original(self, outputs, *args, **kwargs)
+    note_outputs(outputs)
+    _record_scores(scored)
+    return result
+
+
+def _has_reward_workers(worker: Any) -> bool:
+    return getattr(worker, "reward_loop_worker_handles", None) is not None or hasattr(
+        worker, "reward_manager_worker"
+    )
+
+
+@otel_rollout.rollout_trace_op(name="compute_score", kind=semconv.KIND_EVALUATOR, exclude=("call", "scored"))
+async def _reward(call: Callable[[], Awaitable[Any]], scored: Any) -> Any:
+    """Have verl compute the reward inside a span that shows the reward."""
+    result = await call()
+    set_output({"reward_score": scored.reward_score, "reward_extra_info": _extra_information(scored)})
+    return result
+
+
+def _extra_information(scored: Any) -> dict[str, Any]:
+    information = (getattr(scored, "extra_fields", None) or {}).get("reward_extra_info")
+    return information if isinstance(information, dict) else {}
+
+
+@internal_errors("recording a reward")
+def _record_scores(scored: Any) -> None:
+    """Record the reward and the values beside it as scores, and the trajectory's output. Never raises."""
+    reward = getattr(scored, "reward_score", None)
+    if reward is not None:
+        otel_rollout.score("reward", reward)
+    for name, value in _extra_information(scored).items():
+        if name != "reward" and is_score(value):
+            otel_rollout.score(str(name), value)
+    rollout = _current.get()
+    if rollout is not None:
+        rollout.trajectory.set_output({**rollout.output, "reward": reward})
+
+
+def is_score(value: Any) -> bool:
+    """Return whether a value beside the reward is recorded as a score: a number, or a short text."""
+    if isinstance(value, str):
+        return len(value) <= _MAX_LABEL
+    return isinstance(value, (bool, int, float)) or getattr(value, "ndim", None) == 0

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-from types import ModuleType
 from typing import Any
 
-from otel_rollout.integrations.kit.seams import before
 from otel_rollout.integrations.verl.patched_modules import seams
 
 _logger = logging.getLogger("otel_rollout")
 
 
-def install(module: ModuleType) -> None:
-    """Wrap ``RolloutTraceConfig.init``, which reads the flag."""
-    warning = before(_warn, "reading verl's flag trace.backend")
-    loss = "the flag trace.backend is left to verl's own code"
-    seams.wrap(module, "RolloutTraceConfig.init", warning, loss)
-
-
+@seams.before(
+    "verl.utils.rollout_trace",
+    "RolloutTraceConfig.init",
+    "the flag trace.backend is left to verl's own code",
+)
 def _warn(cls: Any, *args: Any, **kwargs: Any) -> None:
     backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
     if backend not in (None, "trackio") and not cls.get_instance()._initialized:
