@@ -34,8 +34,6 @@ STABLE = [
     "rollout.num_preempted",
     "rollout.batch_id",
     "rollout.batch_size",
-    "rollout.completion_length",
-    "rollout.training_rows",
     "rollout.generator.items",
     "rollout.generator.exhausted",
     "rollout.generator.returned",
