@@ -52,11 +52,17 @@ OF_THE_USER = (*PREFIXES, "RAY_ADDRESS", "RAY_RUNTIME_ENV_HOOK", "NETRC", "XDG_C
 """Prefixes of the shell's variables that tests do not see."""
 
 
+def variables_of_the_user() -> list[str]:
+    """Return the names of variables that a test does not see."""
+    return [
+        name for name in os.environ if name.startswith(OF_THE_USER) and name != "MLFLOW_DISABLE_TELEMETRY"
+    ]
+
+
 def move_to(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Move tests to empty working, home and temporary directories, without the shell's tracing variables."""
-    for name in list(os.environ):
-        if name.startswith(OF_THE_USER) and name != "MLFLOW_DISABLE_TELEMETRY":
-            monkeypatch.delenv(name)
+    for name in variables_of_the_user():
+        monkeypatch.delenv(name)
     work, home, temporary = (place / name for name in ("work", "home", "tmp"))
     for directory in (work, home, temporary):
         directory.mkdir(parents=True)
@@ -91,7 +97,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]
 def clean_environment(
     monkeypatch: pytest.MonkeyPatch, places: Iterator[Path], tmp_path: Path
 ) -> Iterator[None]:
-    """Give each test a place and a spool of its own, and end the forwarders that it leaves."""
+    """Give each test a place and a spool of its own, and end the forwarders and variables that it leaves."""
     move_to(next(places), monkeypatch)
     spool = tmp_path / "spool"
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(spool))
@@ -99,6 +105,8 @@ def clean_environment(
     yield
     if spool.is_dir():
         end_forwarders(spool)
+    for name in variables_of_the_user():  # monkeypatch puts back those of fixtures
+        del os.environ[name]
 
 
 @pytest.fixture(autouse=True)

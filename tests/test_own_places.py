@@ -27,6 +27,11 @@ def seen() -> list[str]:
     ).stdout.split()
 
 
+def test_variable_that_a_test_leaves_is_gone_for_the_next_module() -> None:
+    """A program in this process tells its children so; the fixture of the next tests sees nothing of it."""
+    os.environ["OTEL_ROLLOUT_LEFT"] = "by a test"
+
+
 @pytest.mark.parametrize("test", ["first", "second"])
 def test_each_test_has_empty_directories_of_its_own(test: str, of_the_module: list[str]) -> None:
     """Working, home and temporary directory are this test's alone, in child processes too."""
