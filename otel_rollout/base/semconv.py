@@ -102,6 +102,8 @@ BATCH_ID: Final = "rollout.batch_id"
 """str. Id of a batched call, on the spans that record it once per row. For example ``2-18c3a5f0``."""
 BATCH_SIZE: Final = "rollout.batch_size"
 """int. Number of rows of the batched call. For example ``64``."""
+COMPLETION_LENGTH: Final = "rollout.completion_length"
+"""int. Tokens of a trajectory's completion that the model generated, with TRL. For example ``512``."""
 
 ENGINE_REQUEST: Final = "llm_request"
 """Name of the span of one request in the engine, as vLLM names it. Its parent is the model call."""
