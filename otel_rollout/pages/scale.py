@@ -44,7 +44,7 @@ def finite(value: SupportsFloat | None) -> float | None:
         number = math.nan if value is None else float(value)
     except (OverflowError, ValueError):
         return None
-    return number if abs(number) < _LARGEST else None
+    return number if abs(number) <= _LARGEST else None
 
 
 def domain(

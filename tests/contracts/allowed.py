@@ -101,9 +101,10 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     *_allowed(
         "tail sampling",
-        "has_ended seconds",
+        "has_ended seconds score",
         _is_remote,
-        "the line of a trajectory around it may be still to come: its group waits for the deadline",
+        "the line of a trajectory around it may be still to come: its group waits for the deadline, and scores "
+        "that its span repeats do not count",
     ),
     *_allowed(
         "tail sampling",
