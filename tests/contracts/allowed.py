@@ -103,8 +103,8 @@ ALLOWED: tuple[Allowed, ...] = (
         "tail sampling",
         "has_ended seconds score",
         _is_remote,
-        "the line of a trajectory around it may be still to come: its group waits for the deadline, and scores "
-        "that its span repeats do not count",
+        "the line of a trajectory around it may be still to come: its group waits for the deadline, and "
+        "scores that its span repeats do not count",
     ),
     *_allowed(
         "tail sampling",
