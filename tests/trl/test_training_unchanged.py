@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pytest
 
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.rollout_table import open_table
+from tests.forwarders import end_forwarders
 from tests.spool_reader import read_directory
 
 ROOT: Final = Path(__file__).parents[2]
@@ -42,8 +44,8 @@ PROCESS_SECONDS: Final = 500.0
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Run the example in each way with one model; way → directory of the run."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Run the example in each way with one model; yield way → directory of the run."""
     place = tmp_path_factory.mktemp("trl")
     run([str(EXAMPLE / "tiny_model.py"), "model"], place, {})
     found = {}
@@ -51,7 +53,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[way] = place / way
         found[way].mkdir()
         run([str(EXAMPLE / "grpo_calculator.py"), "--model", "../model"], found[way], variables)
-    return found
+    yield found
+    for directory in found.values():  # one of them still waits for its server
+        end_forwarders(directory / "spool")
 
 
 def run(arguments: list[str], directory: Path, variables: dict[str, str]) -> None:
