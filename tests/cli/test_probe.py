@@ -79,8 +79,10 @@ def orphaned(down: Callable[[str], Path], target: Path, monkeypatch: pytest.Monk
     with pytest.MonkeyPatch.context() as patched:
         set_waits(patched, idle=600.0)  # the forwarder does not see the program's end: journals stay whole
         node_dir = down("unavailable")
-    otel_rollout.shutdown(0)
-    wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
+        wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
+        # A later one would take the place of the killed one, and complete the journals before its own end.
+        patched.setattr(launcher, "start_detached", lambda *_: None)
+        otel_rollout.shutdown(0)
 
     def killed() -> bool:  # with those that came too late for the lock, and would take it now
         end_forwarders(node_dir)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 import ray
@@ -59,7 +60,7 @@ def _send(variables: dict[str, str], content: bytes) -> None:
             with opener.open(request, timeout=30) as answer:
                 assert answer.read() == b"{}"
                 return
-        except OSError:  # the receiver has been killed
+        except (OSError, HTTPException):  # the receiver has been killed, perhaps within its answer
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
