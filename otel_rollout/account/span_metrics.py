@@ -27,7 +27,6 @@ _MAX_NAMES: Final = 64
 """Different values of one attribute of a process's metrics; further values count as OTHER."""
 _MAX_PARENTS: Final = 1 << 16
 """Running spans whose ended model calls are remembered."""
-_NS: Final = 1e9
 _IDENTITY: Final = (semconv.PROJECT_NAME, semconv.EXPERIMENT_NAME, semconv.VALIDATE)
 """The parts of a trajectory's identity that each metric has. A step or a row would be a series each."""
 _CALL_NAMES: Final = (
@@ -137,7 +136,7 @@ class SpanMetrics:
             self._measure_tool(span, attributes, labels)
         elif kind == semconv.KIND_AGENT and not span.parent_id and semconv.VALIDATE in labels:
             labels |= self._error(span, attributes)
-            self._instruments.trajectory_seconds.record(_seconds(span), labels)
+            self._instruments.trajectory_seconds.record(span.seconds, labels)
             self._instruments.turns.record(below.turns, labels)
         elif attributes.get(semconv.GEN_AI_EVALUATION_NAME) == REWARD:
             self._count_reward(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE), labels)
@@ -157,7 +156,7 @@ class SpanMetrics:
             if name in counts.keys() - below.counts:
                 self._instruments.tokens.record(counts[name], labels | {semconv.GEN_AI_TOKEN_TYPE: type_})
         if not below.turns:
-            self._instruments.call_seconds.record(_seconds(span), labels | self._error(span, attributes))
+            self._instruments.call_seconds.record(span.seconds, labels | self._error(span, attributes))
             reasons = span.texts(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
             if any(reason.lower() in model_calls.CUT_BY_LENGTH for reason in reasons):
                 self._instruments.cut_replies.add(1, labels)
@@ -166,7 +165,7 @@ class SpanMetrics:
     def _measure_tool(self, span: JsonSpan, attributes: Mapping[str, Any], labels: Labels) -> None:
         name = model_calls.tool_name_of(attributes) or str(span.fields.get("name"))
         labels[semconv.GEN_AI_TOOL_NAME] = self._bounded({}, semconv.GEN_AI_TOOL_NAME, name)
-        self._instruments.tool_seconds.record(_seconds(span), labels | self._error(span, attributes))
+        self._instruments.tool_seconds.record(span.seconds, labels | self._error(span, attributes))
 
     def _count_reward(self, value: Any, labels: Labels) -> None:
         if isinstance(value, (int, float)):  # not a label alone, such as "nan"
@@ -186,7 +185,3 @@ class SpanMetrics:
         if len(known) < _MAX_NAMES:
             known.add(text)
         return text if text in known else OTHER
-
-
-def _seconds(span: JsonSpan) -> float:
-    return max(0, span.end_ns - span.start_ns) / _NS

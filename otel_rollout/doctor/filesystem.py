@@ -27,6 +27,8 @@ _SHARED: Final = re.compile(
 )
 """Types of network and other shared file systems."""
 _MOUNTS: Final = Path("/proc/self/mountinfo")
+_DEPTH: Final = 2
+"""Levels of directories below a spool: runs, and their node directories."""
 
 
 def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -> Finding:
@@ -137,10 +139,6 @@ def shown_size(size: int) -> str:
     if size >= 1e9:
         return f"{size / 1e9:.1f} GB"
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size} bytes"
-
-
-_DEPTH: Final = 2
-"""Levels of directories below a spool: runs, and their node directories."""
 
 
 def problem_of(spool: Path) -> str | None:

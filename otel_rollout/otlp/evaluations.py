@@ -132,13 +132,19 @@ def number_of(value: Value) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _recorded_value(attributes: Mapping[str, Any]) -> Value | None:
-    """Return an evaluation's number, else its label; a bool if number and label agree."""
-    number = _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
-    label = _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
+def value_of(number: Value | None, label: Value | None) -> Value | None:
+    """Return the score of a number and a label: a bool if they agree on it; None without both."""
     if isinstance(label, str) and label in _LABELS_OF_BOOL and number == _LABELS_OF_BOOL[label]:
         return _LABELS_OF_BOOL[label]
     return label if number is None else number
+
+
+def _recorded_value(attributes: Mapping[str, Any]) -> Value | None:
+    """Return an evaluation's number, else its label; a bool if number and label agree."""
+    return value_of(
+        _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)),
+        _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL)),
+    )
 
 
 def _score_value(attribute: Any) -> Value | None:

@@ -105,6 +105,11 @@ class JsonSpan(JsonAttributes):
         self.fields["endTimeUnixNano"] = str(end_ns)
 
     @property
+    def seconds(self) -> float:
+        """The duration; 0 if the span ends before it begins."""
+        return max(0, self.end_ns - self.start_ns) / 1e9
+
+    @property
     def has_failed(self) -> bool:
         """Whether the status is an error."""
         return bool(self.fields.get("status", {}).get("code") == _STATUS_ERROR)

@@ -163,7 +163,7 @@ class TrajectoryOutcome:
         self.rollout_n = attributes.get(semconv.ROLLOUT_N)
         self._root_id, self._path = span.span_id, _path_of(attributes)
         end_ns = span.end_ns
-        self.seconds = (end_ns - span.start_ns) / 1e9
+        self.seconds = span.seconds
         size = attributes.get(semconv.GROUP_SIZE)
         self.group_size = size if isinstance(size, int) else 0
         for score in evaluations.repeated_in(attributes, end_ns):

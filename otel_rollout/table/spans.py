@@ -12,11 +12,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp import evaluations
 from otel_rollout.table import rows
 from otel_rollout.table.rows import Row
 
 _CODES: Final = {text: code for code, text in rows.STATUS.items()}
-_BOOLS: Final = {"True": True, "False": False}
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
@@ -59,7 +59,7 @@ def _attributes(row: Row) -> dict[str, Any]:
         if row[column] is not None:
             found[name] = semconv.JSON_MIME_TYPE
     for score in row["scores"] or ():
-        found[semconv.SCORE_PREFIX + score["name"]] = _score_value(score)
+        found[semconv.SCORE_PREFIX + score["name"]] = evaluations.value_of(score["value"], score["label"])
         if score["time_ns"] is not None:
             found[semconv.SCORE_TIME_PREFIX + score["name"]] = score["time_ns"]
     if row["score_name"] is not None:
@@ -78,13 +78,6 @@ def _with_held(row: Row, held: Mapping[str, rows.Held]) -> dict[str, Any]:
 def _sample_index(text: str) -> int | str:
     """Return a dataset row as a number if it was one; text of digits is in column ``attributes``."""
     return int(text) if text.removeprefix("-").isdecimal() else text
-
-
-def _score_value(score: Mapping[str, Any]) -> bool | float | str:
-    value, label = score["value"], score["label"]
-    if value is None:
-        return str(label)
-    return _BOOLS.get(label or "", float(value))
 
 
 def _json(text: str | None, default: Any) -> Any:

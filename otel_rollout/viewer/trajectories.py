@@ -142,13 +142,18 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
     roots = dicts_of(narrowed.run("SELECT trace_id, span_id, start_ns, name FROM roots"))
     root_of = {row["trace_id"]: row for row in roots}
     scores, values = _scores_of(engine, narrowed, rows)
-    requests = _engine_requests(narrowed, rows)
-    tokens = _tokens_of_calls(narrowed, rows)
+    kinds, names = ({row[column] for row in rows} for column in ("kind", "name"))
+    calls = (
+        _by_span(narrowed, f"SELECT trace_id, span_id, {_TOKENS} FROM turns")  # noqa: S608
+        if semconv.KIND_LLM in kinds
+        else {}
+    )
+    requests = _by_span(narrowed, "SELECT * FROM engine_requests") if semconv.ENGINE_REQUEST in names else {}
     return {
         trace_id: replace(
             _recorded(row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ())),
             token_values=token_values_of(values.get(trace_id, {})),
-            tokens=tokens.get(trace_id, {}),
+            tokens={span: _tokens_of(call) for span, call in calls.get(trace_id, {}).items()},
             engine=requests.get(trace_id, {}),
         )
         for row in figures
@@ -174,26 +179,16 @@ def _recorded(
     return RecordedTrajectory(summary, spans, root_id)
 
 
-def _tokens_of_calls(narrowed: Engine, rows: Sequence[_Row]) -> dict[str, dict[int, Tokens]]:
-    """Return the token counts of model calls by trace and span."""
-    found: dict[str, dict[int, Tokens]] = {}
-    if any(row["kind"] == semconv.KIND_LLM for row in rows):
-        for row in dicts_of(narrowed.run(f"SELECT trace_id, span_id, {_TOKENS} FROM turns")):  # noqa: S608
-            found.setdefault(row["trace_id"], {})[int(row["span_id"], 16)] = _tokens_of(row)
+def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[int, _Row]]:
+    """Return the rows of a query by trace and span."""
+    found: dict[str, dict[int, _Row]] = {}
+    for row in dicts_of(narrowed.run(sql)):
+        found.setdefault(row["trace_id"], {})[int(row["span_id"], 16)] = row
     return found
 
 
 def _tokens_of(row: _Row) -> Tokens:
     return Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached"))
-
-
-def _engine_requests(narrowed: Engine, rows: Sequence[_Row]) -> dict[str, dict[int, EngineRequest]]:
-    """Return the requests in an inference engine by trace and span."""
-    found: dict[str, dict[int, EngineRequest]] = {}
-    if any(row["name"] == semconv.ENGINE_REQUEST for row in rows):
-        for row in dicts_of(narrowed.run("SELECT * FROM engine_requests")):
-            found.setdefault(row["trace_id"], {})[int(row["span_id"], 16)] = row
-    return found
 
 
 def _scores_of(
@@ -220,7 +215,7 @@ def _scores_of(
     scores: dict[str, list[Score]] = {}
     values: dict[str, Mapping[str, str]] = {}
     for row in dicts_of(found):
-        value = score_value(row["value"], row["label"])
+        value = evaluations.value_of(row["value"], row["label"])
         scores.setdefault(row["trace_id"], []).append(
             Score(row["name"], "" if value is None else value, row["comment"] or "")
         )
@@ -251,7 +246,7 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = 
 
 def summary_of(row: _Row) -> Summary:
     """Return a trajectory's summary from columns of the view ``trajectories``; counts and reward if given."""
-    reward = score_value(row.get("reward"), row.get("reward_label"))
+    reward = evaluations.value_of(row.get("reward"), row.get("reward_label"))
     return Summary(
         trace_id=row["trace_id"],
         run=row["run_id"] or "",
@@ -265,12 +260,6 @@ def summary_of(row: _Row) -> Summary:
         scores=() if reward is None else (Score("reward", reward),),
         tokens=_tokens_of(row),
     )
-
-
-def score_value(number: float | None, label: str | None) -> evaluations.Value | None:
-    """Return a score's value from its columns; None without a score."""
-    is_bool = number is not None and label in ("True", "False")
-    return label == "True" if is_bool else label if number is None else number
 
 
 def is_passed_over(engine: Engine, recorded: RecordedTrajectory) -> bool:

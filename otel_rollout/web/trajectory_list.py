@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout.analysis.run_choice import Run
+from otel_rollout.otlp import evaluations
 from otel_rollout.pages.rendering import render
 from otel_rollout.table import broken_prefix, filters, training
 from otel_rollout.table.select import QueryError
 from otel_rollout.viewer import formatting
-from otel_rollout.viewer.trajectories import score_value
 from otel_rollout.web.links import ServedLinks, run_parameters
 from otel_rollout.web.snapshot import Snapshot
 
@@ -175,7 +175,7 @@ def _summary(rows: list[dict[str, Any]], count: int, page: int) -> str:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    reward = score_value(row["reward"], row["reward_label"])
+    reward = evaluations.value_of(row["reward"], row["reward_label"])
     texts = {name: "" if value is None else value for name, value in row.items()}
     return {
         **texts,
