@@ -113,8 +113,10 @@ def read_lines(lines: Iterable[bytes]) -> list[Recorded]:
 
 def segments_below(directory: Path) -> list[Path]:
     """Every segment at or below a directory, once, in order of recording per writer."""
-    paths = {path.name.removesuffix(".zst"): path for path in directory.rglob("*-*.*.jsonl.zst")}
-    paths |= {path.name: path for path in directory.rglob("*-*.*.jsonl")}
+    # A forwarder may archive a segment meanwhile: look for it first, then for its archive.
+    paths = {path.name: path for path in directory.rglob("*-*.*.jsonl")}
+    for path in directory.rglob("*-*.*.jsonl.zst"):
+        paths.setdefault(path.name.removesuffix(".zst"), path)
     return [path for _, path in sorted(paths.items())]
 
 
