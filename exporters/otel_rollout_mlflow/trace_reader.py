@@ -62,7 +62,7 @@ class MlflowTraces:
     def find(
         self, tags: Mapping[str, str], id_prefix: str = "", is_running: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Yield trajectories as MLflow's API describes them, the newest first.
+        """Yield trajectories as MLflow's API describes them and ``start_ns``, the newest first.
 
         Args:
             tags: tags that a trajectory has; an empty value matches any value.
@@ -80,7 +80,8 @@ class MlflowTraces:
             wanted.append(f"attributes.status = '{RUNNING}'")
         if id_prefix:
             wanted.append(f"attributes.request_id LIKE '{PREFIX}{id_prefix}%'")
-        return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
+        for found in self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True):
+            yield {**found, "start_ns": unix_ns(str(found.get("request_time", "")))}
 
     def line_of(self, described: Mapping[str, Any], with_running: bool = False) -> bytes | None:
         """Return a trace as a line of OTLP/JSON, with its scores as evaluation spans.

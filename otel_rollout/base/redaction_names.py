@@ -1,4 +1,4 @@
-"""Name the redactions that come with the package."""
+"""Name the redactions that come with the package, and what they put in place of a text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ SHIPPED: Final = "secrets"
 """Replaces texts that look like secrets."""
 EVERYTHING: Final = "everything"
 """Replaces all text except names, identity and kind."""
+MARK: Final = "[redacted]"
+"""Text that replaces a secret."""
 
 
 def unknown(names: str) -> list[str]:

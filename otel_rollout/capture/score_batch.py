@@ -11,6 +11,7 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import Unusable, fault, warn_once
 from otel_rollout.base.given import items, reading
+from otel_rollout.base.redaction_names import MARK
 from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.capture import score_columns as captured
 from otel_rollout.capture.score_rows import Rows, number_of, rows_of
@@ -19,7 +20,6 @@ from otel_rollout.otlp import score_batch as batches
 from otel_rollout.otlp import score_columns, writer
 from otel_rollout.otlp.score_columns import Column
 from otel_rollout.recording import redaction
-from otel_rollout.recording.content import MARK
 from otel_rollout.recording.identity import Identity
 from otel_rollout.recording.span import LOCAL_PARENT
 

@@ -16,13 +16,13 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import Unusable, fault, warn_once
 from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.redaction_names import MARK
 from otel_rollout.capture import encoding, span_io
 from otel_rollout.capture.context import trajectory_in
 from otel_rollout.capture.trajectory_attributes import PREVIEW_BYTES, recorded_identity
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group
 from otel_rollout.recording import redaction
-from otel_rollout.recording.content import MARK
 from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 

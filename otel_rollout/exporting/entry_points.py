@@ -21,11 +21,26 @@ from otel_rollout.spool import layout
 
 GROUP = "opentelemetry_traces_exporter"
 OWN_GROUP = "otel_rollout_exporter"
+READERS = "otel_rollout_reader"
+"""Group of what reads delivered trajectories back, by exporter."""
+ADDRESSES = "otel_rollout_addresses"
+"""Group of what knows the pages of trajectories, by exporter."""
 
 
 def installed() -> dict[str, EntryPoint]:
     """Return the span exporters of all installed distributions by name."""
     return {point.name: point for group in (GROUP, OWN_GROUP) for point in entry_points(group=group)}
+
+
+def offered(group: str, exporter: str) -> Any:
+    """Import what an exporter's package offers beside the exporter.
+
+    Raises:
+        ModuleNotFoundError: the package, or one that it needs, is not installed.
+    """
+    for point in entry_points(group=group, name=exporter):
+        return point.load()
+    raise ModuleNotFoundError(f"{exporter!r} is not installed")
 
 
 def check_names(names: Iterable[str]) -> None:

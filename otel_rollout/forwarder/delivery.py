@@ -31,13 +31,14 @@ from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
 from otel_rollout.forwarder.identity_scores import IdentityScores
 from otel_rollout.forwarder.lines import Line, LineCache
-from otel_rollout.forwarder.live_trajectories import LiveTrajectories, running_roots
+from otel_rollout.forwarder.live_trajectories import LiveTrajectories
 from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.forwarder.run_links import TrackerRunLink
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.layout import SegmentName
+from otel_rollout.spool.running_roots import running_roots
 
 BATCH_SPANS = 500
 """Maximum lines per batch."""

@@ -21,9 +21,8 @@ from otel_rollout.otlp.chat_messages import ChatMessage, Event, as_json
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.model_calls import structured
 from otel_rollout.otlp.reader import TraceLine, attributes_of, events_of, parsed_line
-from otel_rollout.recording.application import SCOPE
 
-_OWN_SCOPE: Final = scan.mark_of_scope(SCOPE)
+_OWN_SCOPE: Final = scan.mark_of_scope(semconv.SCOPE)
 _SCOPE_WITHIN: Final = 4096
 """Bytes from the beginning of a line within which our scope is looked for."""
 _KNOWN: Final = scan.pattern_of_attributes(model_calls.PREFIXES)
@@ -61,7 +60,7 @@ def filled(line: bytes) -> TraceLine:
 
 def fill(parsed: Mapping[str, Any]) -> bool:
     """Complete the spans of a line's JSON, all or none; return whether any changed."""
-    made = [_completed(span) for span in spans_of_json(parsed, other_than=SCOPE)]
+    made = [_completed(span) for span in spans_of_json(parsed, other_than=semconv.SCOPE)]
     applied = [filled.apply() for filled in made]
     return any(applied)
 

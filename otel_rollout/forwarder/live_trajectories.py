@@ -8,9 +8,7 @@ from pathlib import Path
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base.waits import waits
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
-from otel_rollout.spool import layout, segments
-from otel_rollout.spool.root_table import read_open
+from otel_rollout.spool.running_roots import running_roots
 
 
 class LiveTrajectories:
@@ -33,21 +31,6 @@ class LiveTrajectories:
         roots = [root for root in running_roots(self._node_dir) if _age(root) >= waits().live_age]
         known, self._known = self._known, {root.context.span_id for root in roots}
         return [root for root in roots if root.context.span_id not in known]
-
-
-def running_roots(node_dir: Path) -> list[ReadableSpan]:
-    """Return the open roots of the processes that record into a node directory."""
-    roots = []
-    for writer in layout.journals(node_dir):
-        table = node_dir / (writer + layout.OPEN_SUFFIX)
-        if not table.exists() or segments.is_dead(node_dir, writer):  # most writers of a spool ended long ago
-            continue
-        for line in read_open(table):
-            try:
-                roots += spans_of(line)
-            except UnreadableLineError:
-                continue  # the slot is being written
-    return roots
 
 
 def _age(root: ReadableSpan) -> float:

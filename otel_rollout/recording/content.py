@@ -15,8 +15,6 @@ from otel_rollout.otlp.writer import AttributeInput
 if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
-MARK: Final = "[redacted]"
-"""Text that replaces a secret."""
 _CONTENT: Final = (
     "all_messages_events",
     "db.query",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from otel_rollout.recording.content import MARK
+from otel_rollout.base.redaction_names import MARK
 
 
 class TextSpan(NamedTuple):

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.entry_points import READERS, offered
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import spans_of, without_end
 from otel_rollout.table.rows import integer_in
@@ -39,9 +40,7 @@ class MlflowSource:
 
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
         with _as_viewer_errors():
-            from otel_rollout_mlflow.trace_reader import MlflowTraces
-
-            self._traces = MlflowTraces(tracking_uri, project)
+            self._traces = offered(READERS, "mlflow")(tracking_uri, project)
         self.location = self._traces.location
         self._newest = ""
 
@@ -152,15 +151,13 @@ def _named_as(tags: Mapping[str, str]) -> dict[str, str]:
 
 def _named(described: Mapping[str, Any]) -> Summary:
     """Return a trace's id, run, path and start."""
-    from otel_rollout_mlflow.trace_reader import unix_ns
-
     tags: Mapping[str, str] = described.get("tags") or {}
     short = {name: semconv.short_name(name) for name in (*_STEP, *_IN_GROUP)}
     return Summary(
         trace_id=str(described["trace_id"]).removeprefix("tr-"),
         run=_run_of(described),
         path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
-        start_ns=unix_ns(str(described.get("request_time", ""))),
+        start_ns=described["start_ns"],
     )
 
 
