@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from otel_rollout.otlp import writer
-from otel_rollout.recording.secret_finder import redact_secrets
+from otel_rollout.redaction.secret_finder import redact_secrets
 
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_text()
 CONTENTS = {

@@ -104,7 +104,7 @@ class ProcessState:
     values_to_measure: int = 0
     """Number of next values to measure before encoding, after a value was larger than its limit."""
 
-    # --- Delivery: otel_rollout.account, otel_rollout.forwarder -------------------------------------------
+    # --- Delivery: otel_rollout.account, otel_rollout.deliver -------------------------------------------
     ledger_lock: threading.RLock = field(default_factory=threading.RLock, metadata=_PER_PROCESS)
     """Held while a ledger is changed or replaced, so that no thread writes to a removed file."""
     replaced_ledgers: dict[Path, os.stat_result] = field(default_factory=dict, metadata=_PER_PROCESS)

@@ -26,10 +26,10 @@ from otel_rollout.recording import runtime_context
 from otel_rollout.recording.application import SCOPE, Application
 from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.provider import RecordingTracer, RecordingTracerProvider
-from otel_rollout.recording.redaction import Redaction, redacted_attributes, redaction_of
 from otel_rollout.recording.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.recording.tokenizers import Tokenizers
 from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.redaction.redaction import Redaction, redacted_attributes, redaction_of
 from otel_rollout.runs.directory import create_node_directory
 from otel_rollout.runs.membership import settle
 from otel_rollout.settings import Settings

@@ -290,7 +290,7 @@ GEN_AI_REQUEST_ID: Final = "gen_ai.request.id"
 ``chatcmpl-8a1f``."""
 GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
 """str. Id of a model's reply. vLLM makes it of the request's id in the engine
-(:mod:`otel_rollout.forwarder.foreign_spans`). For example ``chatcmpl-8a1f``."""
+(:mod:`otel_rollout.turns.foreign_spans`). For example ``chatcmpl-8a1f``."""
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 """str. Model that replied. For example ``Qwen/Qwen3-4B``."""
 GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"

@@ -168,7 +168,7 @@ _TAIL_RULES: Final[Mapping[str, Callable[[str], float] | None]] = {
     "rate": share,
 }
 """Tail-sampling rule → parser of its number; None for a rule without a number. The rules themselves are in
-:mod:`otel_rollout.forwarder.tail_rules`."""
+:mod:`otel_rollout.deliver.tail_rules`."""
 
 
 def tail_rule_forms() -> str:

@@ -19,9 +19,9 @@ from otel_rollout.capture.scores import as_score, is_score_name
 from otel_rollout.otlp import score_batch as batches
 from otel_rollout.otlp import score_columns, writer
 from otel_rollout.otlp.score_columns import Column
-from otel_rollout.recording import redaction
 from otel_rollout.recording.identity import Identity
 from otel_rollout.recording.span import LOCAL_PARENT
+from otel_rollout.redaction import redaction
 
 _LINE_BYTES: Final = 1 << 20
 """Bytes of data after which a batch continues in another line, so that lines fit into the journal."""

@@ -22,9 +22,9 @@ from otel_rollout.capture.context import trajectory_in
 from otel_rollout.capture.trajectory_attributes import PREVIEW_BYTES, recorded_identity
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group
-from otel_rollout.recording import redaction
 from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
+from otel_rollout.redaction import redaction
 
 Score = float | bool | str
 _IDENTITY_ARGUMENTS: Final = "step=, sample_index=, rollout_n=, validate="

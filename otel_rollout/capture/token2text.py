@@ -1,7 +1,7 @@
 """Mark spans whose token ids are shown as text.
 
 The mark is the name of a tokenizer, with which the forwarder detokenizes the ids
-(:mod:`otel_rollout.forwarder.line_rewriter`).
+(:mod:`otel_rollout.turns.line_rewriter`).
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import wait_until, waits
-from otel_rollout.forwarder.dead_letters import rejected_file
-from otel_rollout.forwarder.forwarder import forward
-from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.deliver.dead_letters import rejected_file
+from otel_rollout.deliver.forwarder import forward
 from otel_rollout.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
+from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.waiting import WaitingProgram
 
 _logger = logging.getLogger("otel_rollout.forwarder")

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.doctor.filesystem import problem_of, shown_size, unreadable_directories
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout.forwarder.dead_letters import rejected_file
-from otel_rollout.forwarder.lock import LOCK_FILE
 from otel_rollout.otlp.scan import LINE_HEAD, end_time_of
 from otel_rollout.spool import journal, layout, segments
+from otel_rollout.spool.forwarder_lock import LOCK_FILE
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.recorded_lines import place_of
 

@@ -19,7 +19,6 @@ from otel_rollout.base.access_variables import access_in, without_credentials
 from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
 from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
-from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 from otel_rollout.launch import receiving
 from otel_rollout.launch.detached import path_with_package, start_detached
 from otel_rollout.runs.ray_job import NODE_VARIABLES
@@ -27,6 +26,7 @@ from otel_rollout.runs.target import is_further_variable, is_published, names_ta
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.settings_reader import from_founder, to_variable
 from otel_rollout.spool import layout
+from otel_rollout.spool.forwarder_lock import SUCCESSOR, ForwarderLock
 
 _FIRST_CHECKS = 20
 """Number of first checks."""

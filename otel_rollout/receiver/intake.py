@@ -19,9 +19,9 @@ from otel_rollout.otlp.received import ReceivedScope, RefusedSpanError
 from otel_rollout.receiver.span_ids import SpanIds
 from otel_rollout.receiver.trajectories import Trajectories
 from otel_rollout.recording.identity import NO_IDENTITY, Identity
-from otel_rollout.recording.redaction import Redaction
 from otel_rollout.recording.sampling import Decision
 from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.redaction.redaction import Redaction
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 JOURNAL_BYTES: Final = 16 << 20

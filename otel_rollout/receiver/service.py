@@ -22,9 +22,9 @@ from otel_rollout.receiver.app import FULL_ANSWER, Application
 from otel_rollout.receiver.intake import JOURNAL_BYTES, Intake, Policy
 from otel_rollout.receiver.listening import accepted_hosts
 from otel_rollout.receiver.trajectories import Trajectories
-from otel_rollout.recording.redaction import redacted_attributes, redaction_of
 from otel_rollout.recording.sampling import decision_of
 from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.redaction.redaction import redacted_attributes, redaction_of
 from otel_rollout.runs.directory import create_node_directory
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments

@@ -22,9 +22,9 @@ from otel_rollout.recording.counters import Counters, Counts
 from otel_rollout.recording.flusher import Flusher, Line
 from otel_rollout.recording.identity import NO_IDENTITY, Identity
 from otel_rollout.recording.patience import CHECK_INTERVAL, Patience
-from otel_rollout.recording.redaction import Redaction
 from otel_rollout.recording.segment_file import SegmentFile
 from otel_rollout.recording.spool_usage import SpoolUsage
+from otel_rollout.redaction.redaction import Redaction
 from otel_rollout.spool import layout
 from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import MAX_LINE, RootTable

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder import break_attributes, context_diff
-from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.turns import break_attributes, context_diff
+from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.viewer.model_call import ModelCall
 
 Decoder: TypeAlias = Callable[[], Detokenizer | None]

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder import context_diff
-from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Message, Request, Shared
+from otel_rollout.turns import context_diff
+from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.viewer import context_edit, summary
 from otel_rollout.viewer.call_marks import CallMarks
 from otel_rollout.viewer.engine_time import engine_time_of

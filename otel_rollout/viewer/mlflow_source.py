@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.entry_points import READERS, offered
-from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import spans_of, without_end
 from otel_rollout.table.rows import integer_in
+from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import VALIDATION, Summary, path_of

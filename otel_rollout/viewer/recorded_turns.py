@@ -11,11 +11,11 @@ from typing import Final
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.forwarder import foreign_spans
-from otel_rollout.forwarder.line_rewriter import MEMORY_BYTES
-from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
 from otel_rollout.otlp.json_span import spans_of_json
 from otel_rollout.otlp.reader import TraceLine, UnreadableLineError, parsed_line
+from otel_rollout.turns import foreign_spans
+from otel_rollout.turns.line_rewriter import MEMORY_BYTES
+from otel_rollout.turns.span_rewriter import Contents, SpanRewriter, TraceMemory
 
 _PROMPT: Final = b'prompt_ids\\":['
 _CONTENTS: Final = Contents(tokens=True, images=False)

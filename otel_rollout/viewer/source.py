@@ -7,7 +7,7 @@ from typing import Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import Summary

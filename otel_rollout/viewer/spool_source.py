@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv, training_scores
-from otel_rollout.forwarder import foreign_spans
-from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import UnreadableLineError, without_end
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.running_roots import running_roots
+from otel_rollout.turns import foreign_spans
+from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.recorded_turns import RecordedTurns
 from otel_rollout.viewer.reference import Reference

@@ -36,7 +36,7 @@ OTHER_TIMES = {
     "otel_rollout/receiver/intake.py:_CHECK_INTERVAL": "milliseconds",
     "otel_rollout/recording/flusher.py:LOCK_WAIT": "milliseconds",
     "otel_rollout/recording/patience.py:CHECK_INTERVAL": "milliseconds",
-    "otel_rollout/recording/redaction.py:PAUSE": "a factor",
+    "otel_rollout/redaction/redaction.py:PAUSE": "a factor",
     "otel_rollout/recording/tokenizers.py:_PAUSE": "milliseconds",
     "otel_rollout/spool/process_lock.py:_ATTEMPT_INTERVAL": "milliseconds",
     "otel_rollout/viewer/private_table.py:_MINIMUM_AGE": "of what a killed process has left",

@@ -18,7 +18,7 @@ from typing import Any, Final
 import yaml
 
 from otel_rollout.base import trajectory_key
-from otel_rollout.forwarder import foreign_spans
+from otel_rollout.turns import foreign_spans
 from tests.ports import free_port
 from tests.receiver.conftest import Run
 from tests.spool_reader import Recorded, read_lines, segment_lines, segments_below

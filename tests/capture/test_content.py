@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
-from otel_rollout.recording.secret_finder import redact_secrets
+from otel_rollout.redaction.secret_finder import redact_secrets
 from tests.spool_reader import Recorded, read_directory
 
 SECRETS = {  # text with a secret in it → the part that must not be readable

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store
+from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.cli.test_table import rows, run
 from tests.viewer.test_conversation import line
 

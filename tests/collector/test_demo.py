@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.forwarder.context_diff import restored
+from otel_rollout.turns.context_diff import restored
 from tests.collector.support import ROOT, Collector, get, running_collectors, training_environment
 from tests.mlflow_server import running_server
 from tests.ports import free_port

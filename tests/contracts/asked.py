@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from otel_rollout.account.span_metrics import SpanMetrics
 from otel_rollout.cli import app
-from otel_rollout.forwarder.tail_rules import TrajectoryOutcome
+from otel_rollout.deliver.tail_rules import TrajectoryOutcome
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
 from otel_rollout.viewer.private_table import fill

@@ -16,12 +16,12 @@ import otel_rollout
 from otel_rollout import rollout_trace_op
 from otel_rollout.account.ledger import Batch, Ledger
 from otel_rollout.account.ledger_reader import FILE, FILE_SUFFIXES, read_ledger
+from otel_rollout.deliver import batch_commits
+from otel_rollout.deliver.batch_commits import CommitClock
+from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.exporting.api import BatchLimits, ExportFailure, FailureKind, UndeliveredError
-from otel_rollout.forwarder import batch_commits
-from otel_rollout.forwarder.batch_commits import CommitClock
-from otel_rollout.forwarder.delivery import Delivery
-from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.spool import layout, segments
+from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.waiting import WaitingProgram
 from tests.waiting import wait_for
 from tests.waits import set_waits

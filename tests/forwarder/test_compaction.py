@@ -13,7 +13,7 @@ from backports import zstd
 
 import otel_rollout
 from otel_rollout import runtime
-from otel_rollout.forwarder import compaction
+from otel_rollout.deliver import compaction
 from otel_rollout.launch import launcher
 from otel_rollout.recording.flusher import FLUSH_CHUNK
 from otel_rollout.recording.writer import JOURNAL_BYTES, SegmentWriter

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.context_diff import restored
-from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.turns.context_diff import restored
+from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.forwarder.tokens_support import ExportedSpan, demo_tokenizer, exported_by, line, prompts, stored
 
 TURN = (semconv.TURN_CONTINUES, semconv.TURN_SHARED, semconv.TURN_LENGTH)
@@ -304,7 +304,7 @@ def test_line_without_repeated_content_is_exported_unchanged() -> None:
 
 def test_memory_of_traces_is_bounded(monkeypatch: Any) -> None:
     """Traces not seen for longest are forgotten; their next turn is exported in full."""
-    monkeypatch.setattr("otel_rollout.forwarder.line_rewriter.MEMORY_BYTES", 50_000)
+    monkeypatch.setattr("otel_rollout.turns.line_rewriter.MEMORY_BYTES", 50_000)
     rewriter = LineRewriter(Path())
     prompt = list(range(1000))
     for trace in range(1, 101):

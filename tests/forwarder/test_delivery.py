@@ -21,13 +21,13 @@ import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
-from otel_rollout.forwarder import delivery
-from otel_rollout.forwarder.lock import ForwarderLock
-from otel_rollout.forwarder.retry_policy import RetryPolicy
+from otel_rollout.deliver import delivery
+from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.launch import launcher
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout, segments
+from otel_rollout.spool.forwarder_lock import ForwarderLock
 from tests.exporters import FileExporter
 from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for

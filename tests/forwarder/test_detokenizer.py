@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from otel_rollout.forwarder.detokenizer import UNFINISHED, Detokenizer
-from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.turns.detokenizer import UNFINISHED, Detokenizer
+from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.forwarder.tokens_support import ExportedSpan, demo_tokenizer, exported_by, line, stored
 
 TEXTS: Final = {

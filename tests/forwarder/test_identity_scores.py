@@ -14,10 +14,10 @@ from otel_rollout import StepKey, rollout_trace_attr, score
 from otel_rollout.account.ledger import HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally, read_ledger
 from otel_rollout.base.waits import Waits
-from otel_rollout.forwarder import identity_scores
-from otel_rollout.forwarder.dead_letters import DeadLetters
-from otel_rollout.forwarder.identity_scores import IdentityScores
-from otel_rollout.forwarder.retry_policy import RetryPolicy
+from otel_rollout.deliver import identity_scores
+from otel_rollout.deliver.dead_letters import DeadLetters
+from otel_rollout.deliver.identity_scores import IdentityScores
+from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.spool import layout
 from tests.exporters import ResolvingExporter

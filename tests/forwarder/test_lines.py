@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rollout.forwarder.lines import LineCache
+from otel_rollout.deliver.lines import LineCache
 from otel_rollout.otlp import reader as otlp_reader
 from otel_rollout.otlp.reader import TraceLine
 from otel_rollout.spool import segments

@@ -10,7 +10,7 @@ from hypothesis import given
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.forwarder.planted_breaks import Break, Planted, planted_breaks
 from tests.forwarder.tokens_support import exported_by, line, stored
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from otel_rollout.deliver import retry_policy
+from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind
-from otel_rollout.forwarder import retry_policy
-from otel_rollout.forwarder.retry_policy import RetryPolicy
 from tests.waits import set_waits
 
 POLICY = RetryPolicy(whole_attempts=3)

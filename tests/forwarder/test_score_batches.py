@@ -16,9 +16,9 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, score_batch
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_reader import Tally
+from otel_rollout.deliver import identity_scores
+from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.exporting.spool_exporter import KeptInSpool
-from otel_rollout.forwarder import identity_scores
-from otel_rollout.forwarder.delivery import Delivery
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.spool import layout, segments

@@ -10,9 +10,9 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr
+from otel_rollout.deliver.step_curves import StepCurves, curves_of
 from otel_rollout.exporting.api import ExportFailure, FailureKind, MetricPoint
 from otel_rollout.exporting.entry_points import load
-from otel_rollout.forwarder.step_curves import StepCurves, curves_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.table.location import location_of

@@ -26,10 +26,10 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base import semconv
 from otel_rollout.base.setting_parsers import tail_rules
 from otel_rollout.cli import forwarding
-from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
-from otel_rollout.forwarder.lines import LineCache
-from otel_rollout.forwarder.tail_rules import Decision, TailRules
-from otel_rollout.forwarder.tail_sampling import TailSampling, Undecided
+from otel_rollout.deliver.delivery import Delivery, DeliveryOptions
+from otel_rollout.deliver.lines import LineCache
+from otel_rollout.deliver.tail_rules import Decision, TailRules
+from otel_rollout.deliver.tail_sampling import TailSampling, Undecided
 from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.line_rewriter import LineRewriter
-from otel_rollout.forwarder.lines import CACHE_BYTES, LineCache
+from otel_rollout.deliver.lines import CACHE_BYTES, LineCache
 from otel_rollout.spool.layout import SegmentName
+from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.forwarder.test_token_delivery import delivered
 from tests.forwarder.tokens_support import DEMO, ExportedSpan, demo_tokenizer, exported_by, line, stored
 from tests.waiting import wait_for

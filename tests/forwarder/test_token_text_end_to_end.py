@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.context_diff import restored
+from otel_rollout.turns.context_diff import restored
 from tests.forwarder.tokens_support import demo_tokenizer
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import stored

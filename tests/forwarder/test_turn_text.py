@@ -18,12 +18,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from otel_rollout.base import semconv
 from otel_rollout.capture import encoding
-from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.recording import tokenizers as tokenizers_of_processes
-from otel_rollout.recording.secret_finder import redact_secrets
 from otel_rollout.recording.tokenizers import Tokenizers
+from otel_rollout.redaction.secret_finder import redact_secrets
 from otel_rollout.spool import layout
+from otel_rollout.turns.detokenizer import Detokenizer
+from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.forwarder.tokens_support import DEMO, ExportedSpan, demo_tokenizer, exported_by, line, stored
 from tests.waiting import wait_for
 from tests.waits import set_waits

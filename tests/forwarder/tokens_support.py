@@ -9,10 +9,10 @@ import orjson
 from tokenizers import Tokenizer
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.context_diff import restored
-from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp import writer
 from otel_rollout.recording.tokenizers import Tokenizers
+from otel_rollout.turns.context_diff import restored
+from otel_rollout.turns.line_rewriter import LineRewriter
 
 DEMO = Path(__file__).parents[2] / "examples" / "otel_rollout_demo" / "data" / "tokenizer"
 HEAD = writer.resource_head({semconv.SEGMENT_ID: "s"})

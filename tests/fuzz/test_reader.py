@@ -14,9 +14,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_rollout.account import ledger, ledger_reader, node_report
+from otel_rollout.deliver import delivery, forwarder
 from otel_rollout.exporting import protobuf
-from otel_rollout.forwarder import delivery, forwarder
-from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.otlp import scan
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
@@ -24,6 +23,7 @@ from otel_rollout.recording.provider import RecordingTracerProvider
 from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.settings import Settings
 from otel_rollout.spool import journal, layout, segments
+from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.root_table import MAX_LINE, read_open
 from tests.fuzz import spans
 from tests.fuzz.bounds import examples

@@ -13,8 +13,8 @@ import pytest
 from mlflow import MlflowClient
 
 from otel_rollout.base.waits import Waits
+from otel_rollout.deliver.step_curves import StepCurves
 from otel_rollout.exporting.api import FailureKind, MetricPoint
-from otel_rollout.forwarder.step_curves import StepCurves
 from otel_rollout.spool import layout
 from otel_rollout.table.store import Store
 from otel_rollout_mlflow import MlflowSpanExporter

@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp import reader
+from otel_rollout.turns.line_rewriter import LineRewriter
 
 DIRECTORY = Path(__file__).with_name("foreign")
 LIBRARIES = sorted(path.stem for path in DIRECTORY.glob("*.jsonl"))

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import otel_rollout
 from otel_rollout.account import ledger, node_report, report
-from otel_rollout.forwarder import delivery, lock
+from otel_rollout.deliver import delivery
 from otel_rollout.launch import at_exit, drain, launcher, shutdown, status
+from otel_rollout.spool import forwarder_lock as lock
 
 IMPORTED = (ledger, node_report, report, delivery, lock, at_exit, drain, launcher, shutdown, status)
 NOBODY = 65534

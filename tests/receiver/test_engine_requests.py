@@ -11,7 +11,7 @@ import pytest
 
 from otel_rollout.base import semconv
 from otel_rollout.receiver.intake import Policy
-from otel_rollout.recording.secret_finder import redact_secrets
+from otel_rollout.redaction.secret_finder import redact_secrets
 from tests.receiver.support import JSON_HEADERS, START, in_process, json_request, json_span, request, span
 from tests.spool_reader import tree
 from tests.waits import set_waits

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_rollout.receiver import app, body, intake
 from otel_rollout.receiver.intake import Policy
-from otel_rollout.recording.secret_finder import redact_secrets
+from otel_rollout.redaction.secret_finder import redact_secrets
 from tests.receiver.support import (
     HEADERS,
     JSON_HEADERS,

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from otel_rollout.otlp import writer
-from otel_rollout.recording import redaction, secret_patterns
-from otel_rollout.recording.secret_finder import redact_secrets
+from otel_rollout.redaction import redaction, secret_patterns
+from otel_rollout.redaction.secret_finder import redact_secrets
 
 ROOT = Path(__file__).parents[2]
 READABLE = 7

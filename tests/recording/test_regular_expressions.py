@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from otel_rollout.recording import secret_patterns
+from otel_rollout.redaction import secret_patterns
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

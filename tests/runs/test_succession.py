@@ -13,9 +13,9 @@ import pytest
 from otel_rollout._state import process
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.exporting.api import ExportFailure, FailureKind
-from otel_rollout.forwarder.lock import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
 from otel_rollout.launch import launcher
 from otel_rollout.spool import layout
+from otel_rollout.spool.forwarder_lock import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
 from tests.faults.target import Receiver, receiving
 from tests.runs.program import ask
 from tests.runs.test_targets import started as started

@@ -12,10 +12,10 @@ import pytest
 
 from otel_rollout import runtime
 from otel_rollout.capture import trajectory as capture
-from otel_rollout.forwarder.crash_recovery import CrashRecovery, end_open_trajectories
-from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.deliver.crash_recovery import CrashRecovery, end_open_trajectories
 from otel_rollout.otlp.scan import step_of
 from otel_rollout.spool import layout, root_table, segments
+from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.journal import read_state
 from otel_rollout.spool.root_table import MAX_LINE, SLOTS, read_open
 from tests.forwarder.test_delivery import running

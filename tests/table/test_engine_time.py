@@ -9,7 +9,6 @@ import pytest
 
 from otel_rollout.analysis.run_choice import run_of
 from otel_rollout.analysis.run_rows import rows_of as run_rows
-from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.table.location import location_of
@@ -17,6 +16,7 @@ from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store
 from otel_rollout.table.views import sql_of
+from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.engine_spans import Call, trajectory
 from tests.table.tables import asked, root, row, written
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp.reader import spans_of
+from otel_rollout.turns.detokenizer import Detokenizer
+from otel_rollout.turns.line_rewriter import LineRewriter
 from otel_rollout.viewer import page, terminal
 from otel_rollout.viewer.conversation import Conversation
 from tests.forwarder.tokens_support import stored

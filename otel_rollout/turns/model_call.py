@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from otel_rollout.forwarder import context_diff
-from otel_rollout.forwarder.context_diff import Branch
-from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.turns import context_diff
+from otel_rollout.turns.context_diff import Branch
+from otel_rollout.turns.detokenizer import Detokenizer
 
 
 class Piece(NamedTuple):

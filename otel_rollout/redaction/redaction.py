@@ -1,6 +1,6 @@
 """Redact secrets in a line before it is written anywhere.
 
-``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.recording.secret_finder` finds,
+``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.redaction.secret_finder` finds,
 ``everything`` all text of spans.
 An application may name its own functions.
 """
@@ -55,7 +55,7 @@ def redaction_of(names: str) -> Redaction | None:
 
 def _step(name: str) -> Redaction:
     if name == SHIPPED:
-        from otel_rollout.recording import secret_finder  # here: its patterns take a tenth of our import
+        from otel_rollout.redaction import secret_finder  # here: its patterns take a tenth of our import
 
         return secret_finder.redact_secrets
     if name == EVERYTHING:
@@ -70,7 +70,7 @@ def hides(names: str, name: str) -> bool:
         return True
     if SHIPPED not in steps:
         return False
-    from otel_rollout.recording.secret_patterns import is_secret_name
+    from otel_rollout.redaction.secret_patterns import is_secret_name
 
     return is_secret_name(name)
 

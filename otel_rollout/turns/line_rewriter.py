@@ -2,7 +2,7 @@
 
 A line without token ids, messages and images stays as recorded, unless another library recorded its span. In
 other lines the JSON of a span's input and output changes; see docs/tokens.md. Spans of another library get
-our attributes (:mod:`otel_rollout.forwarder.foreign_spans`). Segments keep the recorded lines. A line that
+our attributes (:mod:`otel_rollout.turns.foreign_spans`). Segments keep the recorded lines. A line that
 cannot be rewritten is exported as recorded.
 
 All exporters of a forwarder share one rewriter. A line refers only to turns and images of spans that had
@@ -24,15 +24,15 @@ from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.forwarder import foreign_spans
-from otel_rollout.forwarder.detokenizer import Detokenizer, DetokenizerCache
-from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
 from otel_rollout.otlp.json_span import JsonSpan, resource_of_json, spans_of_json
 from otel_rollout.otlp.reader import TraceLine, parsed_line
 from otel_rollout.otlp.scan import ids_of
 from otel_rollout.otlp.writer import SCOPES, head_of
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SEGMENT_SUFFIX, SegmentName
+from otel_rollout.turns import foreign_spans
+from otel_rollout.turns.detokenizer import Detokenizer, DetokenizerCache
+from otel_rollout.turns.span_rewriter import Contents, SpanRewriter, TraceMemory
 
 MEMORY_BYTES: Final = 256 << 20
 """Maximum bytes of memory for all traces; the traces not seen for longest are forgotten first."""

@@ -46,7 +46,7 @@ class Branch:
     Attributes:
         data: the encoded sequence.
         marks: the positions at which turns end.
-        pieces: decoded text of the sequence, if any (:class:`otel_rollout.forwarder.model_call.Piece`).
+        pieces: decoded text of the sequence, if any (:class:`otel_rollout.turns.model_call.Piece`).
     """
 
     def __init__(

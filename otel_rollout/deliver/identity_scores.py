@@ -21,11 +21,11 @@ from otel_rollout.account.ledger import HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base import semconv
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.dead_letters import DeadLetters
+from otel_rollout.deliver.lines import Line
+from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
 from otel_rollout.exporting.batching import chunks
-from otel_rollout.forwarder.dead_letters import DeadLetters
-from otel_rollout.forwarder.lines import Line
-from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.otlp.reader import TraceLine
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_identity import (

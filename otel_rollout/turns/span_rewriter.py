@@ -11,12 +11,12 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.forwarder import break_attributes, context_diff
-from otel_rollout.forwarder.context_diff import Turns
-from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.forwarder.model_call import ModelCall, prompt_of
 from otel_rollout.otlp.json_span import JsonSpan
 from otel_rollout.otlp.messages import Shared
+from otel_rollout.turns import break_attributes, context_diff
+from otel_rollout.turns.context_diff import Turns
+from otel_rollout.turns.detokenizer import Detokenizer
+from otel_rollout.turns.model_call import ModelCall, prompt_of
 
 _MIN_SHARED_TOKENS: Final = 16
 """Minimum length of a shared prompt prefix, in tokens, to be replaced by a reference."""

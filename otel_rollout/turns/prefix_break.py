@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from otel_rollout.forwarder.context_diff import TOKEN_BYTES, Mark, Turns, common_prefix
+from otel_rollout.turns.context_diff import TOKEN_BYTES, Mark, Turns, common_prefix
 
 Kind: TypeAlias = Literal["retokenized", "cut", "beginning", "edited"]
 """What has probably happened: an answer has other tokens for its text; a part was left out; the prompt before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from otel_rollout.forwarder.lines import Line
+from otel_rollout.deliver.lines import Line
 from otel_rollout.spool import layout, segments
 
 _MAX_LOGGED = 10

@@ -20,6 +20,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_rollout.account.ledger import Batch
+from otel_rollout.deliver.batch_sender import BatchSender
+from otel_rollout.deliver.lines import Line
+from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import (
     BatchLimits,
     CommitsBatches,
@@ -27,9 +30,6 @@ from otel_rollout.exporting.api import (
     FailureKind,
     UndeliveredError,
 )
-from otel_rollout.forwarder.batch_sender import BatchSender
-from otel_rollout.forwarder.lines import Line
-from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.spool import segments
 from otel_rollout.spool.waiting import WaitingPrograms

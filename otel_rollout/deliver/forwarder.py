@@ -18,25 +18,25 @@ from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unrea
 from otel_rollout.base.access_variables import access_in
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver import compaction
+from otel_rollout.deliver.crash_recovery import CrashRecovery
+from otel_rollout.deliver.dead_letters import rejected_file
+from otel_rollout.deliver.delivery import Delivery, DeliveryOptions
+from otel_rollout.deliver.lines import LineCache
+from otel_rollout.deliver.tail_sampling import TailSampling
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.entry_points import is_for_another_machine, load
-from otel_rollout.forwarder import compaction
-from otel_rollout.forwarder.crash_recovery import CrashRecovery
-from otel_rollout.forwarder.dead_letters import rejected_file
-from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
-from otel_rollout.forwarder.line_rewriter import LineRewriter
-from otel_rollout.forwarder.lines import LineCache
-from otel_rollout.forwarder.lock import ForwarderLock
-from otel_rollout.forwarder.tail_sampling import TailSampling
-from otel_rollout.recording.redaction import redaction_of
+from otel_rollout.redaction.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
+from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
 from otel_rollout.spool.waiting import WaitingPrograms
+from otel_rollout.turns.line_rewriter import LineRewriter
 
 if TYPE_CHECKING:
-    from otel_rollout.forwarder.step_curves import StepCurves
+    from otel_rollout.deliver.step_curves import StepCurves
 
 _COLLECTION_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of the garbage collector: collections are at least ten times as rare as by default."""
@@ -139,7 +139,7 @@ class Forwarder:
     def _started_curves(self, exporters: Mapping[str, SpanExporter]) -> StepCurves | None:
         if self._settings.step_metrics == "none":
             return None
-        from otel_rollout.forwarder.step_curves import curves_of  # late: it imports the table's modules
+        from otel_rollout.deliver.step_curves import curves_of  # late: it imports the table's modules
 
         curves = curves_of(self._node_dir, self._settings, exporters)
         if curves is not None:

@@ -10,6 +10,8 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_rollout.deliver.lines import Line
+from otel_rollout.deliver.retry_policy import RetryPolicy, is_worth_logging
 from otel_rollout.exporting.api import (
     ExportFailure,
     ExportsLines,
@@ -17,8 +19,6 @@ from otel_rollout.exporting.api import (
     ResolvesIdentities,
     reads_spool,
 )
-from otel_rollout.forwarder.lines import Line
-from otel_rollout.forwarder.retry_policy import RetryPolicy, is_worth_logging
 from otel_rollout.otlp.reader import UnreadableLineError
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)

@@ -24,7 +24,7 @@ def main() -> None:
     os.umask(0o077)  # only this user may read the files written here
     from otel_rollout.base.access_variables import access_in
     from otel_rollout.base.waits import waits
-    from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
+    from otel_rollout.spool.forwarder_lock import SUCCESSOR, ForwarderLock
 
     try:
         lock = ForwarderLock(node_dir)
@@ -39,7 +39,7 @@ def main() -> None:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from otel_rollout import settings_reader
-    from otel_rollout.forwarder.forwarder import collect_garbage_rarely, forward
+    from otel_rollout.deliver.forwarder import collect_garbage_rarely, forward
 
     configured, problems = settings_reader.from_environment(os.environ)
     logger = logging.getLogger("otel_rollout.forwarder")

@@ -17,6 +17,14 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from otel_rollout.account.ledger import Batch, HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.batch_commits import BatchCommits, CommitClock
+from otel_rollout.deliver.batch_sender import BatchSender
+from otel_rollout.deliver.dead_letters import DeadLetters
+from otel_rollout.deliver.identity_scores import IdentityScores
+from otel_rollout.deliver.lines import Line, LineCache
+from otel_rollout.deliver.live_trajectories import LiveTrajectories
+from otel_rollout.deliver.retry_policy import RetryPolicy
+from otel_rollout.deliver.run_links import TrackerRunLink
 from otel_rollout.exporting.api import (
     Announces,
     CommitsBatches,
@@ -26,14 +34,6 @@ from otel_rollout.exporting.api import (
     reads_spool,
 )
 from otel_rollout.exporting.entry_points import destination_of
-from otel_rollout.forwarder.batch_commits import BatchCommits, CommitClock
-from otel_rollout.forwarder.batch_sender import BatchSender
-from otel_rollout.forwarder.dead_letters import DeadLetters
-from otel_rollout.forwarder.identity_scores import IdentityScores
-from otel_rollout.forwarder.lines import Line, LineCache
-from otel_rollout.forwarder.live_trajectories import LiveTrajectories
-from otel_rollout.forwarder.retry_policy import RetryPolicy
-from otel_rollout.forwarder.run_links import TrackerRunLink
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
 from otel_rollout.spool import layout, segments
@@ -54,7 +54,7 @@ class DeliveryOptions:
     Attributes:
         project: the run's project, from which the exporter derives its destination.
         is_tail_sampled: whether tail sampling decides which traces are exported
-            (:class:`~otel_rollout.forwarder.tail_sampling.TailSampling`).
+            (:class:`~otel_rollout.deliver.tail_sampling.TailSampling`).
     """
 
     project: str = ""

@@ -20,7 +20,7 @@ from pathlib import Path
 from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.waits import waits
-from otel_rollout.forwarder.tail_rules import TailRules
+from otel_rollout.deliver.tail_rules import TailRules
 from otel_rollout.otlp.groups import Group
 from otel_rollout.otlp.outcome import TrajectoryOutcome, trajectories_in
 from otel_rollout.otlp.scan import trace_id_of

@@ -6,10 +6,10 @@ from array import array
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder import prefix_break
-from otel_rollout.forwarder.context_diff import TOKEN_BYTES, Turns
-from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.forwarder.prefix_break import PrefixBreak
+from otel_rollout.turns import prefix_break
+from otel_rollout.turns.context_diff import TOKEN_BYTES, Turns
+from otel_rollout.turns.detokenizer import Detokenizer
+from otel_rollout.turns.prefix_break import PrefixBreak
 
 _SHOWN: Final = 16
 """Tokens whose text is shown, of each side."""

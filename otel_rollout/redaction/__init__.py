@@ -1,0 +1,1 @@
+"""Redact secrets before anything is written."""

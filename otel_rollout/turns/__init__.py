@@ -1,0 +1,1 @@
+"""Complete model calls: what a turn continues, what it breaks, and its text."""
