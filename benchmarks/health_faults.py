@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.analysis.health.checks import BUILT_IN, health_of
-from otel_rollout.analysis.run_choice import run_of
+from otel_rollout.look.analysis.health.checks import BUILT_IN, health_of
+from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from tests.analysis.generated_faults import (

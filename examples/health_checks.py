@@ -10,7 +10,7 @@ the command prints, and that ``--only`` and ``--skip`` take:
 
 from __future__ import annotations
 
-from otel_rollout.analysis.health import Finding, Run
+from otel_rollout.look.analysis.health import Finding, Run
 from otel_rollout.rollout_table import RolloutTable
 
 MAX_SHARE = 0.5

@@ -291,7 +291,7 @@ def _present_settings() -> Settings:
     return _state.process.settings or _settings_reader.from_environment(_os.environ)[0]
 
 
-_guard_loggers("otel_rollout", "otel_rollout.deliver", "otel_rollout.viewer")
+_guard_loggers("otel_rollout", "otel_rollout.deliver", "otel_rollout.look.conversation")
 _state.process.register_exit = _register_exit
 _state.process.switch_on_instrumentors = _switch_on_instrumentors
 _membership.announce()

@@ -39,7 +39,7 @@ EXCEPTIONS = {
     "otel_rollout/table/views.py:_reads": "a cache of constants: a value for each view",
     "otel_rollout/table/views.py:sql_of": "a cache of constants: the text of each view",
     "otel_rollout/recording/identity.py:NO_IDENTITY": "a constant that remembers its encoded form",
-    "otel_rollout/pages/rendering.py:_environment": "templates of the package, read once",
+    "otel_rollout/look/pages/rendering.py:_environment": "templates of the package, read once",
 }
 """Module and name of what changes during a program beside the process's state, and why."""
 MUTABLE = {

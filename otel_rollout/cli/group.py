@@ -14,7 +14,7 @@ from otel_rollout.cli.show import FromOption, RunOption, refuse_options, spans_o
 from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
-    from otel_rollout.analysis.group.siblings import Siblings
+    from otel_rollout.look.analysis.group.siblings import Siblings
 
 
 def group(
@@ -36,15 +36,15 @@ def group(
         raise typer.BadParameter("--html and --json exclude each other.")
     with errors_reported():
         found = _siblings(name, from_, run)
-        from otel_rollout.analysis.group.tree import tree_of
+        from otel_rollout.look.analysis.group.tree import tree_of
 
         tree = tree_of(found)
         if html:
-            from otel_rollout.analysis.group.page import page_of_group
+            from otel_rollout.look.analysis.group.page import page_of_group
 
             write_page(html, page_of_group(tree))
         elif json:
-            from otel_rollout.analysis.group.document import document_of
+            from otel_rollout.look.analysis.group.document import document_of
 
             typer.echo(to_json(document_of(tree), indent=2))
         else:
@@ -55,14 +55,14 @@ def group(
 
 def _siblings(name: str, from_: str | None, run: str | None) -> Siblings:
     """Read the group from a table, or from a spool or MLflow as ``show`` does."""
-    from otel_rollout.analysis.group.siblings import in_spans, in_table, names_in
-    from otel_rollout.viewer.private_table import asked_as_table
+    from otel_rollout.look.analysis.group.siblings import in_spans, in_table, names_in
+    from otel_rollout.look.sources.private_table import asked_as_table
 
     names_in(name)  # a wrong name is reported before the source is read
     if run is None and sources.table_address(from_) is None:
         with asked_as_table(spans_of(from_)) as source:
             return in_spans(source, name)
-    from otel_rollout.analysis.run_choice import run_of
+    from otel_rollout.look.analysis.run_choice import run_of
     from otel_rollout.table.query import Engine
 
     with sources.as_table(from_) as (store, location):

@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from otel_rollout.analysis.group import text as group_text
-from otel_rollout.analysis.group.text import Gap, Line
-from otel_rollout.analysis.group.tree import Branch, Contrast, GroupTree
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.viewer import excerpt, formatting
-from otel_rollout.viewer.terminal import CHANGED, STATES, STYLES, continuations, text_of
+from otel_rollout.look.analysis.group import text as group_text
+from otel_rollout.look.analysis.group.text import Gap, Line
+from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree
+from otel_rollout.look.conversation import excerpt, formatting
+from otel_rollout.look.conversation.terminal import CHANGED, STATES, STYLES, continuations, text_of
 
 _MAX_TURNS: Final = 6
 """Turns of a branch that are printed."""

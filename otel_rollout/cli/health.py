@@ -13,7 +13,7 @@ from otel_rollout.cli.table import FromOption, StepOption, errors_reported
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from otel_rollout.analysis.health.findings import Finding, Health
+    from otel_rollout.look.analysis.health.findings import Finding, Health
 
 _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
 _ORDER: Final = ("healthy", "unobserved", "unhealthy")
@@ -53,7 +53,7 @@ def health(
     with errors_reported():
         found, location = _checked(from_, run, step, _names(only, "--only"), _names(skip, "--skip"))
         if html:
-            from otel_rollout.analysis.health.page import page_of_health
+            from otel_rollout.look.analysis.health.page import page_of_health
 
             write_page(html, page_of_health(found))
         elif json:
@@ -78,9 +78,9 @@ def _checked(
     from_: str | None, run: str | None, step: str | None, only: list[str], skip: list[str]
 ) -> tuple[Health, str]:
     """Run the checks; return their answers and the name of the source."""
-    from otel_rollout.analysis.health import checks
-    from otel_rollout.analysis.run_choice import run_of
     from otel_rollout.cli.sources import as_table
+    from otel_rollout.look.analysis.health import checks
+    from otel_rollout.look.analysis.run_choice import run_of
     from otel_rollout.table import filters, views
     from otel_rollout.table.query import Engine
 
@@ -97,8 +97,8 @@ def _show(health: Health, location: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from otel_rollout.analysis.health.page import verdict_of
     from otel_rollout.base.printable import in_one_line
+    from otel_rollout.look.analysis.health.page import verdict_of
 
     console = Console(highlight=False)
     grid = Table.grid(padding=(0, 2, 0, 0))

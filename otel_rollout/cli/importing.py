@@ -100,7 +100,7 @@ class _Target:
 
 def _status(path: str, target: _Target, configured: Settings) -> int:
     """Import one source; return the command's exit status for it."""
-    from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.look.errors import ViewerError
 
     try:
         return 0 if _import(path, target, configured) else _UNDELIVERED
@@ -112,8 +112,8 @@ def _status(path: str, target: _Target, configured: Settings) -> int:
 def _import(path: str, target: _Target, configured: Settings) -> bool:
     """Import one source, and print its counts; return whether all of its spans are in the table."""
     from otel_rollout.cli.forwarding import forward_directory
+    from otel_rollout.look.errors import ViewerError
     from otel_rollout.table.known_spans import NewSpans
-    from otel_rollout.viewer.errors import ViewerError
 
     spans = NewSpans(target.engine)
     rest = ""
@@ -165,7 +165,7 @@ def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Name
         for file in files.files_of([Path(path)]):
             yield str(file), _lines_of_file(file)
         return
-    from otel_rollout.viewer.mlflow_source import MlflowSource
+    from otel_rollout.look.sources.mlflow_source import MlflowSource
 
     uri = path.partition(":")[2]
     source = MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)

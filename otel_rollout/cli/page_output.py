@@ -39,7 +39,7 @@ def writing(what: str) -> Iterator[None]:
     Raises:
         ViewerError: a file cannot be written.
     """
-    from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.look.errors import ViewerError
 
     try:
         yield

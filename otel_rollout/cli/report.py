@@ -16,9 +16,9 @@ from otel_rollout.cli.table import FromOption, StepOption, ended_by_ctrl_c, erro
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_rollout.analysis.report.changes import Comparison, Side
-    from otel_rollout.analysis.report.report import RunReport, StepReport
-    from otel_rollout.analysis.run_choice import Run
+    from otel_rollout.look.analysis.report.changes import Comparison, Side
+    from otel_rollout.look.analysis.report.report import RunReport, StepReport
+    from otel_rollout.look.analysis.run_choice import Run
     from otel_rollout.table.query import Engine
 
 _STEPS: Final = re.compile(
@@ -53,7 +53,7 @@ def report(
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
     with errors_reported(), _opened(from_) as (engine, location):
-        from otel_rollout.analysis.run_choice import run_of
+        from otel_rollout.look.analysis.run_choice import run_of
 
         chosen = run_of(engine, run)
         if compare is None:
@@ -74,7 +74,7 @@ def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    from otel_rollout.analysis.report.report import report_of
+    from otel_rollout.look.analysis.report.report import report_of
     from otel_rollout.table import filters
     from otel_rollout.table.select import QueryError
 
@@ -91,9 +91,9 @@ def _changes(engine: Engine, run: Run, compare: str, step: str | None, validatio
     Raises:
         QueryError: there is no such run or step.
     """
-    from otel_rollout.analysis.report import changes
-    from otel_rollout.analysis.report.report import report_of
-    from otel_rollout.analysis.run_choice import run_of
+    from otel_rollout.look.analysis.report import changes
+    from otel_rollout.look.analysis.report.report import report_of
+    from otel_rollout.look.analysis.run_choice import run_of
     from otel_rollout.table.select import QueryError
 
     if step is not None:
@@ -126,7 +126,7 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
     Raises:
         QueryError: the run has none of them.
     """
-    from otel_rollout.analysis.report.changes import Side
+    from otel_rollout.look.analysis.report.changes import Side
     from otel_rollout.table.select import QueryError
 
     least, most = int(first), int(last or first)
@@ -143,7 +143,7 @@ def _show_report(report: RunReport, location: str, html: Path | None, json: bool
     if json:
         _print_json(report.as_json())
     if html is not None:
-        from otel_rollout.analysis.report.page import page_of_report
+        from otel_rollout.look.analysis.report.page import page_of_report
 
         write_page(html, page_of_report(report))
     if html is None and not json:
@@ -156,7 +156,7 @@ def _show_changes(comparison: Comparison, location: str, html: Path | None, json
     if json:
         _print_json(comparison.as_json())
     if html is not None:
-        from otel_rollout.analysis.report.page import page_of_changes
+        from otel_rollout.look.analysis.report.page import page_of_changes
 
         write_page(html, page_of_changes(comparison))
     if html is None and not json:

@@ -12,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_rollout.account.report import said_of_operations_outside
-from otel_rollout.analysis.report import text as report_text
 from otel_rollout.base.printable import in_one_line, printable
-from otel_rollout.pages.scale import finite
+from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.pages.scale import finite
 
 if TYPE_CHECKING:
-    from otel_rollout.analysis.report.changes import Change, Comparison
-    from otel_rollout.analysis.report.report import RunReport, StepReport
-    from otel_rollout.analysis.report.trainer import Trainer
+    from otel_rollout.look.analysis.report.changes import Change, Comparison
+    from otel_rollout.look.analysis.report.report import RunReport, StepReport
+    from otel_rollout.look.analysis.report.trainer import Trainer
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "

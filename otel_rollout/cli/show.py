@@ -18,10 +18,10 @@ from otel_rollout.cli.page_output import HtmlOption, write_page
 from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:
-    from otel_rollout.viewer.conversation import Conversation
-    from otel_rollout.viewer.reference import Reference
-    from otel_rollout.viewer.source import Source, SpanSource
-    from otel_rollout.viewer.summary import Summary
+    from otel_rollout.look.conversation.conversation import Conversation
+    from otel_rollout.look.conversation.summary import Summary
+    from otel_rollout.look.sources.reference import Reference
+    from otel_rollout.look.sources.source import Source, SpanSource
 
 _TRAJECTORY = (
     "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or its first digits, or a trajectory's id."
@@ -64,8 +64,9 @@ def show(
     html: HtmlOption = None,
 ) -> None:
     """Show one trajectory turn by turn, or list trajectories."""
-    from otel_rollout.viewer import page, reference, terminal
-    from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.look.conversation import page, terminal
+    from otel_rollout.look.errors import ViewerError
+    from otel_rollout.look.sources import reference
 
     refuse_options(context, trajectory)
     with errors_reported(), ExitStack() as until_end:
@@ -97,7 +98,8 @@ def compare(
     html: HtmlOption = None,
 ) -> None:
     """Show two trajectories side by side, and where they begin to differ."""
-    from otel_rollout.viewer import comparison, page, reference, terminal
+    from otel_rollout.look.conversation import comparison, page, terminal
+    from otel_rollout.look.sources import reference
 
     refuse_options(context, left, right)
     with errors_reported(), ExitStack() as until_end:
@@ -130,10 +132,10 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
 @contextmanager
 def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
     """Yield the source that the options name; a run is looked for in a table, or in a spool as a table."""
-    from otel_rollout.viewer.table_source import TableSource
+    from otel_rollout.look.sources.table_source import TableSource
 
     if run is None and sources.table_address(from_) is None:
-        from otel_rollout.viewer.private_table import asked_as_table
+        from otel_rollout.look.sources.private_table import asked_as_table
 
         with asked_as_table(spans_of(from_)) as source:
             yield source
@@ -141,7 +143,7 @@ def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
     with sources.as_table(from_) as (store, location):
         chosen = "true"
         if run is not None:
-            from otel_rollout.analysis.run_choice import run_of
+            from otel_rollout.look.analysis.run_choice import run_of
             from otel_rollout.table.query import Engine
 
             chosen = run_of(Engine(store.open()), run).condition
@@ -152,11 +154,11 @@ def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
 
 def spans_of(from_: str | None) -> SpanSource:
     """Open the spool, file or MLflow that the option ``--from`` names."""
-    from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.look.errors import ViewerError
 
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
-        from otel_rollout.viewer.mlflow_source import MlflowSource
+        from otel_rollout.look.sources.mlflow_source import MlflowSource
 
         return MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
     if uri and not Path(from_ or "").exists() and closest(scheme, ["mlflow"]):
@@ -170,7 +172,7 @@ def _is_list(wanted: Reference, found: list[Summary]) -> bool:
 
 
 def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Conversation:
-    from otel_rollout.viewer import reference
+    from otel_rollout.look.sources import reference
 
     chosen = reference.choose(wanted, found, source.location)
     return source.conversation(chosen.trace_id, wanted.span)

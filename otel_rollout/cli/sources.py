@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from otel_rollout import settings_reader
 
 if TYPE_CHECKING:
+    from otel_rollout.look.sources.spool_source import SpoolSource
     from otel_rollout.table.store import Store
-    from otel_rollout.viewer.spool_source import SpoolSource
 
 _URI_VARIABLE: Final = "OTEL_ROLLOUT_DELTA_URI"
 _LOG: Final = "_delta_log"
@@ -70,7 +70,7 @@ def as_table(from_: str | None) -> Iterator[tuple[Store, str]]:
         store = store_at(address)
         yield store, store.location.uri
         return
-    from otel_rollout.viewer.private_table import table_of
+    from otel_rollout.look.sources.private_table import table_of
 
     source = spool_source(from_)
     with table_of(source) as store:
@@ -83,8 +83,8 @@ def spool_source(from_: str | None) -> SpoolSource:
     Raises:
         ViewerError: it cannot be read.
     """
-    from otel_rollout.viewer.errors import ViewerError
-    from otel_rollout.viewer.spool_source import SpoolSource
+    from otel_rollout.look.errors import ViewerError
+    from otel_rollout.look.sources.spool_source import SpoolSource
 
     if from_ is not None and from_.partition(":")[0] == "mlflow":
         raise ViewerError(

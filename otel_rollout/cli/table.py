@@ -213,8 +213,8 @@ def _show_view(
     """Show the rows of a view that the options describe."""
     with errors_reported():
         chosen = _format(format_, output)
-        from otel_rollout.analysis.run_choice import run_of
         from otel_rollout.cli.sources import as_table
+        from otel_rollout.look.analysis.run_choice import run_of
         from otel_rollout.table import filters
         from otel_rollout.table.query import Engine
 
@@ -305,7 +305,7 @@ def _show(
 
 def _columns_of_runs(engine: Any) -> list[str]:
     """Return the columns that tell the table's runs apart; none if it has one run."""
-    from otel_rollout.analysis.run_choice import Run
+    from otel_rollout.look.analysis.run_choice import Run
     from otel_rollout.table.row_set import dicts_of
 
     names = Run._fields
@@ -358,8 +358,8 @@ def _format(text: str, output: Path | None) -> Format:
 def errors_reported() -> Iterator[None]:
     """End the command with one line and status 2 if something cannot be shown, asked or written."""
     from otel_rollout.base.printable import printable
+    from otel_rollout.look.errors import ViewerError
     from otel_rollout.table.errors import TableError
-    from otel_rollout.viewer.errors import ViewerError
 
     try:
         yield

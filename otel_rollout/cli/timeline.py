@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from otel_rollout.analysis.timeline.step_time import PhaseTime
-    from otel_rollout.analysis.timeline.timeline import Timeline
+    from otel_rollout.look.analysis.timeline.step_time import PhaseTime
+    from otel_rollout.look.analysis.timeline.timeline import Timeline
 
 _NO_STEP: Final = "-"
 """What names the trajectories without a step, as in a trajectory's path."""
@@ -57,17 +57,17 @@ def timeline(
         _refuse_two_outputs(perfetto, html, json)
         found, location = _read(step, validation, run, from_)
         if perfetto:
-            from otel_rollout.analysis.timeline import perfetto as trace
+            from otel_rollout.look.analysis.timeline import perfetto as trace
 
             with writing("output"):
                 trace.write(found, perfetto)
             _say_written(perfetto)
         if html:
-            from otel_rollout.analysis.timeline.page import page_of_timeline
+            from otel_rollout.look.analysis.timeline.page import page_of_timeline
 
             write_page(html, page_of_timeline(found))
         elif json:
-            from otel_rollout.analysis.timeline.document import as_json
+            from otel_rollout.look.analysis.timeline.document import as_json
 
             typer.echo(_as_text(as_json(found)))
         elif not perfetto:
@@ -91,10 +91,10 @@ def _read(
 ) -> tuple[Timeline, str]:
     """Return the time of the step that the options name, and the name of its source."""
     wanted = _step(step)
-    from otel_rollout.analysis.run_choice import run_of
-    from otel_rollout.analysis.timeline.timeline import slowest_timeline
-    from otel_rollout.analysis.timeline.timeline import timeline as timeline_of
     from otel_rollout.cli.sources import as_table
+    from otel_rollout.look.analysis.run_choice import run_of
+    from otel_rollout.look.analysis.timeline.timeline import slowest_timeline
+    from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
     from otel_rollout.table.query import Engine
 
     with as_table(from_) as (store, location):
@@ -125,8 +125,8 @@ def _show(timeline: Timeline, console: Console, location: str) -> None:
     """Print the time of a step."""
     from rich.text import Text
 
-    from otel_rollout.analysis.timeline import text
     from otel_rollout.base.printable import in_one_line, printable
+    from otel_rollout.look.analysis.timeline import text
 
     lines = [
         Text(f"{text.title(timeline)} of {in_one_line(timeline.run.name)}", "bold"),
@@ -173,13 +173,13 @@ def _add_tools(table: Table, timeline: Timeline) -> None:
     for tool in timeline.tools[:_MAX_ROWS]:
         table.add_row(Text(f"  {in_one_line(tool.name)}"), *_figures(tool))
     if more := timeline.tools[_MAX_ROWS:]:
-        from otel_rollout.viewer.formatting import duration
+        from otel_rollout.look.conversation.formatting import duration
 
         table.add_row(f"  {len(more)} more", duration(sum(tool.seconds for tool in more)), "", "", "")
 
 
 def _figures(time: PhaseTime) -> tuple[str, ...]:
-    from otel_rollout.viewer.formatting import duration
+    from otel_rollout.look.conversation.formatting import duration
 
     return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
 
@@ -188,7 +188,7 @@ def _stragglers(timeline: Timeline) -> Table:
     from rich.text import Text
 
     from otel_rollout.base.printable import in_one_line
-    from otel_rollout.viewer.formatting import duration
+    from otel_rollout.look.conversation.formatting import duration
 
     table = _table("straggler", "state", "ended after", "took", "process")
     lanes = timeline.stragglers.lanes if timeline.stragglers else ()
@@ -206,7 +206,7 @@ def _workers(timeline: Timeline) -> Table:
     from rich.text import Text
 
     from otel_rollout.base.printable import in_one_line
-    from otel_rollout.viewer.formatting import duration
+    from otel_rollout.look.conversation.formatting import duration
 
     table = _table("process", "trajectories", "median", "last ended after")
     for worker in timeline.workers[:_MAX_ROWS]:

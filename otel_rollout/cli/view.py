@@ -10,8 +10,8 @@ import typer
 from otel_rollout.cli.table import FromOption, errors_reported
 
 if TYPE_CHECKING:
-    from otel_rollout.web.live import Live
-    from otel_rollout.web.origin import Origin
+    from otel_rollout.look.web.live import Live
+    from otel_rollout.look.web.origin import Origin
 
 _PORT: Final = 8642
 _PACKAGES: Final = ("starlette", "uvicorn", "deltalake")
@@ -32,7 +32,7 @@ def view(
         typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
         raise typer.Exit(2)
     with errors_reported():
-        from otel_rollout.web import live, security, server
+        from otel_rollout.look.web import live, security, server
 
         followed = live.Live(_origin(from_))
         try:
@@ -57,7 +57,7 @@ def view(
 def _origin(from_: str | None) -> Origin:
     """Return the table or spool that the option ``--from`` names."""
     from otel_rollout.cli import sources
-    from otel_rollout.web.origin import SpoolOrigin, TableOrigin
+    from otel_rollout.look.web.origin import SpoolOrigin, TableOrigin
 
     address = sources.table_address(from_)
     if address is not None:
@@ -72,8 +72,8 @@ def _first_page(followed: Live, run: str | None) -> str:
     Raises:
         QueryError: there is no such run.
     """
-    from otel_rollout.web.links import ALL_RUNS, ServedLinks
-    from otel_rollout.web.live import NotReadyError
+    from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
+    from otel_rollout.look.web.live import NotReadyError
 
     if run is None:
         return ALL_RUNS

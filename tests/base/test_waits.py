@@ -30,7 +30,7 @@ OTHER_TIMES = {
         f"otel_rollout/account/span_metrics.py:_{of}_SECONDS": "bounds of a histogram"
         for of in ("CALL", "TOOL", "TRAJECTORY")
     },
-    "otel_rollout/analysis/health/workers.py:_MIN_SECONDS": "a threshold of a check",
+    "otel_rollout/look/analysis/health/workers.py:_MIN_SECONDS": "a threshold of a check",
     "otel_rollout/cli/report_output.py:_WATCH_INTERVAL": "a person watches",
     "otel_rollout/otlp/engine_phases.py:MAX_SECONDS": "a bound of a number",
     "otel_rollout/receiver/intake.py:_CHECK_INTERVAL": "milliseconds",
@@ -39,14 +39,14 @@ OTHER_TIMES = {
     "otel_rollout/redaction/redaction.py:PAUSE": "a factor",
     "otel_rollout/recording/tokenizers.py:_PAUSE": "milliseconds",
     "otel_rollout/spool/process_lock.py:_ATTEMPT_INTERVAL": "milliseconds",
-    "otel_rollout/viewer/private_table.py:_MINIMUM_AGE": "of what a killed process has left",
-    "otel_rollout/web/answers.py:_WANTED_SECONDS": "of a page",
-    "otel_rollout/web/elsewhere.py:_TIMEOUT": "of a page",
-    "otel_rollout/web/request.py:PENDING_SECONDS": "of a page",
-    "otel_rollout/web/request.py:REFRESH_SECONDS": "of a page",
-    "otel_rollout/web/run_pages.py:_PATIENCE": "of a page",
-    "otel_rollout/web/server.py:_GRACE": "of a page",
-    "otel_rollout/web/snapshot.py:LIVE_SECONDS": "of a page",
+    "otel_rollout/look/sources/private_table.py:_MINIMUM_AGE": "of what a killed process has left",
+    "otel_rollout/look/web/answers.py:_WANTED_SECONDS": "of a page",
+    "otel_rollout/look/web/elsewhere.py:_TIMEOUT": "of a page",
+    "otel_rollout/look/web/request.py:PENDING_SECONDS": "of a page",
+    "otel_rollout/look/web/request.py:REFRESH_SECONDS": "of a page",
+    "otel_rollout/look/web/run_pages.py:_PATIENCE": "of a page",
+    "otel_rollout/look/web/server.py:_GRACE": "of a page",
+    "otel_rollout/look/web/snapshot.py:LIVE_SECONDS": "of a page",
 }
 """Module and name of numbers that are no waiting times of delivery, and what they are."""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from otel_rollout.analysis.health.checks import BUILT_IN
 from otel_rollout.cli import app
+from otel_rollout.look.analysis.health.checks import BUILT_IN
 from tests.analysis.generated_run import Shape, written
 from tests.table.tables import root, row, score
 from tests.table.tables import written as small

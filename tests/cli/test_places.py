@@ -66,7 +66,11 @@ class Place(NamedTuple):
     users: frozenset[str]
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, list[str]] = ARGUMENTS
-    modules: tuple[str, ...] = ("otel_rollout.viewer.table_source", "otel_rollout.web.server", "deltalake")
+    modules: tuple[str, ...] = (
+        "otel_rollout.look.sources.table_source",
+        "otel_rollout.look.web.server",
+        "deltalake",
+    )
 
 
 PLACES: Final = {
@@ -76,7 +80,7 @@ PLACES: Final = {
         frozenset({*ARGUMENTS_FOR_MLFLOW, "demo", "doctor"}),
         {"OTEL_TRACES_EXPORTER": "mlflow", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"},
         {**ARGUMENTS, **ARGUMENTS_FOR_MLFLOW},
-        ("otel_rollout.viewer.mlflow_source", "mlflow.tracing.client"),
+        ("otel_rollout.look.sources.mlflow_source", "mlflow.tracing.client"),
     ),
 }
 

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 from otel_rollout.account.span_metrics import SpanMetrics
 from otel_rollout.cli import app
 from otel_rollout.deliver.tail_rules import TrajectoryOutcome
+from otel_rollout.look.sources.private_table import fill
+from otel_rollout.look.sources.spool_source import SpoolSource
+from otel_rollout.look.web.app import Site
+from otel_rollout.look.web.live import Live
+from otel_rollout.look.web.origin import TableOrigin
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
-from otel_rollout.viewer.private_table import fill
-from otel_rollout.viewer.spool_source import SpoolSource
-from otel_rollout.web.app import Site
-from otel_rollout.web.live import Live
-from otel_rollout.web.origin import TableOrigin
 from tests.contracts.made_spans import EXPERIMENT, Made, lines_of
 
 _TAG = re.compile(r"<style>.*?</style>|<[^>]*>", re.DOTALL)

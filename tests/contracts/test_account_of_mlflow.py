@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.viewer.spool_source import SpoolSource
+from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout_mlflow import MlflowSpanExporter
 from tests.contracts import asked
 from tests.contracts.account import Recording, is_by_identity, once, trajectories_of

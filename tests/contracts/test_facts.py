@@ -21,18 +21,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.sources.mlflow_source import MlflowSource
+from otel_rollout.look.sources.private_table import asked_as_table, table_of
+from otel_rollout.look.sources.reference import parse
+from otel_rollout.look.sources.source import Source
+from otel_rollout.look.sources.spool_source import SpoolSource
+from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.otlp.outcome import CallTokens, TrajectoryOutcome
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.store import Store
-from otel_rollout.viewer.mlflow_source import MlflowSource
-from otel_rollout.viewer.private_table import asked_as_table, table_of
-from otel_rollout.viewer.reference import parse
-from otel_rollout.viewer.source import Source
-from otel_rollout.viewer.spool_source import SpoolSource
-from otel_rollout.viewer.summary import Summary
-from otel_rollout.viewer.table_source import TableSource
 from tests.mlflow_server import stored
 
 SECOND = 1_000_000_000

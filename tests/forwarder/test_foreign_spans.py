@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base import semconv
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.sources.private_table import asked_as_table
+from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.reader import spans_of as decoded
 from otel_rollout.redaction.secret_finder import redact_secrets
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.line_rewriter import LineRewriter
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.private_table import asked_as_table
-from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout_mlflow.mapping import to_mlflow
 from otel_rollout_weave.mapping import to_call
 from tests.otlp.foreign_spans import QUESTION, RULES

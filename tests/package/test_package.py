@@ -27,7 +27,7 @@ EXTRAS = {
     "weave": ["otel_rollout_weave"],
     "otlp": ["otel_rollout_otlp", "grpc"],
     "delta": ["otel_rollout_delta", "deltalake"],
-    "view": ["otel_rollout.web.app"],
+    "view": ["otel_rollout.look.web.app"],
     "receive": ["otel_rollout.receiver.app"],
     "ray": ["otel_rollout.ray", "ray"],
     "tokens": ["tokenizers"],

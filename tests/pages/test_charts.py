@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
-from otel_rollout.pages.charts import (
+from otel_rollout.look.pages.charts import (
     Axes,
     Column,
     Part,
@@ -20,7 +20,7 @@ from otel_rollout.pages.charts import (
     share_bar,
     sparkline,
 )
-from otel_rollout.pages.scale import domain, short_number, thinned, ticks
+from otel_rollout.look.pages.scale import domain, short_number, thinned, ticks
 
 
 def _parsed(chart: Markup) -> ElementTree.Element:

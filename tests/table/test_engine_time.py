@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.analysis.run_choice import run_of
-from otel_rollout.analysis.run_rows import rows_of as run_rows
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.analysis.run_rows import rows_of as run_rows
 from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.table.location import location_of

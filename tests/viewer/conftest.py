@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rollout.cli import app
+from otel_rollout.look.sources.private_table import fill
+from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
-from otel_rollout.viewer.private_table import fill
-from otel_rollout.viewer.spool_source import SpoolSource
 from tests.side_by_side import shared
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.look.conversation.conversation import Conversation, Decoders
+from otel_rollout.look.sources.private_table import fill
+from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
-from otel_rollout.viewer.conversation import Conversation, Decoders
-from otel_rollout.viewer.private_table import fill
-from otel_rollout.viewer.table_source import TableSource
 
 
 def conversation_of(

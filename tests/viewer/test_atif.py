@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.conversation.turn import MODEL, TOOL
+from otel_rollout.look.dumps import atif
 from otel_rollout.otlp.messages import Call, Message
-from otel_rollout.viewer import atif
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.summary import Summary
-from otel_rollout.viewer.turn import MODEL, TOOL
 
 models = pytest.importorskip("atif", reason="needs Python 3.11")
 

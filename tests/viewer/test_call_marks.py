@@ -11,11 +11,11 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models
 
 from otel_rollout.base import semconv
+from otel_rollout.look.conversation import page, terminal
+from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.turns.line_rewriter import LineRewriter
-from otel_rollout.viewer import page, terminal
-from otel_rollout.viewer.conversation import Conversation
 from tests.forwarder.tokens_support import stored
 from tests.viewer.reading import conversation_of
 from tests.viewer.test_conversation import line, shown

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from otel_rollout.base import semconv
+from otel_rollout.look.conversation import excerpt, formatting, page, terminal
+from otel_rollout.look.conversation.comparison import Comparison, compare
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.otlp.messages import Call
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.turns.line_rewriter import LineRewriter
-from otel_rollout.viewer import excerpt, formatting, page, terminal
-from otel_rollout.viewer.comparison import Comparison, compare
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.turn import Turn
 from tests.viewer.reading import conversation_of
 
 ROOT = 1

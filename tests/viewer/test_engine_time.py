@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from otel_rollout.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.look.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.look.conversation import formatting, page, terminal
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.sources.private_table import fill
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
-from otel_rollout.viewer import formatting, page, terminal
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.private_table import fill
 from tests.engine_spans import Call, spans_in, trajectory
 from tests.viewer.reading import conversation_of
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from otel_rollout.base.printable import printable
+from otel_rollout.look.conversation import page, terminal
+from otel_rollout.look.conversation.comparison import compare
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Score, Summary, Tokens
+from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.otlp.messages import Call
-from otel_rollout.viewer import page, terminal
-from otel_rollout.viewer.comparison import compare
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.summary import Score, Summary, Tokens
-from otel_rollout.viewer.turn import Turn
 from tests.viewer.test_conversation import line, shown
 
 OWN = re.compile(r"\x1b\[[0-9;]*m")

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from otel_rollout.viewer import formatting, terminal
-from otel_rollout.viewer.reference import parse
-from otel_rollout.viewer.summary import Summary, path_of
+from otel_rollout.look.conversation import formatting, terminal
+from otel_rollout.look.conversation.summary import Summary, path_of
+from otel_rollout.look.sources.reference import parse
 from tests.viewer.conftest import run
 
 IDENTITIES: list[dict[str, Any]] = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from otel_rollout.pages.links import Links
-from otel_rollout.viewer import page
-from otel_rollout.viewer.comparison import compare
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.navigation import Trail, trail_of_comparison, trail_of_conversation
-from otel_rollout.viewer.summary import Score, Summary
-from otel_rollout.viewer.turn import Turn
+from otel_rollout.look.conversation import page
+from otel_rollout.look.conversation.comparison import compare
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.navigation import Trail, trail_of_comparison, trail_of_conversation
+from otel_rollout.look.conversation.summary import Score, Summary
+from otel_rollout.look.conversation.turn import Turn
+from otel_rollout.look.pages.links import Links
 from tests.analysis.group.test_page import Page, Served
 
 

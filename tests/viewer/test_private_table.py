@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.viewer import private_table
-from otel_rollout.viewer.errors import ViewerError
-from otel_rollout.viewer.spool_source import SpoolSource
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources import private_table
+from otel_rollout.look.sources.spool_source import SpoolSource
 
 
 def test_directory_of_a_killed_query_is_removed_and_that_of_a_running_one_stays(

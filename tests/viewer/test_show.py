@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.sources.mlflow_source import MlflowSource
+from otel_rollout.look.sources.private_table import asked_as_table
+from otel_rollout.look.sources.reference import parse
+from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.mlflow_source import MlflowSource
-from otel_rollout.viewer.private_table import asked_as_table
-from otel_rollout.viewer.reference import parse
-from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout_mlflow import MlflowSpanExporter
 from tests.ports import free_port
 from tests.viewer.conftest import Rollout, run

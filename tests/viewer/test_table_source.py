@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.viewer.reference import parse
-from otel_rollout.viewer.table_source import TableSource
+from otel_rollout.look.sources.reference import parse
+from otel_rollout.look.sources.table_source import TableSource
 from tests.table.tables import root, row, score, written
 
 

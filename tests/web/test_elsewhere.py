@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from opentelemetry.trace import SpanContext
 
-from otel_rollout.viewer.errors import ViewerError
-from otel_rollout.web.elsewhere import Trackers
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.web.elsewhere import Trackers
 from otel_rollout_weave.ids import call_id_of
 from tests.ports import free_port
 

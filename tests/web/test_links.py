@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from otel_rollout.analysis.run_choice import Run
-from otel_rollout.web.links import ServedLinks
+from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.web.links import ServedLinks
 from tests.web.rows import HOSTILE
 
 RUN = Run("run/../1", None, HOSTILE)

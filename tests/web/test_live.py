@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from arro3.core import RecordBatch
 
+from otel_rollout.look.web.answers import Answers
+from otel_rollout.look.web.live import Live, NotReadyError
+from otel_rollout.look.web.origin import TableOrigin
+from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.table.errors import NoTableError
 from otel_rollout.table.rows import batch_of
-from otel_rollout.web.answers import Answers
-from otel_rollout.web.live import Live, NotReadyError
-from otel_rollout.web.origin import TableOrigin
-from otel_rollout.web.snapshot import Snapshot
 from tests.table.tables import START_NS, root, written
 from tests.viewer.test_conversation import line
 from tests.waiting import wait_for

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from otel_rollout.analysis.group.siblings import Sibling, Siblings
+from otel_rollout.look.analysis.group.siblings import Sibling, Siblings
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Score, Summary
+from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.otlp.messages import Call
-from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.summary import Score, Summary
-from otel_rollout.viewer.turn import Turn
 
 CALLS = (Call("add", {"a": 1}, "one"), Call("add", {"a": 1}, "two"), Call("add", {"a": 2}, "one"))
 """The first two are equal but for their ids."""

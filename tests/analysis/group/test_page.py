@@ -7,13 +7,13 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rollout.analysis.group.document import document_of
-from otel_rollout.analysis.group.page import page_of_group
-from otel_rollout.analysis.group.siblings import Sibling, Siblings
-from otel_rollout.analysis.group.tree import tree_of
 from otel_rollout.base.printable import printable
-from otel_rollout.pages.links import Links
-from otel_rollout.viewer.turn import Turn
+from otel_rollout.look.analysis.group.document import document_of
+from otel_rollout.look.analysis.group.page import page_of_group
+from otel_rollout.look.analysis.group.siblings import Sibling, Siblings
+from otel_rollout.look.analysis.group.tree import tree_of
+from otel_rollout.look.conversation.turn import Turn
+from otel_rollout.look.pages.links import Links
 from tests.analysis.group.groups import group, said, sibling
 from tests.viewer.test_hostile import ALLOWED, CONVERSATIONS, TEXTS, is_plain
 

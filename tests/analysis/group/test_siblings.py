@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.analysis.group.siblings import (
+from otel_rollout.look.analysis.group.siblings import (
     MAX_SIBLINGS,
     GroupName,
     Siblings,
@@ -16,10 +16,10 @@ from otel_rollout.analysis.group.siblings import (
     names_in,
     summaries,
 )
-from otel_rollout.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.conversation.navigation import reward_of
+from otel_rollout.look.errors import ViewerError
 from otel_rollout.table.query import Engine
-from otel_rollout.viewer.errors import ViewerError
-from otel_rollout.viewer.navigation import reward_of
 from tests.table.tables import START_NS, root, row, score, written
 
 SECOND = 1_000_000_000

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from hypothesis import example, given
 
-from otel_rollout.analysis.group import text as group_text
-from otel_rollout.analysis.group.siblings import Sibling, Siblings
-from otel_rollout.analysis.group.tree import Branch, GroupTree, tree_of
+from otel_rollout.look.analysis.group import text as group_text
+from otel_rollout.look.analysis.group.siblings import Sibling, Siblings
+from otel_rollout.look.analysis.group.tree import Branch, GroupTree, tree_of
+from otel_rollout.look.conversation.comparison import Divergence, classes_of
+from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.otlp.messages import Call
-from otel_rollout.viewer.comparison import Divergence, classes_of
-from otel_rollout.viewer.turn import Turn
 from tests.analysis.group.groups import CALLS, GROUPS, group, said, sibling
 
 

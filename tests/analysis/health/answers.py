@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from otel_rollout.analysis.health.checks import chosen, health_of
-from otel_rollout.analysis.health.findings import Finding
-from otel_rollout.analysis.run_choice import run_of
+from otel_rollout.look.analysis.health.checks import chosen, health_of
+from otel_rollout.look.analysis.health.findings import Finding
+from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.analysis.health.checks import BUILT_IN, health_of
-from otel_rollout.analysis.health.findings import Health
-from otel_rollout.analysis.run_choice import run_of
+from otel_rollout.look.analysis.health.checks import BUILT_IN, health_of
+from otel_rollout.look.analysis.health.findings import Health
+from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from tests.analysis.generated_faults import EXPECTED, FAULTS, FOLLOWING, SIX_CAUSES, planted

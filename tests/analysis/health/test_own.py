@@ -26,7 +26,7 @@ _POINTS = {
     "sql_without_rows": "own_checks:NO_ROWS",
 }
 _OWN_CHECKS = """
-from otel_rollout.analysis.health import Finding
+from otel_rollout.look.analysis.health import Finding
 
 ALL_RUNS = "SELECT * FROM trajectories"
 WRITES = "COPY (SELECT 1 WHERE {run}) TO '/tmp/x.csv'"

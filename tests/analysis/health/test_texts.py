@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from otel_rollout.analysis.health.texts import is_repetitive, is_unparsable
+from otel_rollout.look.analysis.health.texts import is_repetitive, is_unparsable
 from tests.analysis.generated_texts import reasoning
 
 _CODE = "".join(f"def check_{name}(value):\n    return value == {len(name)}\n\n" for name in dir(random))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.analysis.health.findings import Finding
 from otel_rollout.base.training_reasons import UNUSED
 from otel_rollout.base.training_scores import NUMBERS
+from otel_rollout.look.analysis.health.findings import Finding
 from tests.analysis.health.answers import answer
 from tests.table.tables import asked, root, row, written
 from tests.table.training_rows import outcome, trained

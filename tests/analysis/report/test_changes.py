@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.analysis.report.changes import Comparison, Part, Side, compare, sides_of_runs
-from otel_rollout.analysis.report.page import page_of_changes
-from otel_rollout.analysis.report.report import report_of
-from otel_rollout.analysis.run_choice import run_of
+from otel_rollout.look.analysis.report.changes import Comparison, Part, Side, compare, sides_of_runs
+from otel_rollout.look.analysis.report.page import page_of_changes
+from otel_rollout.look.analysis.report.report import report_of
+from otel_rollout.look.analysis.run_choice import run_of
 from tests.analysis.report.runs_for_reports import engine_of, failing_tool, trajectory
 
 

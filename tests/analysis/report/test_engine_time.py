@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.analysis.report import text as report_text
-from otel_rollout.analysis.report.changes import Comparison, Side, compare
-from otel_rollout.analysis.report.page import page_of_report, page_of_step
-from otel_rollout.analysis.report.report import RunReport, report_of
-from otel_rollout.analysis.report.step import step_of
-from otel_rollout.analysis.run_choice import run_of
+from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.analysis.report.changes import Comparison, Side, compare
+from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
+from otel_rollout.look.analysis.report.report import RunReport, report_of
+from otel_rollout.look.analysis.report.step import step_of
+from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from tests.cli.test_table import run

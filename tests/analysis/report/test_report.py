@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.analysis.report.page import page_of_report, page_of_step
-from otel_rollout.analysis.report.report import PolicyLag, Reward, Seconds, StepReport, Tool, report_of
-from otel_rollout.analysis.report.step import step_of
-from otel_rollout.analysis.run_choice import run_of
+from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
+from otel_rollout.look.analysis.report.report import PolicyLag, Reward, Seconds, StepReport, Tool, report_of
+from otel_rollout.look.analysis.report.step import step_of
+from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.table.select import QueryError
 from tests.analysis.report.runs_for_reports import SECOND, engine_of, trajectory
 from tests.table.tables import START_NS, root, row

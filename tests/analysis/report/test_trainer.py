@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from otel_rollout.analysis.report.page import page_of_report, page_of_step
-from otel_rollout.analysis.report.report import RunReport, report_of
-from otel_rollout.analysis.report.step import step_of
-from otel_rollout.analysis.report.text import TRAINER
-from otel_rollout.analysis.report.trainer import Trainer
-from otel_rollout.analysis.run_choice import run_of
 from otel_rollout.cli import app
+from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
+from otel_rollout.look.analysis.report.report import RunReport, report_of
+from otel_rollout.look.analysis.report.step import step_of
+from otel_rollout.look.analysis.report.text import TRAINER
+from otel_rollout.look.analysis.report.trainer import Trainer
+from otel_rollout.look.analysis.run_choice import run_of
 from tests.analysis.report.runs_for_reports import engine_of
 from tests.table.tables import written
 from tests.table.training_rows import trained

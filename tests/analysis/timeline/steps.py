@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from otel_rollout.analysis.run_choice import run_of
-from otel_rollout.analysis.timeline.timeline import Timeline, slowest_timeline
-from otel_rollout.analysis.timeline.timeline import timeline as timeline_of
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.analysis.timeline.timeline import Timeline, slowest_timeline
+from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.table.query import Engine
 from tests.table.tables import START_NS, root, row, written
 

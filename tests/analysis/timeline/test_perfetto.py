@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rollout.analysis.timeline import perfetto
-from otel_rollout.analysis.timeline.lanes import Lane, Name, Span
+from otel_rollout.look.analysis.timeline import perfetto
+from otel_rollout.look.analysis.timeline.lanes import Lane, Name, Span
 from tests.analysis.timeline.steps import call, process, timed, trajectory
 
 _KEYS = {

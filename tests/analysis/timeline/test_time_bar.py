@@ -6,10 +6,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from otel_rollout.analysis.timeline.time_bar import Part, Tick, Total, time_bar_of
-from otel_rollout.pages import rendering
+from otel_rollout.look.analysis.timeline.time_bar import Part, Tick, Total, time_bar_of
+from otel_rollout.look.conversation.trajectories import trajectory_in
+from otel_rollout.look.pages import rendering
 from otel_rollout.table.query import Engine
-from otel_rollout.viewer.trajectories import trajectory_in
 from tests.analysis.timeline.steps import SECOND, at, call, trajectory
 from tests.table.tables import score, written
 

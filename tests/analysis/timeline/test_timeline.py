@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from otel_rollout.analysis.run_choice import run_of
-from otel_rollout.analysis.timeline import text as timeline_text
-from otel_rollout.analysis.timeline.document import as_json
-from otel_rollout.analysis.timeline.step_time import PhaseTime
-from otel_rollout.analysis.timeline.stragglers import Part
-from otel_rollout.analysis.timeline.timeline import WorkerTime, slowest_timeline
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.analysis.timeline import text as timeline_text
+from otel_rollout.look.analysis.timeline.document import as_json
+from otel_rollout.look.analysis.timeline.step_time import PhaseTime
+from otel_rollout.look.analysis.timeline.stragglers import Part
+from otel_rollout.look.analysis.timeline.timeline import WorkerTime, slowest_timeline
 from otel_rollout.table.select import QueryError
 from tests.analysis.timeline.steps import SECOND, at, call, engine_of, process, slowest, timed, trajectory
 from tests.table.tables import row, score

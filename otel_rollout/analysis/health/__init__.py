@@ -1,9 +1,0 @@
-"""Check a run: healthy, unhealthy, or unobserved where the recording does not tell.
-
-Public, for checks of your own (docs/health.md): :class:`Finding`, :data:`Status` and :class:`Run`.
-"""
-
-from otel_rollout.analysis.health.findings import Finding, Health, Status
-from otel_rollout.analysis.run_choice import Run
-
-__all__ = ["Finding", "Health", "Run", "Status"]

@@ -1,0 +1,1 @@
+"""Look at trajectories: sources, conversations, analysis, pages."""

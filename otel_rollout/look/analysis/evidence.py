@@ -1,0 +1,110 @@
+"""Find trajectories that show a finding, with names that ``otel-rollout show`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.table import filters
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import literal
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
+
+_EXAMPLES: Final = 3
+"""Trajectories of a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Where to look for trajectories that show a finding.
+
+    Attributes:
+        run: the run.
+        steps: the steps: whether of validation, and the number.
+        order: SQL expression on a trajectory's row, or with a tool, on the tool's calls.
+        is_descending: whether the greatest come first.
+        is_counted: whether only trajectories count whose expression is above zero.
+        tool: the tool whose calls the expression is about.
+    """
+
+    run: Run
+    steps: tuple[tuple[bool, int | None], ...]
+    order: str
+    is_descending: bool
+    is_counted: bool
+    tool: str | None = None
+
+
+def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, ...]]:
+    """Return for each search the names of the first few trajectories."""
+    found = [(search.run, _found(engine, search)) for search in searches]
+    names: dict[tuple[Run, str], str] = {}
+    for run in {run for run, _ in found}:
+        rows = [row for other, some in found if other == run for row in some]
+        names.update({(run, row["trace_id"]): name for row, name in _named(engine, run, rows)})
+    return [tuple(names[run, row["trace_id"]] for row in rows) for run, rows in found]
+
+
+def in_steps(steps: Sequence[tuple[bool, int | None]]) -> str:
+    """Return the SQL condition that a row is of one of some steps."""
+    parts = []
+    for validate in sorted({validate for validate, _ in steps}):
+        numbers = [step for of_validation, step in steps if of_validation == validate]
+        parts.append(f"({filters.equals('validate', validate)} AND {filters.equals('step', numbers)})")
+    return f"({' OR '.join(parts) or 'false'})"
+
+
+def _found(engine: Engine, search: Search) -> list[dict[str, Any]]:
+    direction = "DESC" if search.is_descending else "ASC"
+    rows = (
+        f"(SELECT * FROM {_with_groups(rows_of(engine, search.run))} WHERE {in_steps(search.steps)}) AS row"  # noqa: S608
+    )
+    source, grouping = rows, ""
+    if search.tool is not None:
+        called = f"call.kind = 'TOOL' AND call.tool_name = {literal(search.tool)}"
+        source = f"{rows} JOIN spans AS call ON call.trace_id = row.trace_id AND {called}"
+        grouping = " GROUP BY row.trace_id, row.path"
+    sql = f"SELECT row.trace_id, row.path, {search.order} AS shown FROM {source}{grouping}"  # noqa: S608
+    wanted = "shown > 0" if search.is_counted else "shown IS NOT NULL"
+    return dicts_of(
+        engine.run(
+            f"SELECT trace_id, path FROM ({sql}) AS ordered WHERE {wanted} "  # noqa: S608
+            f"ORDER BY shown {direction}, path LIMIT {_EXAMPLES}"
+        )
+    )
+
+
+def _with_groups(rows: str) -> str:
+    """Return the rows with the fact whether the rewards of the trajectory's group are all equal."""
+    return f"""(
+      SELECT each.*, coalesce(of_group.spread = 0, false) AS has_group_without_spread
+      FROM {rows} AS each LEFT JOIN (
+        SELECT
+          validate, step, sample_index,
+          CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread
+        FROM {rows} GROUP BY validate, step, sample_index
+      ) AS of_group
+        ON each.validate = of_group.validate AND each.step = of_group.step
+        AND each.sample_index = of_group.sample_index
+    ) AS with_groups"""  # noqa: S608
+
+
+def _named(engine: Engine, run: Run, rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
+    """Return rows with names: the path if it names one trajectory of the newest run, else the trace id."""
+    if not rows:
+        return []
+    if run_of(engine) != run:
+        return [(row, row["trace_id"]) for row in rows]
+    paths = filters.equals("path", [row["path"] for row in rows])
+    repeated = dicts_of(
+        engine.run(
+            f"SELECT path FROM {rows_of(engine, run)} WHERE {paths} GROUP BY path HAVING count(*) > 1"  # noqa: S608
+        )
+    )
+    ambiguous = {row["path"] for row in repeated}
+    return [(row, row["trace_id"] if row["path"] in ambiguous else row["path"]) for row in rows]

@@ -1,0 +1,254 @@
+"""Find and read the siblings of a group, in a table, a spool or MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.navigation import references
+from otel_rollout.look.conversation.summary import VALIDATION, Summary
+from otel_rollout.look.conversation.trajectories import summaries_of
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources import reference
+from otel_rollout.look.sources.table_source import conversations_in, runs_with
+from otel_rollout.table import views
+from otel_rollout.table.filters import all_of, any_of, equals
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.rows import integer_in
+
+if TYPE_CHECKING:
+    from otel_rollout.look.sources.private_table import PrivateTableSource
+    from otel_rollout.table.query import Engine
+
+MAX_SIBLINGS: Final = 128
+"""Maximum siblings that are read of a group; a run without dataset rows is one large group."""
+_TRACES_AT_ONCE: Final = 16
+"""Trajectories whose spans are in memory at a time."""
+_MISSING: Final = "-"
+"""Part of a name that was not recorded."""
+_FORMS: Final = "STEP/SAMPLE, such as 12/7 or validation/12/7; `-` stands for a part that was not recorded"
+_OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
+"""SQL condition that a span is part of a trajectory: a score by identity is a trace of its own."""
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """One trajectory of a group.
+
+    Attributes:
+        name: its path; with the beginning of its trace id if several trajectories have this path.
+        reference: what ``otel-rollout show`` takes: its path, or its trace id if several have this path.
+        conversation: the trajectory, turn by turn.
+    """
+
+    name: str
+    reference: str
+    conversation: Conversation
+
+    @property
+    def summary(self) -> Summary:
+        """Identity, state and scores."""
+        return self.conversation.summary
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """The trajectories of a group, in the order of their names.
+
+    Attributes:
+        path: the group's name, such as ``12/7``.
+        found: the trajectories that were read.
+        number: the trajectories of the group, more than were read if the group is large.
+        location: the table, spool or server, for a person.
+        notes: remarks, such as that an older run is shown.
+    """
+
+    path: str
+    found: tuple[Sibling, ...]
+    number: int
+    location: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupName:
+    """Name of a group, as a person typed it.
+
+    Attributes:
+        validate: whether the group is of a validation.
+        step: its step; ``-`` if none was recorded.
+        sample: its dataset row; ``-`` if none was recorded.
+    """
+
+    validate: bool
+    step: str
+    sample: str
+
+    @property
+    def path(self) -> str:
+        """The name as the views have it."""
+        return "/".join([*([VALIDATION] if self.validate else []), self.step, self.sample])
+
+    @property
+    def conditions(self) -> list[str]:
+        """SQL conditions that all rows of the group's trajectories meet."""
+        number = integer_in(self.step)
+        of_step = [equals("step", number)] if number is not None else []
+        return [equals("validate", self.validate), any_of([*of_step, "step IS NULL"]), _OF_TRAJECTORY]
+
+    def has(self, summary: Summary) -> bool:
+        """Return whether a trajectory is in the group, and not only a part of the trajectory."""
+        return in_one_line(summary.path).startswith(in_one_line(self.path) + "/")
+
+
+def names_in(text: str) -> list[GroupName]:
+    """Return the groups that a text may name: the group itself, or the group of a trajectory.
+
+    Raises:
+        ViewerError: the text names no group.
+    """
+    parts = text.strip().split("/")
+    validate = parts[0] == VALIDATION and len(parts) > 1
+    step, *rest = parts[1:] if validate else parts
+    if not step or not rest:
+        raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
+    samples = ["/".join(rest)]
+    if len(rest) > 1 and (integer_in(rest[-1]) is not None or rest[-1] == _MISSING):
+        samples.append("/".join(rest[:-1]))
+    return [GroupName(validate, step, sample.rstrip("/")) for sample in samples]
+
+
+def in_table(engine: Engine, text: str, run: Run | None = None, location: str = "") -> Siblings:
+    """Read a group's siblings from a table.
+
+    Args:
+        engine: the table.
+        text: the group's name, or the name of one of its trajectories.
+        run: the run; by default the newest that has the group, as for ``otel-rollout show``.
+        location: name of the table, for a person.
+
+    Raises:
+        ViewerError: the text names no group, or there is none of this name.
+        TableError: the table cannot be read.
+    """
+    for name in names_in(text):
+        if found := _in_table(engine, name, run, location):
+            return found
+    of_run = f" in {run.name}" if run else f" in {location}" if location else ""
+    raise ViewerError(_not_found(text, of_run))
+
+
+def summaries(engine: Engine, path: str, run: Run) -> list[Summary]:
+    """Return a group's siblings with state and reward, without their turns: for links between them.
+
+    Args:
+        engine: the table.
+        path: the group's name, as the views have it.
+        run: the run.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    return summaries_of(engine, [run.condition, equals("group_path", path)], MAX_SIBLINGS)
+
+
+def in_spans(source: PrivateTableSource, text: str) -> Siblings:
+    """Read a group's siblings from a spool, a file or MLflow: of the newest run that has them.
+
+    Args:
+        source: makes tables of their spans.
+        text: the group's name, or the name of one of its trajectories.
+
+    Raises:
+        ViewerError: the text names no group, there is none of this name, or the source cannot be read.
+    """
+    for name in names_in(text):
+        wanted = reference.parse(name.path)
+        for table, number in source.tables(wanted):
+            found = _in_table(table.engine, name, None, source.location, table.conversations)
+            if found:
+                notes = source.notes_on(wanted, [found.found[0].summary])
+                return replace(found, number=max(found.number, number or 0), notes=notes)
+    raise ViewerError(_not_found(text, f" in {source.location}"))
+
+
+def _in_table(
+    engine: Engine,
+    name: GroupName,
+    run: Run | None,
+    location: str,
+    read: Callable[[Sequence[str]], Iterable[Conversation]] | None = None,
+) -> Siblings | None:
+    """Return a group's siblings; None if the table has none."""
+    named = _named(engine, name)
+    if not named:
+        return None
+    conditions = [*name.conditions, equals("group_path", named)]
+    for chosen in [run] if run else [Run(**each) for each in runs_with(engine, conditions)]:
+        ids, number = _trace_ids(engine, conditions, chosen)
+        found = _read(read or partial(conversations_in, engine), ids, name)
+        if found:
+            return Siblings(name.path, found, number if number > len(ids) else len(found), location)
+    return None
+
+
+def _named(engine: Engine, name: GroupName) -> list[str]:
+    """Return the paths of groups that a list shows as this name."""
+    sql = f"SELECT DISTINCT group_path FROM {views.RECORDED}{all_of(name.conditions)}"  # noqa: S608
+    paths = (row["group_path"] for row in dicts_of(engine.run(sql)))
+    return sorted(path for path in paths if path and in_one_line(path) == in_one_line(name.path))
+
+
+def _trace_ids(engine: Engine, conditions: Sequence[str], run: Run) -> tuple[list[str], int]:
+    """Return the trace ids of a group's first siblings, and the number of all."""
+    of_group = f"FROM {views.RECORDED}{all_of([run.condition, *conditions])}"
+    rows = dicts_of(
+        engine.run(
+            f"SELECT trace_id, min(rollout_n) AS rollout, min(start_ns) AS start {of_group} "
+            f"GROUP BY trace_id ORDER BY rollout, start, trace_id LIMIT {MAX_SIBLINGS + 1}"
+        )
+    )
+    ids = [row["trace_id"] for row in rows[:MAX_SIBLINGS]]
+    if len(rows) <= MAX_SIBLINGS:
+        return ids, len(rows)
+    counted = dicts_of(engine.run(f"SELECT count(DISTINCT trace_id) AS number {of_group}"))
+    return ids, int(counted[0]["number"])
+
+
+def _read(
+    read: Callable[[Sequence[str]], Iterable[Conversation]], trace_ids: Sequence[str], name: GroupName
+) -> tuple[Sibling, ...]:
+    """Read trajectories, a few at a time; keep those in the group."""
+    conversations = [
+        conversation
+        for some in chunks(trace_ids, _TRACES_AT_ONCE)
+        for conversation in read(some)
+        if name.has(conversation.summary)
+    ]
+    conversations.sort(key=lambda each: each.summary.order)
+    named = references([each.summary for each in conversations])
+    return tuple(
+        Sibling(_name(each.summary, named[each.summary.trace_id]), named[each.summary.trace_id], each)
+        for each in conversations
+    )
+
+
+def _name(summary: Summary, named: str) -> str:
+    return summary.path if named == summary.path else f"{summary.path} ({summary.trace_id[:8]})"
+
+
+def _not_found(text: str, where: str) -> str:
+    if text.endswith("/"):
+        step = text.removeprefix(f"{VALIDATION}/").strip("/")
+        listing = f"{step} --validation" if text.startswith(VALIDATION) else step
+        return f"{text} names a step, not a group: `otel-rollout groups --step {listing}` lists its groups."
+    return (
+        f"There is no group {text}{where}. `otel-rollout groups` lists the groups; those of a validation are "
+        f"called {VALIDATION}/…"
+    )

@@ -1,0 +1,251 @@
+"""Say in words what a group's tree shows, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.look.analysis.group.siblings import Sibling
+from otel_rollout.look.analysis.group.tree import Branch, GroupTree
+from otel_rollout.look.conversation import excerpt, formatting
+from otel_rollout.look.conversation.comparison import at_word
+from otel_rollout.look.conversation.conversation import common_length
+from otel_rollout.look.conversation.navigation import reward_of
+from otel_rollout.look.conversation.turn import Turn
+
+_STATES: Final = {"error": "failed", "running": "running"}
+_BEFORE: Final = 30
+"""Characters of a line that are shown before the point where branches part."""
+_MAX_NAMED: Final = 8
+"""Identical siblings that a sentence names."""
+_LAST: Final = 2
+"""Turns at the end of a branch that are shown if there are too many turns."""
+
+
+class Line(NamedTuple):
+    """A turn in one line.
+
+    Attributes:
+        number: the turn's place in its conversation, from 1.
+        turn: the turn.
+        parts: the line's text before the word in which branches differ, this word, and the rest.
+        is_cut: whether the line lacks a part of the turn.
+    """
+
+    number: int
+    turn: Turn
+    parts: tuple[str, str, str]
+    is_cut: bool
+
+
+class Gap(NamedTuple):
+    """Turns of a branch that are not shown."""
+
+    number: int
+
+    @property
+    def text(self) -> str:
+        """The number of turns, in words."""
+        return f"{excerpt.CUT} {formatting.counted(self.number, 'more turn')}"
+
+
+def facts(tree: GroupTree) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each fact about the group as a whole."""
+    group, root = tree.group, tree.root
+    yield (
+        "run",
+        formatting.run(
+            next((each.summary for each in group.found if each.summary.run), group.found[0].summary)
+        ),
+    )
+    states = Counter(each.summary.state for each in group.found)
+    marked = [f"{states[state]} {word}" for state, word in _STATES.items() if states[state]]
+    first = f"the first {len(group.found)} of " if group.number > len(group.found) else ""
+    yield "siblings", ", ".join([f"{first}{group.number}", *marked])
+    yield "reward", _rewards(root)
+    yield "different", f"{formatting.counted(len(tree.leaves), 'conversation')}"
+    shared = f"the first {formatting.counted(root.end, 'turn')}" if root.end else "no turn"
+    yield "alike", shared if root.parts else "all turns"
+
+
+def _rewards(root: Branch) -> str:
+    rewards = root.rewards
+    if not rewards:
+        is_given = any(formatting.reward(sibling.summary) for sibling in root.siblings)
+        return "none is a number" if is_given else "none recorded"
+    low, high = number(min(rewards)), number(max(rewards))
+    spread = f"all {low}" if low == high else f"mean {number(root.reward_mean)}, {low} to {high}"
+    missing = len(root.siblings) - len(rewards)
+    return f"{spread}; {missing} without" if missing else spread
+
+
+def verdict(tree: GroupTree) -> str:
+    """Say where good and bad branch part, which equal siblings differ in reward, and which failed."""
+    mixed = [_mixed(leaf) for leaf in tree.mixed]
+    said = [] if mixed and tree.contrast is None else [_verdict(tree)]
+    return " ".join([*mixed, *said, *_failed(tree)])
+
+
+def _failed(tree: GroupTree) -> Iterator[str]:
+    """Say which siblings failed: a mean of rewards does not cover those without one."""
+    failed = [each for each in tree.group.found if each.summary.state == "error"]
+    if failed:
+        named = ", ".join(in_one_line(each.name) for each in failed[:_MAX_NAMED])
+        more = f", and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
+        yield f"{formatting.counted(len(failed), 'sibling')} failed: {named}{more}."
+
+
+def _mixed(leaf: Branch) -> str:
+    rated = [each for each in leaf.siblings if reward_of(each.summary) is not None]
+    named, more = rated[:_MAX_NAMED], len(rated) - _MAX_NAMED
+    names = ", ".join(in_one_line(each.name) for each in named)
+    rewards = ", ".join(number(reward_of(each.summary)) for each in named)
+    others = f", and {more} more" if more > 0 else ""
+    return (
+        f"The siblings {names}{others} are identical, yet have rewards {rewards}{others}: "
+        "the reward does not depend on the text alone."
+    )
+
+
+def _verdict(tree: GroupTree) -> str:
+    found = tree.contrast
+    if found is not None:
+        better, worse = (
+            f"{number(branch.reward_mean)} ({formatting.counted(len(branch.siblings), 'sibling')})"
+            for branch in (found.better, found.worse)
+        )
+        return (
+            f"The mean reward differs most from turn {found.better.start + 1} on: {better} against {worse}."
+        )
+    if len(tree.root.siblings) == 1:
+        return "One trajectory: there is no sibling to compare with."
+    if not tree.root.parts:
+        return "All siblings are identical."
+    if not tree.root.rewards:
+        return "No reward was recorded: nothing says which branch is the good one."
+    return "Wherever the siblings part, the mean rewards that are known are equal."
+
+
+def heading(branch: Branch) -> str:
+    """Say how many siblings a branch has, and their mean reward."""
+    mean = branch.reward_mean
+    reward = "no reward" if mean is None else f"mean reward {number(mean)}"
+    return f"{formatting.counted(len(branch.siblings), 'sibling')} · {reward}"
+
+
+def marks(sibling: Sibling) -> str:
+    """Say a sibling's reward and whether it failed or still runs."""
+    return " · ".join(filter(None, (rewarded(sibling), state(sibling))))
+
+
+def rewarded(sibling: Sibling) -> str:
+    """Say a sibling's reward."""
+    value = reward_of(sibling.summary)
+    given = formatting.reward(sibling.summary) if value is None else number(value)
+    return f"reward {given}" if given else "no reward"
+
+
+def state(sibling: Sibling) -> str:
+    """Say whether a sibling failed or still runs; empty for one that ended well."""
+    return _STATES.get(sibling.summary.state, "")
+
+
+def best_of(tree: GroupTree) -> Sibling | None:
+    """Return the first sibling with the highest reward; None if no two siblings have rewards."""
+    rated = [(reward, each) for each in tree.group.found if (reward := reward_of(each.summary)) is not None]
+    return max(rated, key=lambda pair: pair[0])[1] if len(rated) > 1 else None
+
+
+def width(tree: GroupTree, branch: Branch) -> int | None:
+    """Return a branch's mean reward as percent of the way from the group's least to its greatest reward."""
+    low, high = min(tree.root.rewards, default=0.0), max(tree.root.rewards, default=0.0)
+    if branch.reward_mean is None or low == high:
+        return None
+    return round(100 * (branch.reward_mean - low) / (high - low))
+
+
+def ending(branch: Branch) -> str:
+    """Say that the siblings of a leaf have no turns of their own; empty for any other branch."""
+    if branch.parts or branch.turns:
+        return ""
+    running = [each for each in branch.siblings if each.summary.state == "running"]
+    word = "no more turns yet" if len(running) == len(branch.siblings) else "no more turns"
+    return f"({word})" if branch.start else "(no turns)"
+
+
+def parting(branch: Branch) -> str:
+    """Say where the parts of a branch differ; empty for a leaf."""
+    found = branch.divergence
+    if found is None:
+        return ""
+    first = [part.turns[0] for part in branch.parts if part.turns]
+    if len(first) == 1:
+        return f"After turn {found.turn}, some have no more turns." if found.turn else "Some have no turn."
+    where = f"turn {found.turn + 1}"
+    roles = {formatting.role(turn) for turn in first}
+    if len(roles) == 1:
+        where += f" ({in_one_line(roles.pop())})"
+        texts = {turn.text for turn in first}
+        if found.token is not None:
+            where += f", token {found.token + 1} of it"
+        elif len(texts) > 1:
+            where += f", character {found.characters + 1} of it"
+    return f"{len(branch.parts)} branches from {where}"
+
+
+def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> list[Line | Gap]:
+    """Return the turns of a branch as lines.
+
+    Args:
+        branch: the branch.
+        parted_at: what :func:`parted_at` returns for the branch before; None for the first branch.
+        limit: maximum turns; of more, the first ones and the last two are returned.
+        length: maximum characters of a line.
+    """
+    count = len(branch.turns)
+    indices = list(range(count))
+    if count > limit:
+        indices = [*range(limit - _LAST), *range(count - _LAST, count)]
+    lines: list[Line | Gap] = [
+        _line(branch.start + index + 1, branch.turns[index], None if index else parted_at, length)
+        for index in indices
+    ]
+    if count > limit:
+        lines.insert(limit - _LAST, Gap(count - limit))
+    return lines
+
+
+def parted_at(branch: Branch) -> int | None:
+    """Return the character of a line at which the parts of a branch differ; None if no line shows it."""
+    first = [part.turns[0] for part in branch.parts if part.turns]
+    if len(first) < 2 or len({(turn.role, turn.name) for turn in first}) > 1:
+        return None
+    text, *others = [excerpt.line_of(turn) for turn in first]
+    if all(other == text for other in others):
+        return None
+    return min(common_length(text, other) for other in others)
+
+
+def _line(number: int, turn: Turn, at: int | None, length: int) -> Line:
+    text = excerpt.line_of(turn)
+    start = max(0, at - _BEFORE) if at is not None and at + _BEFORE > length else 0
+    piece = text[start : start + length]
+    parts = (piece, "", "") if at is None else at_word(piece, min(at - start, len(piece)))
+    before, changed, after = (in_one_line(part.replace("\n", " ")) for part in parts)
+    is_ended = start + length >= len(text)
+    begin, end = excerpt.CUT if start else "", "" if is_ended else excerpt.CUT
+    return Line(number, turn, (begin + before, changed, after + end), bool(begin or end))
+
+
+def number(value: float | None) -> str:
+    """Format a reward."""
+    return "" if value is None else formatting.score_value(float(f"{value:.4g}"))
+
+
+def named(siblings: Sequence[Sibling], limit: int) -> str:
+    """Name siblings with their rewards, and say how many more there are."""
+    shown = ", ".join(f"{in_one_line(each.name)} ({marks(each)})" for each in siblings[:limit])
+    more = len(siblings) - limit
+    return f"{shown} and {more} more" if more > 0 else shown

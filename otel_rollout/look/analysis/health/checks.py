@@ -1,0 +1,219 @@
+"""List the checks of a run, built in and installed by users, and run them.
+
+A user's check is an entry point of one group: a function ``(table: RolloutTable, run: Run) -> Finding |
+Iterable[Finding]``, or the text of a SELECT whose rows are findings.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.look.analysis.health import (
+    context,
+    mismatch,
+    outside,
+    policy,
+    replies,
+    rewards,
+    tools,
+    trained_numbers,
+    training,
+    workers,
+)
+from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
+from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.table import filters
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import QueryError
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+_GROUP: Final = "otel_rollout_health_check"
+_PLACE: Final = "{run}"
+"""Part of a check in SQL that stands for the condition on run, steps, and training or validation."""
+_MAX_ROWS: Final = 10_000
+"""Rows of a check in SQL that are read."""
+_TRACE: Final = re.compile(r"[0-9a-f]{32}")
+_logger = logging.getLogger(__name__)
+
+
+class Check(NamedTuple):
+    """A check.
+
+    Attributes:
+        name: its name, which ``--only`` and ``--skip`` take.
+        answer: returns its finding, or several.
+        is_own: whether a user has installed it.
+    """
+
+    name: str
+    answer: Callable[[Scope], Finding | Iterable[Finding]]
+    is_own: bool = False
+
+
+BUILT_IN: Final = (
+    Check("reward_missing", rewards.missing),
+    Check("reward_constant", rewards.constant),
+    Check("groups_without_spread", rewards.groups_without_spread),
+    Check("replies_truncated", replies.truncated),
+    Check("replies_repetitive", replies.repetitive),
+    Check("replies_empty", replies.empty),
+    Check("tool_calls_unparsable", tools.unparsable),
+    Check("tool_error_burst", tools.error_burst),
+    Check("siblings_identical", replies.copied),
+    Check("special_tokens_in_text", replies.special_tokens),
+    Check("context_edited", context.edited),
+    Check("answers_retokenized", context.retokenized),
+    Check("reward_disagrees", rewards.disagrees),
+    Check("policy_lag", policy.lag),
+    Check("slow_worker", workers.slow),
+    Check("sampler_mismatch", mismatch.disagrees),
+    Check("training_lag", training.stale),
+    Check("training_left_out", training.left_out),
+    Check("trained_reward_differs", trained_numbers.reward_differs),
+    Check("training_not_finite", trained_numbers.not_finite),
+    Check("scores_unresolved", outside.scores),
+    Check("operations_outside", outside.operations),
+)
+
+
+def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") -> list[Check]:
+    """Return the checks to run: those of this package, then those that users have installed.
+
+    A user's check takes the place of ours with the same name.
+
+    Args:
+        only: names of the checks to run; all by default.
+        skip: names of checks not to run.
+        table: address of the table, for checks in Python.
+
+    Raises:
+        QueryError: there is no check of a name.
+    """
+    points = {point.name: point for point in entry_points(group=_GROUP)}
+    of_users = [
+        Check(name, partial(_answer_of_user, points[name], table), is_own=True) for name in sorted(points)
+    ]
+    replaced = {check.name for check in of_users}
+    checks = [*(check for check in BUILT_IN if check.name not in replaced), *of_users]
+    names = [check.name for check in checks]
+    for name in (*only, *skip):
+        if name not in names:
+            raise QueryError(
+                f"There is no check {name!r}.{did_you_mean(name, names)} Checks: {', '.join(names)}."
+            )
+    return [check for check in checks if check.name not in skip and (not only or check.name in only)]
+
+
+def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | None = None) -> Health:
+    """Run checks.
+
+    Args:
+        engine: the table.
+        run: the run.
+        checks: the checks, from :func:`chosen`.
+        steps: SQL condition on the column ``step``, of the steps whose faults are findings; all by default.
+            The steps before them are read too, for comparison.
+
+    Raises:
+        QueryError: the run has no trajectory in these steps, or the table cannot be read.
+    """
+    scope = Scope(engine, run, steps)
+    try:
+        if not scope.size:
+            raise QueryError(f"Run {run.name} has no trajectory in these steps.")
+        findings = [finding for check in checks for finding in _answers(check, scope)]
+        return Health(run, scope.size, tuple(_with_paths(scope, findings)), scope.validate)
+    finally:
+        scope.close()
+
+
+def _answers(check: Check, scope: Scope) -> Iterator[Finding]:
+    """Yield the findings of a check; a check that raises has observed nothing."""
+    try:
+        found = check.answer(scope)
+        listed = [found] if isinstance(found, Finding) else list(found)
+        for finding in listed or [Finding("healthy", "The check has found nothing.")]:
+            yield _complete(finding, check.name)
+    except Exception as error:
+        if isinstance(error, TableError) and not check.is_own:  # the table itself cannot be read
+            raise
+        _logger.debug("check %s has failed", check.name, exc_info=True)
+        message = " ".join(str(error).split()) or "no message"
+        failed = unobserved(f"The check has failed: {type(error).__name__}: {message}")
+        yield replace(failed, name=check.name)
+
+
+def _complete(finding: Finding, name: str) -> Finding:
+    if not isinstance(finding, Finding):
+        raise TypeError(f"expected a Finding, and got {type(finding).__name__}")
+    if finding.status not in ("healthy", "unhealthy", "unobserved"):
+        raise ValueError(f"the status is {finding.status!r}; expected healthy, unhealthy or unobserved")
+    return replace(
+        finding,
+        name=finding.name or name,
+        steps=tuple(sorted({int(step) for step in finding.steps})),
+        evidence=tuple(dict.fromkeys(map(str, finding.evidence)))[:MAX_EVIDENCE],
+    )
+
+
+def _with_paths(scope: Scope, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield findings whose evidence is ``step/sample/rollout``; a trace id where several have that path."""
+    traces = sorted({trace for each in findings for trace in each.evidence if _TRACE.fullmatch(trace)})
+    rows = scope.rows(
+        "SELECT * FROM (SELECT trace_id, path, count(*) OVER (PARTITION BY path) AS number FROM roots) "  # noqa: S608
+        f"AS named WHERE number = 1 AND {filters.equals('trace_id', traces)}"
+    )
+    paths = {row["trace_id"]: row["path"] for row in rows}
+    for each in findings:
+        yield replace(each, evidence=tuple(paths.get(trace, trace) for trace in each.evidence))
+
+
+def _answer_of_user(point: EntryPoint, table: str, scope: Scope) -> Finding | Iterable[Finding]:
+    """Load and run a user's check.
+
+    It is loaded only here, so that one that cannot be imported harms no other.
+
+    Raises:
+        Exception: whatever a user's function raises.
+    """
+    check = point.load()
+    if isinstance(check, str):
+        return _of_rows(_rows(scope, check))
+    if not callable(check):
+        raise TypeError(f"{point.value} is neither a function nor the text of a SELECT")
+    from otel_rollout.look.rollout_table import open_table
+
+    found: Any = check(open_table(table), scope.run)
+    if not isinstance(found, Finding) and not isinstance(found, Iterable):
+        raise TypeError(f"{point.value} has returned {type(found).__name__} and no Finding")
+    return found
+
+
+def _rows(scope: Scope, sql: str) -> list[dict[str, Any]]:
+    if _PLACE not in sql:
+        raise ValueError(f"the SELECT has no {_PLACE}, which stands for the condition on the run")
+    return dicts_of(scope.select(sql.replace(_PLACE, f"({scope.chosen})"), _MAX_ROWS))
+
+
+def _of_rows(rows: list[dict[str, Any]]) -> Finding:
+    """Return the finding of the rows of a SELECT: no row is healthy."""
+    if not rows:
+        return Finding("healthy", "The SELECT has no row.")
+    number = f"{len(rows):,}{' or more' if len(rows) == _MAX_ROWS else ''} row{'s' if len(rows) > 1 else ''}"
+    steps = {row["step"] for row in rows if isinstance(row.get("step"), int)}
+    named = (row.get("trace_id") or row.get("path") for row in rows)
+    evidence = tuple(dict.fromkeys(str(name) for name in named if name))[:MAX_EVIDENCE]
+    said = dict.fromkeys(str(row["message"]) for row in rows if row.get("message"))
+    message = "; ".join(list(said)[:3]) or "The SELECT has rows"
+    return Finding("unhealthy", f"{message} ({number}).", tuple(sorted(steps)), evidence)

@@ -1,0 +1,87 @@
+"""Define what a check says: healthy, unhealthy or unobserved, with its reason and evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from otel_rollout.look.analysis.run_choice import Run
+
+Status: TypeAlias = Literal["healthy", "unhealthy", "unobserved"]
+HEALTHY: Final = "healthy"
+UNHEALTHY: Final = "unhealthy"
+UNOBSERVED: Final = "unobserved"
+"""What the check needs was not recorded: nobody knows whether the run is healthy."""
+MAX_EVIDENCE: Final = 10
+"""Trajectories that a finding names at most."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer of a check.
+
+    Attributes:
+        status: ``healthy``, ``unhealthy`` or ``unobserved``.
+        message: one or two sentences for a person, with numbers.
+        steps: the unhealthy steps.
+        evidence: trajectories to look at: a name that ``otel-rollout show`` takes, or a trace id.
+        name: the check's name; without it, the name of the entry point.
+    """
+
+    status: Status
+    message: str
+    steps: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+    name: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as ``otel-rollout health --json`` prints it."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "steps": list(self.steps),
+            "evidence": list(self.evidence),
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True)
+class Health:
+    """The answers of all checks of a run.
+
+    Attributes:
+        run: the run.
+        trajectories: number of trajectories that were checked.
+        findings: a finding for each check, in the order of the checks.
+        validate: whether these trajectories are of validation.
+    """
+
+    run: Run
+    trajectories: int
+    findings: tuple[Finding, ...]
+    validate: bool = False
+
+    @property
+    def checked(self) -> str:
+        """What was checked, for a person: ``5,000 trajectories``."""
+        plural = "y" if self.trajectories == 1 else "ies"
+        return f"{self.trajectories:,} {'validation ' if self.validate else ''}trajector{plural}"
+
+    @property
+    def is_unhealthy(self) -> bool:
+        """Whether any check has found something."""
+        return self.unhealthy > 0
+
+    @property
+    def unhealthy(self) -> int:
+        """Number of checks that have found something."""
+        return sum(finding.status == UNHEALTHY for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answers as ``otel-rollout health --json`` prints them."""
+        return {"checks": [finding.as_json() for finding in self.findings]}
+
+
+def unobserved(message: str) -> Finding:
+    """Return the finding of a check whose data was not recorded."""
+    return Finding("unobserved", message)

@@ -1,0 +1,169 @@
+"""Check that scores by identity, and operations, belong to a trajectory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.health.findings import Finding, unobserved
+from otel_rollout.look.analysis.health.rates import in_words
+from otel_rollout.look.analysis.operations_outside import operations_outside
+from otel_rollout.table import filters
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.health.scope import Scope
+
+_NAMED: Final = 3
+"""Scores that a message names at most, for each reason."""
+_WHY: Final = {"unknown": "no trajectory has it", "ambiguous": "several trajectories have it"}
+"""Reason → its words."""
+_HINTS: Final = {
+    "unknown": " That is no fault if OTEL_TRACES_SAMPLER, a sampler of the application or "
+    "OTEL_ROLLOUT_SAMPLE_GROUPS left the trajectory out; OTEL_ROLLOUT_SAMPLE_RATE leaves out the scores, too."
+}
+"""Reason → a cause that is no fault, of which the table knows nothing."""
+
+
+def scores(scope: Scope) -> Finding:
+    """Find scores by identity that belong to no trajectory, of the run or of another program."""
+    others = _other_runs(scope)
+    condition = (
+        f"{_condition(scope, others)} AND (step IS NULL OR step IS DISTINCT FROM ({scope.unfinished}))"
+    )
+    given = _rows(
+        scope, f"SELECT step, count(*) AS number FROM given_by_identity WHERE {condition} GROUP BY step"  # noqa: S608
+    )  # fmt: skip
+    if not given:
+        return unobserved("No score names its trajectory by identity, in a step that is over.")
+    rows = _rows(
+        scope,
+        "SELECT step, sample_index, rollout_n, reason, count(*) AS scores, min(name) AS name, "  # noqa: S608
+        f"count(*) FILTER (WHERE {filters.equals('run_id', others) if others else 'false'}) AS of_others "
+        f"FROM unresolved_scores WHERE {condition} "
+        "GROUP BY step, sample_index, rollout_n, reason ORDER BY step, sample_index, rollout_n",
+    )
+    if not rows:
+        number = sum(row["number"] for row in given)
+        return Finding("healthy", f"All {number:,} scores by identity belong to a trajectory.")
+    named = {row["step"] for row in rows}
+    number = sum(row["number"] for row in given if row["step"] in named)
+    said = [*(_said(reason, rows, scope.validate) for reason in _WHY), _of_others(rows, others)]
+    steps = tuple(sorted(step for step in named if step is not None))
+    message = (
+        f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, in {in_words(steps)}, "
+        f"belong to no trajectory. {' '.join(filter(None, said))}"
+    )
+    return Finding("unhealthy", message, steps, _candidates(scope, rows))
+
+
+def operations(scope: Scope) -> Finding:
+    """Find steps most of whose trajectories are empty, while operations happened outside of trajectories.
+
+    Where trajectories have operations, those outside are no fault: of a warm-up, or of a judge.
+    """
+    outside = operations_outside(scope.run)
+    number = scope.rows(f"SELECT count(*) AS n FROM ({outside}) AS operations")[0]["n"]  # noqa: S608
+    if not number:
+        return Finding("healthy", "No operation lies outside of trajectories.")
+    found = scope.rows(
+        "SELECT step, bare, number, count(*) AS operations "  # noqa: S608
+        f"FROM ({_steps(scope)}) AS steps JOIN ({outside}) AS outside "
+        "ON outside.start_ns BETWEEN began_ns AND ended_ns "
+        "WHERE 2 * bare > number GROUP BY step, bare, number ORDER BY step"
+    )
+    rows = [row for row in found if row["step"] in scope.steps]
+    if not rows:
+        return Finding(
+            "healthy", f"{number:,} operations lie outside of trajectories that have operations, too."
+        )
+    bare, of = (sum(row[name] for row in rows) for name in ("bare", "number"))
+    return Finding(
+        "unhealthy",
+        f"{bare:,} of {of:,} trajectories are empty, and {number:,} operations belong to no trajectory: the "
+        "caller's context is lost on the way. docs/ray.md says why; `otel-rollout doctor --ray` tests it.",
+        tuple(row["step"] for row in rows if row["step"] is not None),
+    )
+
+
+def _other_runs(scope: Scope) -> list[str | None]:
+    """Return the runs of the project that have no trajectory, and scores since the run began."""
+    rows = scope.rows(
+        "SELECT DISTINCT given.run_id FROM unresolved_scores AS given LEFT JOIN "  # noqa: S608
+        "(SELECT DISTINCT coalesce(run_id, '') AS run_id FROM roots) AS own "
+        "ON coalesce(given.run_id, '') = own.run_id "
+        f"WHERE own.run_id IS NULL AND {filters.equals('given.project', scope.run.project)} "
+        f"AND given.time_ns >= (SELECT min(start_ns) FROM roots WHERE {scope.run.condition}) "
+        "ORDER BY given.run_id"
+    )
+    return [row["run_id"] for row in rows]
+
+
+def _condition(scope: Scope, others: list[str | None]) -> str:
+    """Return the SQL condition on the scores of the run, and of the other runs in its project."""
+    of_run = scope.run.condition
+    if others:
+        project = filters.equals("project", scope.run.project)
+        of_run = f"(({of_run}) OR ({project} AND ({filters.equals('run_id', others)})))"
+    return f"{of_run} AND {filters.equals('coalesce(validate, false)', scope.validate)}"
+
+
+def _of_others(rows: list[dict[str, Any]], others: list[str | None]) -> str:
+    """Return how many scores another program gave, and what makes them find their trajectories."""
+    number = sum(row["of_others"] for row in rows)
+    if not number:
+        return ""
+    names = ", ".join(f"`{run_id}`" if run_id else "no run" for run_id in others[:_NAMED])
+    more = " and so on" if len(others) > _NAMED else ""
+    return (
+        f"{number:,} of the scores are of {names}{more}, which has no trajectory: share OTEL_ROLLOUT_RUN_ID "
+        "or the experiment's name between the programs."
+    )
+
+
+def _said(reason: str, rows: list[dict[str, Any]], validate: bool) -> str:
+    """Return how many identities could not be resolved for a reason, with names of some; nothing for none."""
+    having = [row for row in rows if row["reason"] == reason]
+    if not having:
+        return ""
+    names = ", ".join(f"`{row['name']}` of {_path(row, validate)}" for row in having[:_NAMED])
+    more = " and so on" if len(having) > _NAMED else ""
+    plural = "identity is" if len(having) == 1 else "identities are"
+    return (
+        f"{len(having):,} {plural} {reason}, because {_WHY[reason]}: {names}{more}.{_HINTS.get(reason, '')}"
+    )
+
+
+def _candidates(scope: Scope, rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return trajectories that have the identity of ambiguous scores."""
+    if all(row["reason"] != "ambiguous" for row in rows):
+        return ()
+    found = scope.rows(
+        f"SELECT run.trace_id FROM {scope.trajectories} AS run JOIN unresolved_scores AS given "  # noqa: S608
+        "ON run.step = given.step AND run.sample_index = given.sample_index "
+        f"AND (given.rollout_n IS NULL OR run.rollout_n = given.rollout_n) WHERE given.reason = 'ambiguous' "
+        "GROUP BY 1 ORDER BY 1 LIMIT 10"
+    )
+    return tuple(row["trace_id"] for row in found)
+
+
+def _rows(scope: Scope, sql: str) -> list[dict[str, Any]]:
+    """Return the rows of a query that are of the chosen steps."""
+    return [row for row in scope.rows(sql) if row["step"] in scope.steps]
+
+
+def _path(row: dict[str, Any], validate: bool) -> str:
+    parts = (row["step"], row["sample_index"], row["rollout_n"])
+    path = "/".join("-" if part is None else str(part) for part in parts)
+    return f"validation/{path}" if validate else path
+
+
+def _steps(scope: Scope) -> str:
+    """Return the time of each step, its trajectories, and those of them with nothing but root and scores."""
+    return f"""
+SELECT
+  root.step, count(*) AS number, count(*) FILTER (WHERE own.trace_id IS NULL) AS bare,
+  min(root.start_ns) AS began_ns, max(root.start_ns + coalesce(root.duration_ns, 0)) AS ended_ns
+FROM roots AS root LEFT JOIN (
+  SELECT DISTINCT trace_id FROM spans WHERE {scope.condition} AND NOT is_root AND score_name IS NULL
+) AS own ON root.trace_id = own.trace_id
+WHERE {scope.condition}
+GROUP BY root.step"""  # noqa: S608

@@ -1,0 +1,221 @@
+"""Judge how often something happens per step, against fixed limits and against the run's earlier steps.
+
+A steady rate is no fault, unless it is so high that most of a step is spoiled. A rise is a fault if it is
+large, and if chance does not explain it. A step of a short run may be too small for that alone. So some steps
+in a row are judged together, if it is known how many groups they have: siblings often fail together, so an
+exact test counts groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE
+
+_BASELINE: Final = 20
+"""Earlier steps without a finding whose share is the usual one."""
+MIN_BASELINE: Final = 2
+"""Earlier steps without which a rise cannot be judged."""
+_POOLED: Final = 5
+"""Steps whose share together must reach the fixed limit, so that one small step is no finding."""
+_LIMIT_SURPRISE: Final = 8.0
+"""Least surprise, in nats, of a share above the fixed limit, if the true share were that of a good run."""
+_NEARLY_ALL: Final = 0.9
+"""Share that needs no such surprise: nine of ten are many in a small step too."""
+_CHANCE: Final = 0.005
+"""Probability by chance of the groups of some steps together, above which they are no rise."""
+_MIN_BAD: Final = 3
+"""Least number of trajectories that make a finding."""
+
+
+class Limits(NamedTuple):
+    """When a share is unhealthy.
+
+    Attributes:
+        rise: least share that a rise must reach.
+        always: share from which a step is unhealthy, whatever the other steps have.
+        steady: share that a good run may have in all its steps.
+        factor: least ratio of a rise to the usual share.
+        surprise: least surprise of a rise, in nats, if what is counted were independent. Siblings are not, so
+            it is large.
+    """
+
+    rise: float
+    always: float
+    steady: float
+    factor: float = 3.0
+    surprise: float = 35.0
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many of a step's trajectories have something.
+
+    Attributes:
+        step: the step; None for trajectories without one.
+        bad: number of those that have it.
+        of: number of those where it was recorded.
+        evidence: trace ids of some that have it.
+        bad_groups: number of groups with a trajectory that has it.
+        groups: number of groups where it was recorded; 0 if that is unknown.
+    """
+
+    step: int | None
+    bad: int
+    of: int
+    evidence: tuple[str, ...] = ()
+    bad_groups: int = 0
+    groups: int = 0
+
+    @property
+    def share(self) -> float:
+        """Part of the trajectories that have it."""
+        return self.bad / self.of if self.of else 0.0
+
+
+class Excess(NamedTuple):
+    """The unhealthy steps of a series.
+
+    Attributes:
+        counts: the counts of the unhealthy steps.
+        usual: the share of the other steps before; None without enough of them.
+    """
+
+    counts: list[Count]
+    usual: float | None
+
+    def of_steps(self, steps: Container[int | None]) -> Excess:
+        """Return the excess of some steps."""
+        return Excess(of_steps(self.counts, steps), self.usual)
+
+
+def of_steps(counts: Iterable[Count], steps: Container[int | None]) -> list[Count]:
+    """Return the counts of some steps."""
+    return [count for count in counts if count.step in steps]
+
+
+def excess(counts: Iterable[Count], limits: Limits) -> Excess:
+    """Return the steps whose share is too high."""
+    ordered = sorted(
+        (count for count in counts if count.of), key=lambda count: (count.step is None, count.step)
+    )
+    found: dict[int, Count] = {}
+    calm: dict[int, Count] = {}
+    usual: float | None = None
+    for place, count in enumerate(ordered):
+        before = list(calm.values())[-_BASELINE:]
+        is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits)
+        if is_high or (len(before) >= MIN_BASELINE and _is_rise(count, before, limits)):
+            usual = share_of(before) if usual is None and len(before) >= MIN_BASELINE else usual
+            found[place] = count
+            continue
+        calm[place] = count
+        if risen := _risen_together(ordered, place, calm, limits):
+            found.update((each, ordered[each]) for each in risen)
+            for each in risen:
+                calm.pop(each, None)
+            usual = share_of(list(calm.values())[-_BASELINE:]) if usual is None else usual
+    return Excess([found[place] for place in sorted(found)], usual)
+
+
+def _risen_together(
+    ordered: Sequence[Count], last: int, calm: Mapping[int, Count], limits: Limits
+) -> Sequence[int]:
+    """Return the places of the fewest steps in a row, up to ``last``, that are a rise together."""
+    for number in range(2, min(_POOLED, last) + 1):
+        places = range(last - number + 1, last + 1)
+        pooled = [ordered[place] for place in places]
+        before = [count for place, count in calm.items() if place not in places][-_BASELINE:]
+        if len(before) < MIN_BASELINE or not all(_reaches(each, before, limits) for each in pooled):
+            continue
+        whole = Count(None, sum(each.bad for each in pooled), sum(each.of for each in pooled))
+        if _is_rise(whole, before, limits) and _chance(pooled, before) <= _CHANCE:
+            return places
+    return ()
+
+
+def _chance(pooled: Sequence[Count], before: Sequence[Count]) -> float:
+    """Return the probability of so many bad groups in some steps, by Fisher's exact test; 1 if unknown."""
+    if not all(each.groups for each in (*pooled, *before)):
+        return 1.0
+    bad, number = sum(each.bad_groups for each in pooled), sum(each.groups for each in pooled)
+    all_bad = bad + sum(each.bad_groups for each in before)
+    whole = number + sum(each.groups for each in before)
+    draws = _log_choices(whole, number)
+    return sum(
+        math.exp(_log_choices(all_bad, drawn) + _log_choices(whole - all_bad, number - drawn) - draws)
+        for drawn in range(bad, min(all_bad, number) + 1)
+        if number - drawn <= whole - all_bad
+    )
+
+
+def _log_choices(of: int, chosen: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+
+
+def _is_high(pooled: Sequence[Count], limits: Limits) -> bool:
+    """Return whether the last of some steps, and all of them together, reach the fixed limit."""
+    bad, share = sum(count.bad for count in pooled), share_of(pooled)
+    if bad < _MIN_BAD or pooled[-1].share < limits.always or share < limits.always:
+        return False
+    of = sum(count.of for count in pooled)
+    return share >= _NEARLY_ALL or of * surprise(share, limits.steady) >= _LIMIT_SURPRISE
+
+
+def _is_rise(count: Count, before: Sequence[Count], limits: Limits) -> bool:
+    if count.bad < _MIN_BAD or not _reaches(count, before, limits):
+        return False
+    smoothed = (sum(each.bad for each in before) + 1) / (sum(each.of for each in before) + 2)
+    return count.of * surprise(count.share, smoothed) >= limits.surprise
+
+
+def _reaches(count: Count, before: Sequence[Count], limits: Limits) -> bool:
+    """Return whether a share is that of a rise, which chance may explain."""
+    return count.share >= max(limits.rise, limits.factor * share_of(before))
+
+
+def surprise(share: float, expected: float) -> float:
+    """Return how surprising a share is, in nats per observation: the divergence of two coins."""
+    parts = ((share, expected), (1 - share, 1 - expected))
+    return sum(part * math.log(part / usual) for part, usual in parts if part > 0)
+
+
+def share_of(counts: Sequence[Count]) -> float:
+    """Return the share of several steps together."""
+    of = sum(count.of for count in counts)
+    return sum(count.bad for count in counts) / of if of else 0.0
+
+
+def steps_of(counts: Iterable[Count]) -> tuple[int, ...]:
+    """Return the numbers of steps, in order; trajectories without a step have none."""
+    return tuple(sorted({count.step for count in counts if count.step is not None}))
+
+
+def evidence_of(counts: Iterable[Count]) -> tuple[str, ...]:
+    """Return some evidence of each step, of the first steps first."""
+    columns = itertools.zip_longest(*(count.evidence for count in counts))
+    found = (trace for column in columns for trace in column if trace)
+    return tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
+
+
+def in_words(steps: Sequence[int]) -> str:
+    """Return steps as text: ``steps 3–7, 9``."""
+    if not steps:
+        return "the run"
+    ranges: list[list[int]] = []
+    for step in steps:
+        if ranges and step == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [step]
+        else:
+            ranges.append([step])
+    texts = ["–".join(map(str, each)) for each in ranges]
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(texts)}"
+
+
+def percent(share: float) -> str:
+    """Return a share for a person."""
+    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"

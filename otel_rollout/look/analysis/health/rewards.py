@@ -1,0 +1,235 @@
+"""Check the rewards: missing, constant, without spread in their group, or against the verifier's word."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_rollout.look.analysis.health.findings import Finding, unobserved
+from otel_rollout.look.analysis.health.judging import Fault, judged, of_several
+from otel_rollout.look.analysis.health.rates import (
+    Count,
+    Limits,
+    evidence_of,
+    in_words,
+    of_steps,
+    steps_of,
+)
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.health.scope import Scope
+
+_MISSING: Final = Fault(
+    Limits(rise=0.01, always=0.02, steady=0.002),
+    "trajectories that ended without an error",
+    "no reward",
+    "In no step that is over has a trajectory ended without an error.",
+    "All {of} trajectories that ended without an error have a reward.",
+)
+_NO_SPREAD: Final = Fault(
+    Limits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0),
+    "groups with two rewards or more",
+    "one reward for all siblings and teach nothing",
+    "No group has two rewards: there are no siblings, or no rewards.",
+    "In all {of} groups with two rewards or more, siblings have different rewards.",
+)
+_DISAGREEING: Final = Limits(rise=0.03, always=0.1, steady=0.02)
+_NO_REWARD: Final = "No trajectory has a score named `reward`."
+_MIN_REWARDS: Final = 8
+"""Rewards of a step without which a constant reward says nothing."""
+_SURPRISE: Final = 12.0
+"""Least surprise, in nats, of equal rewards: their value is common, and groups may agree by chance."""
+_MAX_VALUES: Final = 1000
+"""Most frequent rewards that are known as common; the others are rare."""
+_MIN_VERDICTS: Final = 4
+"""Right answers, and wrong ones, without which nobody knows which reward is usual for them."""
+_VERDICT_NAMES: Final = (
+    "correct", "is_correct", "answer_correct", "acc", "accuracy", "passed", "pass", "success", "solved",
+    "verified",
+)  # fmt: skip
+"""Names of scores, and of values in a verifier's output, that say whether an answer is right."""
+_WRONG_WORDS: Final = r"\b(incorrect|wrong|not correct|failed|fails|mismatch|does not match|invalid)\b"
+_RIGHT_WORDS: Final = r"\b(correct|right|passed|passes|matches|solved)\b"
+
+
+def missing(scope: Scope) -> Finding:
+    """Find steps whose trajectories ended without an error and without a reward."""
+    rewards = scope.rows(f"SELECT count(reward) AS n FROM {scope.trajectories}")[0]["n"]  # noqa: S608
+    if not rewards:
+        return unobserved(_NO_REWARD)
+    counts = scope.counts(
+        "SELECT trace_id, step, reward IS NULL AND reward_label IS NULL AS is_bad "  # noqa: S608
+        f"FROM {scope.trajectories} WHERE state = 'ok' AND step IS DISTINCT FROM ({scope.unfinished})"
+    )
+    return judged(counts, _MISSING, scope.steps)
+
+
+# --- constant ----------------------------------------------------------------------------------------------
+
+
+class _Step(NamedTuple):
+    """The rewards of a step."""
+
+    step: int | None
+    rewards: int
+    groups: int
+    least: float
+    greatest: float
+    first: str
+
+
+def constant(scope: Scope) -> Finding:
+    """Find steps in which all rewards are equal, although those of other steps say they should not be."""
+    rows = scope.rows(
+        "SELECT step, count(*) AS rewards, count(DISTINCT sample_index) AS groups, min(reward) AS least, "  # noqa: S608
+        f"max(reward) AS greatest, min(trace_id) AS first FROM {scope.trajectories} "
+        "WHERE reward IS NOT NULL GROUP BY step ORDER BY step"
+    )
+    steps = [_Step(**row) for row in rows]
+    rewards = sum(step.rewards for step in steps)
+    if not rewards:
+        return unobserved(_NO_REWARD)
+    if rewards < _MIN_REWARDS:
+        return unobserved(f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows.")
+    chosen = [step for step in steps if step.step in scope.steps]
+    if not chosen:
+        return unobserved(_NO_REWARD)
+    found = [step for step in _constant_steps(scope, steps) if step.step in scope.steps]
+    if not found:
+        least, greatest = min(step.least for step in chosen), max(step.greatest for step in chosen)
+        return Finding("healthy", f"Rewards are between {least:g} and {greatest:g}; no step has only one.")
+    values = sorted({step.least for step in found})
+    shown = ", ".join(f"{value:g}" for value in values[:3])
+    counts = [Count(step.step, step.rewards, step.rewards, (step.first,)) for step in found]
+    numbers = steps_of(counts)
+    message = (
+        f"All {sum(step.rewards for step in found):,} rewards of {in_words(numbers)} are {shown}: the policy "
+        "gradient has nothing to learn from them."
+    )
+    return Finding("unhealthy", message, numbers, evidence_of(counts))
+
+
+def _constant_steps(scope: Scope, steps: list[_Step]) -> list[_Step]:
+    """Return the steps that belong to a row of steps with one reward that is too long for chance."""
+    common = {
+        row["reward"]: row["n"]
+        for row in scope.rows(
+            f"SELECT reward, count(*) AS n FROM {scope.trajectories} WHERE reward IS NOT NULL "  # noqa: S608
+            f"GROUP BY reward ORDER BY n DESC LIMIT {_MAX_VALUES}"
+        )
+    }
+    total = sum(step.rewards for step in steps)
+    found: list[_Step] = []
+    for value, together in itertools.groupby(
+        steps, lambda step: step.least if step.least == step.greatest else None
+    ):
+        row = list(together)
+        rewards = sum(step.rewards for step in row)
+        if value is None or rewards < _MIN_REWARDS:
+            continue
+        chance = (common.get(value, rewards) - rewards + 1) / (total - rewards + 2)
+        groups = sum(step.groups for step in row)
+        if rewards == total or -math.log(chance) * groups >= _SURPRISE:
+            found += row
+    return found
+
+
+# --- groups ------------------------------------------------------------------------------------------------
+
+
+def groups_without_spread(scope: Scope) -> Finding:
+    """Find steps in which nearly all groups have one reward each."""
+    counts = scope.counts(
+        "SELECT step, min(trace_id) AS trace_id, max(reward) = min(reward) AS is_bad "  # noqa: S608
+        f"FROM {scope.trajectories} WHERE reward IS NOT NULL GROUP BY step, sample_index HAVING count(*) > 1"
+    )
+    return judged(counts, _NO_SPREAD, scope.steps)
+
+
+# --- the verifier ------------------------------------------------------------------------------------------
+
+
+def disagrees(scope: Scope) -> Finding:
+    """Find rewards that contradict the verdict of a verifier: a right answer's is low, a wrong one's high."""
+    rows = scope.rows(
+        f"SELECT step, verdict, reward, count(*) AS number, min(trace_id) AS first, max(trace_id) AS last "  # noqa: S608
+        f"FROM ({_verdicts(scope)}) AS judged GROUP BY step, verdict, reward"
+    )
+    if not any(row["step"] in scope.steps for row in rows):
+        return unobserved("No verdict of a verifier is recorded beside a reward.")
+    right, wrong = (_median([row for row in rows if row["verdict"] is each]) for each in (True, False))
+    if right is None or wrong is None:
+        word = "right" if wrong is None else "wrong"
+        return unobserved(f"Nearly every verdict says that the answer is {word}: nothing can be compared.")
+    if right <= wrong:
+        message = (
+            f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if "
+            "it says that the answer is wrong."
+        )
+        counts = of_steps(_counts(rows, lambda row: True), scope.steps)
+        return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
+    low = _counts([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
+    high = _counts([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
+    return of_several(
+        judged(low, _against("correct", f"at most {wrong:g}, the usual one of incorrect"), scope.steps),
+        judged(high, _against("incorrect", f"at least {right:g}, the usual one of correct"), scope.steps),
+    )
+
+
+def _against(verdict: str, reward: str) -> Fault:
+    """Return the fault that trajectories have the other verdict's reward; of those with one verdict."""
+    return Fault(
+        _DISAGREEING,
+        f"trajectories that the verifier calls {verdict}",
+        f"a reward of {reward} answers",
+        f"No answer is {verdict}.",
+    )
+
+
+def _verdicts(scope: Scope) -> str:
+    """Return a SELECT of trajectories with a reward and one verdict, from outputs, scores and comments."""
+    names = "|".join(_VERDICT_NAMES)
+    listed = ", ".join(f"'{name}'" for name in _VERDICT_NAMES)
+    output = f"""regexp_match(output, '"({names})": ?(true|false|1\\.0|0\\.0|1|0)[,}}]')[2]"""
+    comment = "lower(score_comment)"
+    return f"""
+SELECT run.trace_id, run.step, run.reward, bool_or(given.verdict) AS verdict
+FROM (
+  SELECT trace_id, {output} IN ('true', '1.0', '1') AS verdict FROM spans
+  WHERE kind = 'EVALUATOR' AND score_name IS NULL AND output IS NOT NULL AND {scope.condition}
+  UNION ALL
+  SELECT trace_id, value > 0.5 AS verdict FROM newest_scores
+  WHERE lower(name) IN ({listed}) AND value IN (0, 1)
+  UNION ALL
+  SELECT trace_id, CASE WHEN regexp_like({comment}, '{_WRONG_WORDS}') THEN false
+    WHEN regexp_like({comment}, '{_RIGHT_WORDS}') THEN true END AS verdict
+  FROM spans WHERE score_name = 'reward' AND score_comment IS NOT NULL AND {scope.condition}
+) AS given JOIN {scope.trajectories} AS run ON given.trace_id = run.trace_id
+WHERE given.verdict IS NOT NULL AND run.reward IS NOT NULL
+GROUP BY run.trace_id, run.step, run.reward HAVING bool_or(given.verdict) = bool_and(given.verdict)"""  # noqa: S608
+
+
+def _median(rows: list[dict[str, Any]]) -> float | None:
+    """Return the median reward of rows that stand for several trajectories; None of too few."""
+    left = sum(row["number"] for row in rows) / 2
+    if 2 * left < _MIN_VERDICTS:
+        return None
+    for row in sorted(rows, key=lambda row: row["reward"]):
+        left -= row["number"]
+        if left <= 0:
+            return float(row["reward"])
+    return None
+
+
+def _counts(rows: list[dict[str, Any]], is_bad: Any) -> list[Count]:
+    of: Counter[int | None] = Counter()
+    bad: Counter[int | None] = Counter()
+    evidence: dict[int | None, list[str]] = {}
+    for row in rows:
+        of[row["step"]] += row["number"]
+        if is_bad(row):
+            bad[row["step"]] += row["number"]
+            evidence.setdefault(row["step"], []).extend((row["first"], row["last"]))
+    return [Count(step, bad[step], number, tuple(evidence.get(step, ()))) for step, number in of.items()]

@@ -1,0 +1,206 @@
+"""Hold the trajectories and model calls of the checked run, each read from the table once."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.health import texts
+from otel_rollout.look.analysis.health.rates import Count
+from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.table import filters
+from otel_rollout.table.cut_replies import IS_CUT
+from otel_rollout.table.row_set import dicts_of
+
+if TYPE_CHECKING:
+    from arro3.core import RecordBatch, Table
+
+    from otel_rollout.table.query import Engine
+
+_CONTROL: Final = (
+    r"<\|(im_start|im_end|im_sep|endoftext|eot_id|eom_id|begin_of_text|end_of_text|start_header_id|end_header_id|"
+    r"endofprompt|fim_prefix|fim_middle|fim_suffix|vision_start|vision_end|assistant|user|system|end)\|>"
+    r"|<(start|end)_of_turn>|<\|?(bos|eos|pad|unk)\|?>|</s>|\[/?INST\]|<<SYS>>|<｜(begin|end)▁of▁sentence｜>"
+)
+"""Control tokens of chat templates, which are never part of a message. Tokens of tool calls are not here."""
+_SPECIAL: Final = rf"(({_CONTROL})\s*)+[^\s<\[]"
+"""Control tokens with something after them: the text of token ids may end with those that end a turn."""
+_NOTHING: Final = rf"^(({_CONTROL})|\s)*$"
+"""A reply of control tokens alone."""
+_CALL_MARKS: Final = "tool_call|function_call|tool_use|tool-call"
+ID_MARKS: Final = '"(token_ids|response_ids|output_ids|completion_ids)"'
+"""Pattern of the keys of an output that hold an answer's token ids."""
+_CALLS: Final = f"""
+SELECT
+  trace_id, span_id, parent_span_id, step, start_ns, tokens_in, tokens_out, continues, shared, turn_length,
+  break_kind, messages_system,
+  messages_system + messages_user + messages_assistant + messages_tool AS messages,
+  octet_length(reply) AS reply_bytes,
+  ({IS_CUT}) OR tokens_out >= max_tokens AS is_cut,
+  status <> 'error' AND (
+    (finish_reason IS NOT NULL AND finish_reason <> 'completed')
+    OR (tokens_out IS NOT NULL AND max_tokens IS NOT NULL)
+  ) AS has_end,
+  status <> 'error' AND (reply IS NULL OR regexp_like(reply, '{_NOTHING}')) AND CASE
+    WHEN output IS NULL THEN tokens_out = 0
+    WHEN regexp_like(output, '{ID_MARKS}') THEN tokens_out <= 1
+    ELSE NOT regexp_like(output, '{_CALL_MARKS}')
+  END AS is_empty,
+  status <> 'error' AND (reply IS NOT NULL OR output IS NOT NULL OR tokens_out = 0) AS has_reply,
+  reply IS NOT NULL OR messages_user IS NOT NULL AS has_text,
+  coalesce(regexp_like(reply, '{_SPECIAL}'), false) OR coalesce(
+    CASE WHEN continues IS NULL AND messages_user IS NOT NULL THEN regexp_like(input, '{_SPECIAL}') END, false
+  ) AS has_special
+FROM (
+  SELECT call.*, CASE WHEN finish_reason IS NULL OR finish_reason = 'completed' THEN
+    TRY_CAST(regexp_match(call.attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
+  END AS max_tokens
+  FROM spans AS call LEFT JOIN inner_calls
+    ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
+  WHERE call.kind = 'LLM' AND inner_calls.span_id IS NULL
+) AS call"""  # noqa: S608
+_TRAJECTORIES: Final = """
+SELECT
+  trace_id, step, sample_index, rollout_n, state, seconds, turns, tool_calls, tokens_out, policy_version_min,
+  policy_version_max, reward, reward_label
+FROM trajectories"""
+
+
+class _AllSteps(Container["int | None"]):
+    """Every step, and trajectories without one."""
+
+    def __contains__(self, step: object) -> bool:
+        return True
+
+
+class Scope:
+    """The run that is checked: its training trajectories, or those of validation if it has no others.
+
+    All steps are read, since a step is judged by the others.
+
+    Args:
+        engine: the table.
+        run: the run.
+        steps: SQL condition on the column ``step``, of the steps whose faults are findings; all by default.
+    """
+
+    def __init__(self, engine: Engine, run: Run, steps: str | None = None) -> None:
+        self._engine = engine
+        self.run = run
+        self._chosen = steps
+        self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
+        self._id = uuid.uuid4().hex[:12]
+        self._made: list[str] = []
+
+    @functools.cached_property
+    def validate(self) -> bool:
+        """Whether the checked trajectories are of validation."""
+        found = self.rows(f"SELECT count(*) AS n FROM roots WHERE {self._wanted} AND NOT validate")  # noqa: S608
+        return not found[0]["n"]
+
+    @functools.cached_property
+    def condition(self) -> str:
+        """SQL condition on the identity's columns: run, and training or validation."""
+        return f"{self.run.condition} AND {filters.equals('validate', self.validate)}"
+
+    @functools.cached_property
+    def chosen(self) -> str:
+        """SQL condition on the identity's columns: run, chosen steps, and training or validation."""
+        return f"{self._wanted} AND {filters.equals('validate', self.validate)}"
+
+    @functools.cached_property
+    def steps(self) -> Container[int | None]:
+        """The steps whose faults are findings."""
+        if self._chosen is None:
+            return _AllSteps()
+        found = self.rows(f"SELECT DISTINCT step FROM spans WHERE {self.chosen}")  # noqa: S608
+        return frozenset(row["step"] for row in found)
+
+    @functools.cached_property
+    def trajectories(self) -> str:
+        """Name of the table with the run's trajectories."""
+        return self._table("trajectories", f"{_TRAJECTORIES} WHERE {self.condition}")
+
+    @functools.cached_property
+    def training(self) -> str:
+        """Name of the table with what training made of the run's trajectories, and their rewards."""
+        return self._table(
+            "training",
+            "SELECT training.*, run.state, run.reward FROM training "  # noqa: S608
+            f"JOIN {self.trajectories} AS run ON training.trace_id = run.trace_id",
+        )
+
+    @property
+    def unfinished(self) -> str:
+        """A query for the newest step if its trajectories still run: scores may follow."""
+        return (
+            f"SELECT max(step) FROM {self.trajectories} WHERE state = 'running' "  # noqa: S608
+            f"AND step = (SELECT max(step) FROM {self.trajectories})"
+        )
+
+    @functools.cached_property
+    def calls(self) -> str:
+        """Name of the table with the run's model calls: no texts, but what is to know of them."""
+        return self._table("calls", f"{_CALLS} WHERE {self.condition}")
+
+    @functools.cached_property
+    def looked(self) -> texts.Looked:
+        """What the texts of the replies show."""
+        return texts.look(self)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Number of trajectories of the chosen steps."""
+        return int(self.rows(f"SELECT count(*) AS n FROM roots WHERE {self.chosen}")[0]["n"])  # noqa: S608
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query, which are few."""
+        return dicts_of(self._engine.run(sql))
+
+    def batches(self, sql: str) -> Iterator[RecordBatch]:
+        """Yield the rows of a query as Arrow batches."""
+        return self._engine.batches(sql)
+
+    def select(self, sql: str, limit: int) -> Table:
+        """Return the first rows of a query that a user has written.
+
+        Raises:
+            QueryError: the text is no query, or a wrong one.
+        """
+        return self._engine.run(self._engine.check(sql), limit)
+
+    def counts(self, of_trajectories: str) -> list[Count]:
+        """Return a count for each step.
+
+        Args:
+            of_trajectories: a SELECT with ``trace_id``, ``step`` and the bool ``is_bad``; a row each.
+        """
+        return counts_of(
+            self.rows(
+                "SELECT step, count(*) AS number, count(*) FILTER (WHERE is_bad) AS bad, "  # noqa: S608
+                "min(trace_id) FILTER (WHERE is_bad) AS first, max(trace_id) FILTER (WHERE is_bad) AS last "
+                f"FROM ({of_trajectories}) AS counted GROUP BY step ORDER BY step"
+            )
+        )
+
+    def close(self) -> None:
+        """Drop the tables that were made."""
+        for name in self._made:
+            self._engine.run(f"DROP TABLE IF EXISTS {name}")
+        self._made.clear()
+
+    def _table(self, name: str, sql: str) -> str:
+        made = f"health_{name}_{self._id}"
+        self._engine.run(f"CREATE TABLE {made} AS {sql}")
+        self._made.append(made)
+        return made
+
+
+def counts_of(rows: Sequence[dict[str, Any]]) -> list[Count]:
+    """Return counts from rows with ``step``, ``number``, ``bad``, ``first`` and ``last``."""
+    return [
+        Count(row["step"], row["bad"], row["number"], tuple(filter(None, (row["first"], row["last"]))))
+        for row in rows
+    ]

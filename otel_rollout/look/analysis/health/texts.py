@@ -1,0 +1,130 @@
+"""Look at the texts of replies, batch after batch: loops of repeated text, tool calls that are no JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from otel_rollout.look.analysis.health.rates import Count
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.health.scope import Scope
+
+_MIN_LOOP: Final = 200
+"""Least characters of a reply that can be repetitive: short answers may repeat words."""
+_MAX_CHARACTERS: Final = 8000
+"""Last characters of a reply that are searched for a loop."""
+_PROBE: Final = 24
+"""Characters of a probe that must recur in a reply with a loop."""
+_RECURS: Final = 4
+"""Least occurrences of a probe."""
+_WINDOW: Final = 16
+_DISTINCT: Final = 0.5
+"""Part of all windows of 16 characters that are distinct; a repetitive reply has fewer."""
+_BUDGET: Final = 400 << 20
+"""Bytes of replies that are looked at; of more, evenly spread trajectories are."""
+_PARTS: Final = 1 << 16
+_CALL: Final = "<tool_call>"
+_CALL_END: Final = "</tool_call>"
+_IN_TAGS: Final = "<function"
+"""Beginning of a call of Qwen's coder models, which is no JSON."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the replies of a run show.
+
+    Attributes:
+        repetitive: trajectories with a repetitive reply, of those with a text.
+        calls: trajectories with a tool call in a text, and those of them with one that is no JSON.
+        note: a sentence on how many trajectories were looked at, if not all, after a space.
+    """
+
+    repetitive: list[Count]
+    calls: Tally
+    note: str
+
+
+def is_repetitive(text: str) -> bool:
+    """Return whether a text consists for the most part of what it repeats."""
+    size = len(text)
+    if size < _MIN_LOOP:
+        return False
+    text = text[-_MAX_CHARACTERS:]
+    size = len(text)
+    probes = (text[-_PROBE:], text[size // 2 : size // 2 + _PROBE], text[size * 3 // 4 :][:_PROBE])
+    if sum(text.count(probe) >= _RECURS for probe in probes) < 2:
+        return False
+    windows = size - _WINDOW + 1
+    return len({text[place : place + _WINDOW] for place in range(windows)}) < _DISTINCT * windows
+
+
+def is_unparsable(text: str) -> bool:
+    """Return whether a complete tool call in a text cannot be read."""
+    parts = (part.partition(_CALL_END) for part in text.split(_CALL)[1:])
+    return any(not _is_call(body.strip()) for body, end, _ in parts if end)
+
+
+def _is_call(body: str) -> bool:
+    if body.startswith(_IN_TAGS):
+        return True
+    try:
+        call = orjson.loads(body)
+    except ValueError:
+        return False
+    calls = call if isinstance(call, list) else [call]
+    return all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls)
+
+
+class Tally:
+    """The trajectories of each step that have a property, and those that could have it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int | None] = {}
+        self._bad: dict[str, int | None] = {}
+
+    def add(self, trace: str, step: int | None, is_bad: bool) -> None:
+        """Add one reply of a trajectory."""
+        self._known[trace] = step
+        if is_bad:
+            self._bad[trace] = step
+
+    def counts(self) -> list[Count]:
+        """Return a count for each step."""
+        of, bad = Counter(self._known.values()), Counter(self._bad.values())
+        evidence: dict[int | None, list[str]] = {}
+        for trace, step in self._bad.items():
+            evidence.setdefault(step, []).append(trace)
+        return [
+            Count(step, bad[step], number, tuple(sorted(evidence.get(step, ()))[:3]))
+            for step, number in of.items()
+        ]
+
+
+def look(scope: Scope) -> Looked:
+    """Look at the replies of a run."""
+    size = scope.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {scope.calls}")[0]["n"]  # noqa: S608
+    part = min(1.0, _BUDGET / size) if size else 1.0
+    chosen, note = "", ""
+    if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
+        chosen = f" AND substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
+        note = f" Only {part:.0%} of the trajectories were looked at."
+    loops, calls = Tally(), Tally()
+    sql = (
+        f"SELECT trace_id, step, reply FROM spans WHERE {scope.condition} AND kind = 'LLM' "  # noqa: S608
+        f"AND reply IS NOT NULL{chosen}"
+    )
+    for batch in scope.batches(sql):
+        _add(batch, loops, calls)
+    return Looked(loops.counts(), calls, note)
+
+
+def _add(batch: Any, loops: Tally, calls: Tally) -> None:
+    columns = (batch[name].to_pylist() for name in ("trace_id", "step", "reply"))
+    for trace, step, reply in zip(*columns, strict=True):
+        loops.add(trace, step, is_repetitive(reply))
+        if _CALL in reply:
+            calls.add(trace, step, is_unparsable(reply))

@@ -1,0 +1,134 @@
+"""Check the tool calls: those that cannot be parsed, and bursts of one error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.health.findings import Finding, unobserved
+from otel_rollout.look.analysis.health.judging import Fault, earlier, judged, parts
+from otel_rollout.look.analysis.health.rates import (
+    Count,
+    Limits,
+    evidence_of,
+    excess,
+    in_words,
+    of_steps,
+    percent,
+    share_of,
+    steps_of,
+)
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.health.scope import Scope
+
+_UNPARSABLE: Final = Fault(
+    Limits(rise=0.05, always=0.5, steady=0.35),
+    "trajectories with a tool call",
+    "one that cannot be parsed",
+    "No tool call was recorded.",
+)
+_BURST: Final = Limits(rise=0.1, always=0.9, steady=0.6)
+_PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
+"""Names of functions, and of their errors, that read tool calls from a text."""
+_PARSE_ERRORS: Final = (
+    "invalid json in arguments|tool call is not valid json|cannot be parsed|failed to (decode|parse)"
+)
+_GROUPS: Final = "count(DISTINCT coalesce(CAST(sample_index AS VARCHAR), trace_id)) AS groups"
+"""SQL for the number of groups; a trajectory without a dataset row is a group of its own."""
+_NAMED: Final = 3
+"""Errors that a message names at most."""
+_MAX_ERROR: Final = 60
+"""Characters of an error's message that stand for an error without a class."""
+
+
+def unparsable(scope: Scope) -> Finding:
+    """Find steps in which the model writes tool calls that cannot be read."""
+    # Some frameworks move the calls that can be read out of the text, so neither source has all calls.
+    calls = scope.looked.calls
+    for row in scope.rows(_parse_errors(scope)):
+        calls.add(row["trace_id"], row["step"], row["is_bad"])
+    return judged(calls.counts(), _UNPARSABLE, scope.steps, scope.looked.note)
+
+
+def _parse_errors(scope: Scope) -> str:
+    """Return the trajectories with tool calls, and whether reading one ended with an error."""
+    return f"""
+SELECT trace_id, step, bool_or(
+  status = 'error' AND (
+    (kind <> 'TOOL' AND regexp_like(lower(name || ' ' || coalesce(error_type, '')), '{_PARSERS}'))
+    OR coalesce(error_type, '') LIKE '%JSONDecodeError'
+    OR regexp_like(lower(coalesce(error_message, '')), '{_PARSE_ERRORS}')
+  )
+) AS is_bad
+FROM spans WHERE (kind = 'TOOL' OR (status = 'error' AND kind = 'CHAIN')) AND {scope.condition}
+GROUP BY trace_id, step"""  # noqa: S608
+
+
+def error_burst(scope: Scope) -> Finding:
+    """Find a tool that suddenly fails with one error."""
+    series = _series(scope)
+    chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
+    if not any(chosen.values()):
+        return unobserved("No tool call was recorded.")
+    found = {error: excess(counts, _BURST).of_steps(scope.steps) for error, counts in series.items()}
+    bursts = {error: each for error, each in found.items() if each.counts}
+    if not bursts:
+        return Finding("healthy", _steady(chosen))
+    worst = sorted(bursts, key=lambda error: -max(count.share for count in bursts[error].counts))
+    counts = [count for error in worst for count in bursts[error].counts]
+    message = " ".join(_burst(error, *bursts[error]) for error in worst[:_NAMED])
+    more = f" And {len(worst) - _NAMED} other errors." if len(worst) > _NAMED else ""
+    return Finding("unhealthy", message + more, steps_of(counts), evidence_of(counts))
+
+
+def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
+    tool, name = error
+    whole = f"trajectories that call it in {in_words(steps_of(counts))} ({percent(share_of(counts))})"
+    return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
+
+
+def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
+    (tool, error), counts = max(series.items(), key=lambda each: share_of(each[1]))
+    if not share_of(counts):
+        return "No tool call failed."
+    return (
+        f"No error of a tool comes in a burst. The most frequent is {error} of `{tool}`, in "
+        f"{parts(counts, 'trajectories that call it')} ({percent(share_of(counts))})."
+    )
+
+
+def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
+    """Return tool and error → a count of trajectories for each step, of those that call the tool."""
+    error = (
+        "coalesce(error_type, left(regexp_replace(split_part(error_message, chr(10), 1), '[0-9]+', '#', "
+        f"'g'), {_MAX_ERROR}), 'an error')"
+    )
+    failed: Any = scope.rows(
+        f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608
+        f"max(trace_id) AS last, {_GROUPS} FROM spans "
+        f"WHERE kind = 'TOOL' AND status = 'error' AND {scope.condition} "
+        f"GROUP BY tool_name, step, {error}"
+    )
+    called = scope.rows(
+        f"SELECT tool_name, step, count(DISTINCT trace_id) AS number, {_GROUPS} FROM spans "  # noqa: S608
+        f"WHERE kind = 'TOOL' AND {scope.condition} GROUP BY tool_name, step"
+    )
+    steps: dict[Any, dict[Any, Any]] = {}
+    for row in called:
+        steps.setdefault(row["tool_name"], {})[row["step"]] = row
+    bad: dict[tuple[str, str], dict[Any, Any]] = {}
+    for row in failed:
+        bad.setdefault((row["tool_name"], row["error"]), {})[row["step"]] = row
+    for tool in steps.keys() - {tool for tool, _ in bad}:
+        bad[tool, ""] = {}
+    return {
+        key: [_count(calls, rows.get(step)) for step, calls in steps[key[0]].items()]
+        for key, rows in bad.items()
+    }
+
+
+def _count(calls: Any, failed: Any) -> Count:
+    step, of, groups = calls["step"], calls["number"], calls["groups"]
+    if not failed:
+        return Count(step, 0, of, groups=groups)
+    return Count(step, failed["bad"], of, (failed["first"], failed["last"]), failed["groups"], groups)

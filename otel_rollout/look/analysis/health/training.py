@@ -1,0 +1,133 @@
+"""Check how many trajectories the trainer leaves out, and how old the weights of the others are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.base.training_reasons import UNUSED
+from otel_rollout.look.analysis.health.findings import Finding, unobserved
+from otel_rollout.look.analysis.health.judging import Fault, judged, of_several, steps_of_message
+from otel_rollout.look.analysis.health.rates import Limits
+from otel_rollout.table.training import NO_REASON, PASSED_OVER
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.health.scope import Scope
+
+_NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
+_SURPRISE: Final = 12.0
+"""Least surprise of a rise, in nats. Less chance is in a trainer than in replies."""
+_SILENT: Final = Fault(
+    Limits(rise=0.01, always=0.02, steady=0.002, surprise=_SURPRISE),
+    "trajectories that reached the trainer or should have",
+    "been left out by the loss without a reason",
+    _NO_WORD,
+    "The loss uses all {of} trajectories, or the trainer says why not.",
+)
+_FILTERED: Final = Fault(
+    Limits(rise=0.05, always=0.2, steady=0.1, surprise=_SURPRISE),
+    "trajectories that the trainer spoke of",
+    "been left out by the loss for a reason, those of groups with one reward not counted",
+    _NO_WORD,
+    "None of {of} trajectories was left out for a reason, but for groups with one reward and the end of "
+    "training.",
+)
+_SKIPPED_STEP: Final = "the trainer named none of the step"
+_IS_SILENT: Final = f"reason IN ('{NO_REASON}', '{PASSED_OVER}', '{_SKIPPED_STEP}')"
+_STALE: Final = Limits(rise=0.05, always=0.5, steady=0.2, surprise=_SURPRISE)
+_NO_LAG: Final = "No score `policy_lag` says how old the weights were when the trainer learned."
+_ALLOWED: Final = 2
+"""Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
+_NAMED: Final = 3
+"""Reasons that a message names at most."""
+
+
+def left_out(scope: Scope) -> Finding:
+    """Find trajectories that the loss does not use: silently, or for a reason that takes too many."""
+    if not scope.rows(f"SELECT count(trained) AS n FROM {scope.training}")[0]["n"]:  # noqa: S608
+        return unobserved(_NO_WORD)
+    silent = scope.counts(
+        f"SELECT trace_id, step, coalesce({_IS_SILENT}, false) AS is_bad FROM ({_reached(scope)}) AS reached"  # noqa: S608
+    )
+    filtered = scope.counts(
+        f"SELECT trace_id, step, NOT trained AND NOT {_IS_SILENT} AND reason <> '{UNUSED}' "  # noqa: S608
+        "AND NOT has_one_reward AS is_bad "
+        f"FROM ({_reached(scope)}) AS reached WHERE trained IS NOT NULL"
+    )
+    found = of_several(judged(silent, _SILENT, scope.steps), judged(filtered, _FILTERED, scope.steps))
+    return replace(found, message=f"{found.message}{_by_reason(scope, steps_of_message(found, scope.steps))}")
+
+
+def _reached(scope: Scope) -> str:
+    """Return the trajectories that the trainer spoke of, or passed over, those of skipped steps too.
+
+    A trajectory ``has_one_reward`` if its siblings have the same.
+    """
+    return f"""
+SELECT
+  trace_id, step, sample_index, trained,
+  CASE WHEN trained IS NULL AND reason IS NULL THEN '{_SKIPPED_STEP}' ELSE reason END AS reason,
+  count(reward) OVER of_group > 1
+    AND max(reward) OVER of_group = min(reward) OVER of_group AS has_one_reward
+FROM {scope.training}
+WHERE trained IS NOT NULL OR reason IS NOT NULL OR (
+  state = 'ok' AND step < (SELECT max(step) FROM {scope.training} WHERE trained IS NOT NULL)
+)
+WINDOW of_group AS (PARTITION BY step, sample_index)"""  # noqa: S608
+
+
+def _by_reason(scope: Scope, steps: Container[int | None]) -> str:
+    """Return reasons with their numbers, and the number of whole groups, as sentences after a message."""
+    rows = scope.rows(
+        f"SELECT step, reason, count(*) AS number FROM ({_reached(scope)}) AS reached "  # noqa: S608
+        "WHERE reason IS NOT NULL GROUP BY 1, 2"
+    )
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        reasons[row["reason"]] += row["number"] if row["step"] in steps else 0
+    by_number = sorted(reasons.items(), key=lambda counted: (-counted[1], counted[0]))
+    listed = ", ".join(f"{reason} {number:,}" for reason, number in by_number[:_NAMED] if number)
+    if not listed:
+        return ""
+    groups = scope.rows(
+        "SELECT step, count(*) AS number, count(*) FILTER (WHERE has_one_reward) AS spent FROM ("  # noqa: S608
+        "SELECT step, sample_index, bool_or(has_one_reward) AS has_one_reward "
+        f"FROM ({_reached(scope)}) AS reached "
+        "GROUP BY step, sample_index HAVING count(*) > 1 AND NOT bool_or(coalesce(trained, false))"
+        ") AS whole GROUP BY step"
+    )
+    whole, spent = (sum(row[name] for row in groups if row["step"] in steps) for name in ("number", "spent"))
+    of_groups = f" Whole groups left out: {whole:,}, {spent:,} of them with one reward." if whole else ""
+    return f" Left out, by reason: {listed}.{of_groups}"
+
+
+def stale(scope: Scope) -> Finding:
+    """Find trajectories from which the trainer learned with much newer weights than those that made them."""
+    chosen = f"{scope.training} WHERE lag_source = 'trainer'"
+    usual = scope.rows(
+        f"SELECT percentile_cont(0.25) WITHIN GROUP (ORDER BY lag) AS usual FROM {chosen}"  # noqa: S608
+    )[0]["usual"]
+    if usual is None:
+        return unobserved(_NO_LAG)
+    limit = 2 * usual + _ALLOWED
+    counts = scope.counts(f"SELECT trace_id, step, lag > {limit!r} AS is_bad FROM {chosen}")  # noqa: S608
+    rows = scope.rows(
+        f"SELECT step, sum(lag) AS total, count(*) AS number, max(lag) AS most FROM {chosen} GROUP BY step"  # noqa: S608
+    )
+    fault = Fault(
+        _STALE,
+        "trajectories with the trainer's lag",
+        f"tokens of weights more than {limit:g} versions older than those that trained on them",
+        _NO_LAG,
+    )
+    found = judged(counts, fault, scope.steps)
+    steps = steps_of_message(found, scope.steps)
+    named = [row for row in rows if row["step"] in steps]
+    if not named:
+        return found
+    mean = sum(row["total"] for row in named) / sum(row["number"] for row in named)
+    most = max(row["most"] for row in named)
+    note = f" The mean is {mean:.3g}, the greatest {most:g}; in the run, a quarter has {usual:g} or less."
+    return replace(found, message=f"{found.message}{note}")

@@ -1,0 +1,276 @@
+"""Compare steps, or two runs, and order the changes by how surprising they are.
+
+A figure changes from step to step without a cause. Its noise is the median absolute difference between
+consecutive steps, divided by 0.954, or their upper quartile, divided by 1.627, if that is more. Both are the
+standard deviation of one step if the steps differ by chance. Differences between a step of one side and a
+step of the other do not count. The noise of a step is at least the standard error of a sample of its size, so
+that a run of two steps can be compared. The noise of a side is that of a step divided by the root of its
+number of steps, and at least a hundredth of the figure.
+
+The groups of a step tell the error of its mean reward better than other steps do, among which are other
+changes. So the noise of steps counts there only if it is more than twice that error.
+
+The surprise is the difference of the two sides, divided by the root of the sum of their squared noises.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.evidence import Search, examples_of
+from otel_rollout.look.analysis.report.measures import Measure, Unit, Value, measures_of
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.report.report import StepReport
+    from otel_rollout.look.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+SURPRISING: Final = 3.0
+"""Surprise from which on a change is listed: about one of 400 by chance."""
+_OF_NORMAL: Final = (0.954, 1.627)
+"""Median and upper quartile of the absolute difference of two normal draws, in standard deviations."""
+_RELATIVE: Final = 0.01
+"""Least noise of a side, as a part of the figure."""
+_LEAST: Final = 1e-9
+"""Least noise of a side."""
+_SWINGING: Final = 2.0
+"""Ratio of the noise of steps to the error that their groups tell, from which on the run swings by itself."""
+_MIN_DIFFERENCES: Final = 3
+"""Differences of consecutive steps from which on their median says something."""
+_MAX_PARTS: Final = 4
+"""Causes that a change names at most."""
+_MIN_PART: Final = 0.01
+"""Change of a cause's share from which on it is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The steps on one side of a comparison."""
+
+    run: Run
+    steps: tuple[StepReport, ...]
+
+    @property
+    def name(self) -> str:
+        """The steps for a person: ``step 40``, ``steps 30-40``."""
+        if not self.steps:
+            return "no steps"
+        first, last = self.steps[0].name, self.steps[-1].name
+        return f"step {first}" if first == last else f"steps {first}-{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A cause, as a share of what the change counts."""
+
+    name: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure on both sides.
+
+    Attributes:
+        name: the measure's name.
+        label: its name for a person.
+        unit: what it counts.
+        before: the figure before.
+        after: the figure after.
+        surprise: the difference in units of the noise.
+        is_worse: whether it went where a trainer does not want it; None where either may be right.
+        parts: its causes that changed, the largest change first.
+        examples: names of trajectories that show it, for ``otel-rollout show``.
+    """
+
+    name: str
+    label: str
+    unit: Unit
+    before: float
+    after: float
+    surprise: float
+    is_worse: bool | None
+    parts: tuple[Part, ...] = ()
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What changed from one side to the other.
+
+    Attributes:
+        before: the earlier side.
+        after: the later side.
+        changes: the surprising changes, the most surprising first.
+        others: the other figures, ordered alike, without examples.
+    """
+
+    before: Side
+    after: Side
+    changes: tuple[Change, ...]
+    others: tuple[Change, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the comparison as ``report --compare … --json`` prints it."""
+        sides = {
+            name: {**side.run._asdict(), "steps": [step.step for step in side.steps]}
+            for name, side in (("before", self.before), ("after", self.after))
+        }
+        return {
+            **sides,
+            "changes": [asdict(change) for change in self.changes],
+            "others": [asdict(change) for change in self.others],
+        }
+
+
+def compare(engine: Engine, before: Side, after: Side, history: Sequence[Sequence[StepReport]]) -> Comparison:
+    """Compare two sides.
+
+    Args:
+        engine: the table.
+        before: the steps to compare with.
+        after: the steps to explain.
+        history: all steps of each run that the sides are of, in order; the noise is theirs.
+    """
+    sides = (before.steps, after.steps)
+    found: list[tuple[Change, Measure]] = []
+    for measure in measures_of([*before.steps, *after.steps]):
+        change = _change(measure, sides, history)
+        if change is not None:
+            found.append((change, measure))
+    found.sort(key=lambda pair: -pair[0].surprise)
+    surprising = [pair for pair in found if pair[0].surprise >= SURPRISING]
+    surprising = [pair for pair in surprising if not _is_told(pair[1], surprising)]
+    searches = [_search(change, measure, before, after) for change, measure in surprising]
+    examples = examples_of(engine, searches)
+    changes = tuple(
+        replace(change, examples=names) for (change, _), names in zip(surprising, examples, strict=True)
+    )
+    others = tuple(change for change, _ in found if change.surprise < SURPRISING)
+    return Comparison(before, after, changes, others)
+
+
+def sides_of_runs(
+    before: tuple[Run, Sequence[StepReport]], after: tuple[Run, Sequence[StepReport]]
+) -> tuple[Side, Side]:
+    """Return the steps that two runs share by their numbers, or all steps if they share none."""
+    shared = {step.step for step in before[1]} & {step.step for step in after[1]}
+    return (
+        Side(before[0], tuple(step for step in before[1] if not shared or step.step in shared)),
+        Side(after[0], tuple(step for step in after[1] if not shared or step.step in shared)),
+    )
+
+
+def _is_told(measure: Measure, found: Sequence[tuple[Change, Measure]]) -> bool:
+    """Whether the changes of single tools say what a change of all tools says."""
+    return any(other.tool and other.name.partition(":")[0] == measure.name for _, other in found)
+
+
+def _change(
+    measure: Measure,
+    sides: tuple[Sequence[StepReport], Sequence[StepReport]],
+    history: Sequence[Sequence[StepReport]],
+) -> Change | None:
+    """Return a figure on both sides; None if a side does not have it, or both have none of it."""
+    values = [[value for step in side if (value := measure.of(step)) is not None] for side in sides]
+    if not all(values):
+        return None
+    before, after = (_pooled(side) for side in values)
+    usual = _noise(measure.of, sides, history)
+    floor = max(_RELATIVE * max(abs(before), abs(after)), _LEAST)
+    noise = math.hypot(*(max(_side_noise(side, usual), floor) for side in values))
+    difference = after - before
+    is_worse = None if measure.worse is None else (difference > 0) == (measure.worse == "up")
+    return Change(
+        measure.name,
+        measure.label,
+        measure.unit,
+        before,
+        after,
+        round(abs(difference) / noise, 2),
+        is_worse if difference else None,
+        _parts(measure, sides),
+    )
+
+
+def _pooled(values: Sequence[Value]) -> float:
+    """Return the mean of the steps' figures, weighted by what they count."""
+    return sum(value.value * value.count for value in values) / sum(value.count for value in values)
+
+
+def _side_noise(values: Sequence[Value], usual: float | None) -> float:
+    """Return the noise of the mean of some steps; a guessed error counts only if nothing else is known."""
+    errors = [value.error for value in values if usual is None or value.basis != "guess"]
+    error = statistics.fmean(errors or [0.0])
+    is_told_by_groups = all(value.basis == "groups" for value in values)
+    if usual is None or (is_told_by_groups and usual <= _SWINGING * error):
+        usual = 0.0
+    return max(usual, error) / math.sqrt(len(values))
+
+
+def _noise(
+    of: Callable[[StepReport], Value | None],
+    sides: Iterable[Sequence[StepReport]],
+    history: Sequence[Sequence[StepReport]],
+) -> float | None:
+    """Return the standard deviation of a step, by the differences of consecutive steps; None with too few."""
+    before, after = ({id(step) for step in side} for side in sides)
+    differences = []
+    for steps in history:
+        known = [(id(step), value.value) for step in steps if (value := of(step)) is not None]
+        for (one, left), (other, right) in pairwise(known):
+            if not ((one in before and other in after) or (one in after and other in before)):
+                differences.append(abs(right - left))
+    if len(differences) < _MIN_DIFFERENCES:
+        return None
+    _, *found = statistics.quantiles(differences, n=4, method="inclusive")
+    return max(value / normal for value, normal in zip(found, _OF_NORMAL, strict=True))
+
+
+def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepReport]]) -> tuple[Part, ...]:
+    """Return the causes whose share of what the measure counts has changed."""
+    if measure.parts is None:
+        return ()
+    counted: list[dict[str, int]] = [{}, {}]
+    wholes = [0, 0]
+    for index, side in enumerate(sides):
+        for step in side:
+            value = measure.of(step)
+            wholes[index] += value.count if value else 0
+            for name, count in measure.parts(step).items():
+                counted[index][name] = counted[index].get(name, 0) + count
+    names = {**counted[0], **counted[1]}
+    parts = [
+        Part(
+            name,
+            *(counts.get(name, 0) / max(1, whole) for counts, whole in zip(counted, wholes, strict=True)),
+        )
+        for name in names
+    ]
+    changed = [part for part in parts if abs(part.after - part.before) >= _MIN_PART]
+    changed.sort(key=lambda part: (-abs(part.after - part.before), part.name))
+    return tuple(changed[:_MAX_PARTS])
+
+
+def _search(change: Change, measure: Measure, before: Side, after: Side) -> Search:
+    """Return where to look for trajectories that show a change.
+
+    A share that fell is shown by the trajectories that had it before; a mean by the lowest after.
+    """
+    is_rise = change.after > change.before
+    counts = measure.unit == "share" or measure.tool is not None
+    side = before if counts and not is_rise else after
+    return Search(
+        side.run,
+        tuple((step.validate, step.step) for step in side.steps),
+        measure.order,
+        is_descending=is_rise or counts,
+        is_counted=counts,
+        tool=measure.tool,
+    )

@@ -1,0 +1,60 @@
+"""Read what each step's requests took in the inference engine: queue, prefill, decode and first token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from otel_rollout.table import engine_time, filters
+from otel_rollout.table.row_set import dicts_of
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTime:
+    """What the requests of a step's trajectories took; a time that no request tells is null.
+
+    Attributes:
+        trajectories: trajectories with a request.
+        requests: requests that the engine has finished and traced.
+        calls_without_request: model calls of these trajectories without one.
+        queue_seconds: mean seconds of a trajectory in the engine's queue, summed over its requests.
+        prefill_seconds: mean seconds of a trajectory in prefill.
+        decode_seconds: mean seconds of a trajectory in decode.
+        queue_p50: seconds of a request in the queue, median.
+        queue_p95: nineteen of twenty requests waited at most this.
+        first_token_p50: seconds until a request's first token, median.
+        first_token_p95: nineteen of twenty requests had their first token after at most this.
+    """
+
+    trajectories: int
+    requests: int
+    calls_without_request: int
+    queue_seconds: float | None
+    prefill_seconds: float | None
+    decode_seconds: float | None
+    queue_p50: float | None
+    queue_p95: float | None
+    first_token_p50: float | None
+    first_token_p95: float | None
+
+
+def engine_times_of(
+    engine: Engine, run: Run, condition: str | None
+) -> dict[tuple[bool, int | None], EngineTime]:
+    """Return the figures of each step that has requests, by whether of validation, and number.
+
+    Args:
+        engine: the table.
+        run: the run.
+        condition: SQL condition on ``step`` and ``validate``, to read only some steps.
+    """
+    if not engine_time.is_recorded(engine):
+        return {}
+    columns = ", ".join(("validate", "step", *EngineTime.__slots__))
+    where = filters.all_of([run.condition, *([condition] if condition else [])])
+    rows = dicts_of(engine.run(f"SELECT {columns} FROM engine_steps{where}"))  # noqa: S608
+    return {(row.pop("validate"), row.pop("step")): EngineTime(**row) for row in rows}

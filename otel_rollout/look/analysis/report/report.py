@@ -1,0 +1,373 @@
+"""Compute a run's figures per step: rewards, replies, tools, tokens, durations and policy lag."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.operations_outside import operations_outside
+from otel_rollout.look.analysis.report.engine_time import EngineTime, engine_times_of
+from otel_rollout.look.analysis.report.trainer import Trainer, trainers_of
+from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.look.pages.scale import finite
+from otel_rollout.table import filters
+from otel_rollout.table.row_set import dicts_of
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+StepKey = tuple[bool, int | None]
+"""Whether a step is of validation, and its number."""
+_MIN_GROUPS: Final = 10
+"""Groups of a step from which on their differences tell the error of its mean reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """The rewards of a step's trajectories; all but the counts are null without a reward.
+
+    Attributes:
+        count: trajectories with a finite reward.
+        missing: ended trajectories without a number as reward.
+        odd: trajectories whose reward is NaN or infinite; no other figure includes them.
+        mean: the mean.
+        std: the standard deviation of the sample; null with one reward.
+        min: the least.
+        p10: a tenth of the rewards is at most this.
+        p50: the median.
+        p90: nine tenths of the rewards are at most this.
+        max: the greatest.
+        mean_error: standard error of the mean, as the groups differ; null with fewer than ten groups.
+    """
+
+    count: int
+    missing: int
+    odd: int
+    mean: float | None
+    std: float | None
+    min: float | None
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    max: float | None
+    mean_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Durations of a step's ended trajectories.
+
+    Attributes:
+        p50: the median.
+        p95: nineteen of twenty trajectories took at most this.
+        max: the longest.
+        slowest: name of the trajectory that took longest.
+        generate: mean seconds of a trajectory in model calls.
+        tool: mean seconds in tools.
+        reward: mean seconds in evaluators.
+        waiting: mean seconds in none of these.
+    """
+
+    p50: float | None
+    p95: float | None
+    max: float | None
+    slowest: str | None
+    generate: float | None
+    tool: float | None
+    reward: float | None
+    waiting: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLag:
+    """How old the weights were, in steps: the step less the version that made the first tokens.
+
+    Attributes:
+        count: training trajectories whose policy version is known.
+        mean: the mean lag; null without any.
+        max: the greatest.
+        mixed: trajectories during which the weights changed.
+    """
+
+    count: int
+    mean: float | None
+    max: int | None
+    mixed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The calls of a tool in a step.
+
+    Attributes:
+        name: the tool's name; null if none was recorded.
+        calls: number of calls.
+        errors: number of failed calls.
+        error_types: failed calls by the class of their error.
+        seconds_mean: mean duration of a call.
+    """
+
+    name: str | None
+    calls: int
+    errors: int
+    error_types: Mapping[str, int]
+    seconds_mean: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """The figures of a training or validation step.
+
+    Attributes:
+        step: the step; null for trajectories without one.
+        validate: whether the step is of validation.
+        trajectories: number of trajectories.
+        failed: those that ended with an error.
+        running: those that have not ended.
+        error_types: failed trajectories by the class of their error.
+        groups: number of groups.
+        groups_compared: groups in which two trajectories or more have a reward.
+        groups_without_spread: groups of these whose rewards are all equal, so that they teach nothing.
+        reward: the rewards.
+        turns_mean: mean model calls of a trajectory.
+        turns_std: their standard deviation; null with one trajectory.
+        turns_max: the most model calls of a trajectory.
+        tokens_in: tokens that the model received; null if none were recorded.
+        tokens_out: tokens that it returned.
+        replies: model calls.
+        replies_ended: model calls with a recorded finish reason.
+        replies_truncated: model calls whose reply was cut by its length.
+        tool_calls: calls of tools.
+        tool_calls_std: standard deviation of a trajectory's calls of tools; null with one trajectory.
+        tool_errors: failed calls of tools.
+        tools: the calls by tool, the most called first.
+        parse_failures: parser errors: spans that tell of a tool call that cannot be parsed.
+        seconds: the durations.
+        policy_lag: the age of the weights.
+        trainer: what training made of the trajectories; null if no score says so.
+        engine: what their requests took in the inference engine; null if no request was recorded.
+    """
+
+    step: int | None
+    validate: bool
+    trajectories: int
+    failed: int
+    running: int
+    error_types: Mapping[str, int]
+    groups: int
+    groups_compared: int
+    groups_without_spread: int
+    reward: Reward
+    turns_mean: float | None
+    turns_std: float | None
+    turns_max: int | None
+    tokens_in: int | None
+    tokens_out: int | None
+    replies: int
+    replies_ended: int
+    replies_truncated: int
+    tool_calls: int
+    tool_calls_std: float | None
+    tool_errors: int
+    tools: tuple[Tool, ...]
+    parse_failures: int
+    seconds: Seconds
+    policy_lag: PolicyLag
+    trainer: Trainer | None = None
+    engine: EngineTime | None = None
+
+    @property
+    def name(self) -> str:
+        """The beginning of the names of its trajectories: ``12``, ``validation/12``, or ``-``."""
+        return f"{'validation/' if self.validate else ''}{'-' if self.step is None else self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The figures of a run.
+
+    Attributes:
+        run: the run.
+        training: its training steps, in order; one without a number is the last.
+        validation: its validation steps.
+        operations_outside: operations that began outside any trajectory, of the whole run.
+    """
+
+    run: Run
+    training: tuple[StepReport, ...]
+    validation: tuple[StepReport, ...]
+    operations_outside: int = 0
+
+    @property
+    def steps(self) -> tuple[StepReport, ...]:
+        """Training steps, then validation steps."""
+        return self.training + self.validation
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as ``report --json`` prints it."""
+        return {
+            **self.run._asdict(),
+            "training": [asdict(step) for step in self.training],
+            "validation": [asdict(step) for step in self.validation],
+            "operations_outside": self.operations_outside,
+        }
+
+
+def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunReport:
+    """Compute the figures of a run's steps.
+
+    Args:
+        engine: the table.
+        run: the run.
+        condition: SQL condition on ``step`` and ``validate``, to compute only some steps.
+    """
+    rows = rows_of(engine, run)
+    where = filters.all_of([condition] if condition else [])
+    groups = _by_step(engine, _GROUPS, rows, where)
+    errors: dict[StepKey, dict[str, int]] = defaultdict(dict)
+    for row in _asked(engine, _ERRORS, rows, where):
+        errors[row["validate"], row["step"]][row["error_type"]] = row["failed"]
+    tools = _tools(engine, rows, where)
+    trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
+    engine_times = engine_times_of(engine, run, condition)
+    steps = []
+    for row in _asked(engine, _STEPS, rows, where):
+        key = row["validate"], row["step"]
+        step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()))
+        steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
+    training = tuple(step for step in steps if not step.validate)
+    validation = tuple(step for step in steps if step.validate)
+    outside = dicts_of(engine.run(f"SELECT count(*) AS n FROM ({operations_outside(run)}) AS outside"))  # noqa: S608
+    return RunReport(run, training, validation, outside[0]["n"])
+
+
+def _asked(engine: Engine, sql: str, rows: str, where: str) -> list[dict[str, Any]]:
+    return dicts_of(engine.run(sql.replace("{rows}", f"(SELECT * FROM {rows}{where}) AS row")))  # noqa: S608
+
+
+def _by_step(engine: Engine, sql: str, rows: str, where: str) -> dict[StepKey, dict[str, Any]]:
+    return {(row["validate"], row["step"]): row for row in _asked(engine, sql, rows, where)}
+
+
+def _step(
+    row: dict[str, Any], groups: dict[str, Any], errors: Mapping[str, int], tools: Iterable[Tool]
+) -> StepReport:
+    """Build a step's report of the rows of the queries."""
+    return StepReport(
+        groups=groups.get("groups", 0),
+        groups_compared=groups.get("compared", 0),
+        groups_without_spread=groups.get("without_spread", 0),
+        error_types=errors,
+        tools=tuple(tools),
+        reward=Reward(**_part(row, "reward_"), mean_error=_error(groups)),
+        seconds=Seconds(**_part(row, "seconds_")),
+        policy_lag=PolicyLag(**_part(row, "lag_")),
+        **{name: value for name, value in row.items() if not name.startswith(_PARTS)},
+    )
+
+
+def _error(groups: Mapping[str, Any]) -> float | None:
+    """Return the standard error of the mean reward of a step's groups; None with few groups."""
+    number = groups.get("rewarded", 0)
+    if number < _MIN_GROUPS:
+        return None
+    return finite(math.sqrt(groups["squares"] * number / (number - 1)) / groups["rewards"])
+
+
+_PARTS = ("reward_", "seconds_", "lag_")
+
+
+def _part(row: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
+
+
+def _tools(engine: Engine, rows: str, where: str) -> dict[StepKey, list[Tool]]:
+    """Return the calls of each tool in each step, the most called tool first."""
+    counted: dict[tuple[StepKey, str | None], list[dict[str, Any]]] = defaultdict(list)
+    kept = f"{rows}_tools"
+    engine.keep(kept, _TOOLS.replace("{rows}", rows))
+    for row in _asked(engine, "SELECT * FROM {rows} ORDER BY calls DESC, error_type", kept, where):
+        counted[(row["validate"], row["step"]), row["tool_name"]].append(row)
+    found: dict[StepKey, list[Tool]] = defaultdict(list)
+    for (key, name), parts in counted.items():
+        calls = sum(row["calls"] for row in parts)
+        types = {row["error_type"]: row["calls"] for row in parts if row["error_type"] is not None}
+        timed = sum(row["timed"] for row in parts)
+        mean = sum(row["seconds"] or 0.0 for row in parts) / timed if timed else None
+        found[key].append(Tool(name, calls, sum(types.values()), types, mean))
+    for tools in found.values():
+        tools.sort(key=lambda tool: (-tool.calls, tool.name or ""))
+    return found
+
+
+_STEPS = """
+SELECT
+  step, validate, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
+  count(*) FILTER (WHERE state = 'running') AS running,
+  count(reward) AS reward_count,
+  count(*) FILTER (WHERE state <> 'running' AND reward IS NULL AND NOT has_odd_reward) AS reward_missing,
+  count(*) FILTER (WHERE has_odd_reward) AS reward_odd,
+  avg(reward) AS reward_mean, stddev_samp(reward) AS reward_std, min(reward) AS reward_min,
+  percentile_cont(0.1) WITHIN GROUP (ORDER BY reward) AS reward_p10,
+  percentile_cont(0.5) WITHIN GROUP (ORDER BY reward) AS reward_p50,
+  percentile_cont(0.9) WITHIN GROUP (ORDER BY reward) AS reward_p90, max(reward) AS reward_max,
+  avg(turns) AS turns_mean, stddev_samp(turns) AS turns_std, max(turns) AS turns_max,
+  CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
+  CAST(sum(turns) AS BIGINT) AS replies, CAST(sum(replies_ended) AS BIGINT) AS replies_ended,
+  CAST(sum(truncated) AS BIGINT) AS replies_truncated,
+  CAST(sum(tool_calls) AS BIGINT) AS tool_calls, stddev_samp(tool_calls) AS tool_calls_std,
+  CAST(sum(tool_errors) AS BIGINT) AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
+  percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
+  percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
+  first_value(CASE WHEN seconds IS NOT NULL THEN path END ORDER BY seconds DESC NULLS LAST, path)
+    AS seconds_slowest,
+  avg(generate_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_generate,
+  avg(tool_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_tool,
+  avg(reward_seconds) FILTER (WHERE seconds IS NOT NULL) AS seconds_reward,
+  avg(waiting_seconds) AS seconds_waiting,
+  count(policy_lag) AS lag_count, avg(policy_lag) AS lag_mean, max(policy_lag) AS lag_max,
+  count(*) FILTER (WHERE has_several_policies) AS lag_mixed
+FROM {rows}
+GROUP BY validate, step
+ORDER BY validate, step NULLS LAST
+"""
+_GROUPS = """
+SELECT
+  validate, step, count(*) AS groups, count(spread) AS compared,
+  count(*) FILTER (WHERE spread = 0) AS without_spread,
+  count(*) FILTER (WHERE rewards > 0) AS rewarded, sum(rewards) AS rewards, sum(excess * excess) AS squares
+FROM (
+  SELECT
+    *, total - rewards * sum(total) OVER (PARTITION BY validate, step)
+      / nullif(sum(rewards) OVER (PARTITION BY validate, step), 0) AS excess
+  FROM (
+    SELECT
+      validate, step, CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread,
+      count(reward) AS rewards, sum(reward) AS total
+    FROM {rows}
+    WHERE sample_index IS NOT NULL
+    GROUP BY validate, step, group_path
+  ) AS of_group
+) AS compared_group
+GROUP BY validate, step
+"""
+_ERRORS = """
+SELECT validate, step, coalesce(error_type, 'error') AS error_type, count(*) AS failed
+FROM {rows}
+WHERE state = 'error'
+GROUP BY validate, step, coalesce(error_type, 'error')
+ORDER BY failed DESC, error_type
+"""
+_TOOLS = """
+SELECT
+  row.validate, row.step, call.tool_name,
+  CASE WHEN call.status = 'error' THEN coalesce(call.error_type, 'error') END AS error_type,
+  count(*) AS calls, count(call.duration_ns) AS timed, sum(call.duration_ns / 1e9) AS seconds
+FROM spans AS call JOIN {rows} AS row ON call.trace_id = row.trace_id
+WHERE call.kind = 'TOOL'
+GROUP BY 1, 2, 3, 4
+"""

@@ -1,0 +1,141 @@
+"""Collect what a step's page shows: its figures, and its groups with their trajectories."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.evidence import in_steps
+from otel_rollout.look.analysis.report.report import StepReport, report_of
+from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import QueryError
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+_MAX_TRAJECTORIES: Final = 4000
+"""Trajectories of a step whose groups are listed; a larger step's page says how many are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A trajectory of a group.
+
+    Attributes:
+        path: its name.
+        trace_id: id of its trace.
+        state: ``ok``, ``error`` or ``running``.
+        reward: its reward; null if it has none that is finite.
+        seconds: its duration; null while it runs.
+    """
+
+    path: str
+    trace_id: str
+    state: str
+    reward: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of a step.
+
+    Attributes:
+        path: its name; None for trajectories without a dataset row, which are no group.
+        members: its trajectories.
+        mean: the mean reward; null without one.
+        spread: the greatest reward less the least; null with fewer than two.
+        turns: mean model calls of a trajectory.
+        tool_errors: failed tool calls.
+        failed: trajectories that ended with an error.
+        seconds: duration of its longest trajectory.
+    """
+
+    path: str | None
+    members: tuple[Member, ...]
+    mean: float | None
+    spread: float | None
+    turns: float
+    tool_errors: int
+    failed: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step with its groups.
+
+    Attributes:
+        run: the run.
+        report: the step's figures.
+        groups: its groups, the widest spread of rewards first.
+        left_out: trajectories that are in no listed group.
+        before: number of the previous step that the run has; null for the first.
+        after: number of the next step; null for the last.
+    """
+
+    run: Run
+    report: StepReport
+    groups: tuple[Group, ...]
+    left_out: int
+    before: int | None
+    after: int | None
+
+
+def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) -> Step:
+    """Return a step of a run with its groups.
+
+    Raises:
+        QueryError: the run has no such step.
+    """
+    condition = in_steps([(validate, step)])
+    found = report_of(engine, run, condition).steps
+    if not found:
+        kind = "validation step" if validate else "step"
+        raise QueryError(f"There is no {kind} {'-' if step is None else step} in {run.name}.")
+    rows = dicts_of(
+        engine.run(
+            f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
+            "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "
+            f"LIMIT {_MAX_TRAJECTORIES}"
+        )
+    )
+    by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_group[row["group_path"]].append(row)
+    groups = sorted(map(_group, by_group.values()), key=lambda group: -(group.spread or 0.0))
+    left_out = found[0].trajectories - len(rows)
+    return Step(run, found[0], tuple(groups), left_out, *_neighbours(engine, run, step, validate))
+
+
+def _group(rows: list[dict[str, Any]]) -> Group:
+    members = tuple(Member(*(row[name] for name in Member.__slots__)) for row in rows)
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    path = rows[0]["group_path"] if rows[0]["sample_index"] is not None else None
+    return Group(
+        path,
+        members,
+        mean=sum(rewards) / len(rewards) if rewards else None,
+        spread=max(rewards) - min(rewards) if len(rewards) > 1 else None,
+        turns=sum(row["turns"] for row in rows) / len(rows),
+        tool_errors=sum(row["tool_errors"] for row in rows),
+        failed=sum(row["state"] == "error" for row in rows),
+        seconds=max((row["seconds"] for row in rows if row["seconds"] is not None), default=None),
+    )
+
+
+def _neighbours(engine: Engine, run: Run, step: int | None, validate: bool) -> tuple[int | None, int | None]:
+    """Return the previous and the next step that the run has."""
+    if step is None:
+        return None, None
+    row = dicts_of(
+        engine.run(
+            f"SELECT max(step) FILTER (WHERE step < {step}) AS before, "  # noqa: S608
+            f"min(step) FILTER (WHERE step > {step}) AS after "
+            f"FROM {rows_of(engine, run)} WHERE {'' if validate else 'NOT '}validate"
+        )
+    )[0]
+    return row["before"], row["after"]

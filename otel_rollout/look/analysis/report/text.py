@@ -1,0 +1,235 @@
+"""Write the figures of a report as words, for the terminal and for pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.look.analysis.health.rates import in_words
+from otel_rollout.look.conversation.formatting import duration
+from otel_rollout.look.pages.scale import short_number
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.report.changes import Change
+    from otel_rollout.look.analysis.report.measures import Unit
+    from otel_rollout.look.analysis.report.report import StepReport
+
+UNKNOWN: Final = "–"
+"""What stands where nothing was recorded."""
+_NAMED: Final = 5
+"""Trajectories that a note names at most."""
+_REASONS: Final = 10
+"""Reasons, or classes of errors, that have a line each; each trajectory may have another reason."""
+
+
+def number(value: float | None) -> str:
+    """Return a number, or a dash for one that is not known."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else short_number(value)
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration, or a dash."""
+    return "0 s" if value == 0 else duration(value) or UNKNOWN
+
+
+def share(part: int, whole: int) -> str:
+    """Return a share in percent, or a dash if there is nothing to share."""
+    return percent(part / whole) if whole else UNKNOWN
+
+
+def percent(value: float) -> str:
+    """Return a share in percent; a small one keeps its first digits."""
+    return f"{100 * value:.{0 if value >= 0.0995 or value == 0 else 1}f} %"
+
+
+def in_unit(value: float, unit: Unit) -> str:
+    """Return a figure in its unit."""
+    return {"share": percent, "seconds": seconds, "number": number}[unit](value)
+
+
+LEGEND: Final = (
+    "The usual change of a figure is how much it moves by chance, from step to step. "
+    "Changes of 3 times that or more are listed, the most surprising first."
+)
+"""What the number beside a change means."""
+
+
+def times_usual(given: Change) -> str:
+    """Return how surprising a change is: ``31.7 × the usual change``."""
+    return f"{given.surprise:.1f} × the usual change"
+
+
+def change(given: Change) -> str:
+    """Return a change: ``tool browser: errors 2 % → 61 %``."""
+    before, after = (in_unit(value, given.unit) for value in (given.before, given.after))
+    return f"{given.label} {before} → {after}"
+
+
+def parts(given: Change) -> Iterator[str]:
+    """Yield the causes of a change: ``TimeoutError 0 % → 58 %``."""
+    for part in given.parts:
+        yield f"{part.name} {percent(part.before)} → {percent(part.after)}"
+
+
+FIGURES: Final = (
+    "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
+    "tokens out", "cut", "tool calls", "tool errors", "parser errors", "lag",
+)  # fmt: skip
+"""Headings of a step's figures."""
+TIMES: Final = (
+    "step",
+    "p50",
+    "p95",
+    "longest",
+    "generate",
+    "tool",
+    "reward",
+    "waiting",
+    "longest trajectory",
+)
+"""Headings of a step's durations; the parts are means of a trajectory."""
+TRAINER: Final = (
+    "step", "trained", "advantage", "reward", "differs", "lag", "mismatch", "turn", "ratio",
+)  # fmt: skip
+"""Headings of what training made of a step."""
+
+ENGINE: Final = (
+    "step", "requests", "calls without", "queue", "prefill", "decode", "queue p50", "queue p95",
+    "first token p50", "first token p95",
+)  # fmt: skip
+"""Headings of what a step's requests took in the engine; the first times are means of a trajectory."""
+ENGINE_TITLE: Final = "in the engine: queue, prefill and decode of a trajectory, quantiles of a request"
+"""Heading of the table."""
+
+
+def figures(step: StepReport) -> tuple[str, ...]:
+    """Return a step's row, in the order of the headings."""
+    reward = step.reward
+    spread = "" if reward.std is None else f" ± {number(reward.std)}"
+    ended = step.trajectories - step.running
+    covered = f", of {reward.count} of {ended}" if 0 < reward.count < ended else ""
+    covered += f", {reward.odd} NaN or infinite" if reward.odd else ""
+    trajectories = f"{step.trajectories}" + (f" ({step.running} running)" if step.running else "")
+    return (
+        step.name,
+        trajectories,
+        str(step.failed),
+        f"{number(reward.mean)}{spread}{covered}",
+        *map(number, (reward.p10, reward.p50, reward.p90)),
+        f"{step.groups_without_spread} of {step.groups_compared}" if step.groups_compared else UNKNOWN,
+        number(step.turns_mean),
+        *map(number, (step.tokens_in, step.tokens_out)),
+        share(step.replies_truncated, step.replies_ended),
+        str(step.tool_calls),
+        share(step.tool_errors, step.tool_calls),
+        str(step.parse_failures),
+        number(step.policy_lag.mean),
+    )
+
+
+def times(step: StepReport) -> tuple[str, ...]:
+    """Return a step's durations, in the order of the headings."""
+    known = step.seconds
+    parts = (known.p50, known.p95, known.max, known.generate, known.tool, known.reward, known.waiting)
+    return (step.name, *map(seconds, parts), known.slowest or UNKNOWN)
+
+
+def engine(step: StepReport) -> tuple[str, ...]:
+    """Return what a step's requests took in the engine, in the order of the headings."""
+    known = step.engine
+    if known is None:
+        return (step.name, *[UNKNOWN] * (len(ENGINE) - 1))
+    times = (
+        *(known.queue_seconds, known.prefill_seconds, known.decode_seconds),
+        *(known.queue_p50, known.queue_p95, known.first_token_p50, known.first_token_p95),
+    )
+    return (step.name, str(known.requests), str(known.calls_without_request), *map(seconds, times))
+
+
+def trainer(step: StepReport) -> tuple[str, ...]:
+    """Return what training made of a step, in the order of the headings."""
+    known = step.trainer
+    if known is None:
+        return (step.name, *[UNKNOWN] * (len(TRAINER) - 1))
+    by_step = ", by step" if known.lag_source == "step" else ""
+    return (
+        step.name,
+        share(known.trained, known.known),
+        number(known.advantage_magnitude),
+        number(known.reward_mean),
+        str(known.rewards_differing) if known.rewards_compared else UNKNOWN,
+        _with_most(known.lag_mean, known.lag_max, by_step),
+        _with_most(known.mismatch_mean, known.mismatch_max),
+        number(known.mismatch_turn),
+        number(known.importance_ratio),
+    )
+
+
+def _with_most(mean: float | None, most: float | None, further: str = "") -> str:
+    """Return a mean, with the greatest value in brackets."""
+    return UNKNOWN if mean is None else f"{number(mean)} (max {number(most)}{further})"
+
+
+def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what a person must know of the training of steps, with names of trajectories to look at."""
+    found = [(step, step.trainer) for step in steps if step.trainer]
+    differing = [(step, known) for step, known in found if known.rewards_differing]
+    if differing:
+        bad = sum(known.rewards_differing for _, known in differing)
+        whole = sum(known.rewards_compared for _, known in found)
+        most = max(known.reward_difference or 0.0 for _, known in differing)
+        yield (
+            f"trained reward is not the recorded one: {bad} of {whole} trajectories, "
+            f"{_in(step for step, _ in differing)}, by up to {number(most)}"
+        ), tuple(name for _, known in differing for name in known.differing)[:_NAMED]  # fmt: skip
+    odd = [(step, known.not_finite) for step, known in found if known.not_finite]
+    if odd:
+        yield (
+            f"NaN or infinite: {sum(count for _, count in odd)} trajectories, {_in(step for step, _ in odd)}",
+            (),
+        )
+    for note in _filter_notes([(step, known.filtered) for step, known in found]):
+        yield note, ()
+
+
+def _filter_notes(filtered: Sequence[tuple[StepReport, Mapping[str, int]]]) -> Iterator[str]:
+    """Yield the most frequent reasons of the filter, and how many others there are."""
+    counts: Counter[str] = Counter()
+    for _, numbers in filtered:
+        counts.update(numbers)
+    shown = counts.most_common(_REASONS)
+    for reason, number_ in shown:
+        steps = _in(step for step, numbers in filtered if reason in numbers)
+        yield f"not trained, {reason}: {number_} trajectories, {steps}"
+    if others := len(counts) - len(shown):
+        rest = counts.total() - sum(number_ for _, number_ in shown)
+        yield f"not trained, {others} other reason{'s' if others > 1 else ''}: {rest} trajectories"
+
+
+def _in(steps: Iterable[StepReport]) -> str:
+    return in_words(sorted({step.step for step in steps if step.step is not None}))
+
+
+def facts(step: StepReport) -> Iterator[tuple[str, str]]:
+    """Yield what a step's page says below its heading, as names and values."""
+    yield from zip(FIGURES[1:], figures(step)[1:], strict=True)
+    yield from zip((f"time, {name}" for name in TIMES[1:-1]), times(step)[1:-1], strict=True)
+    if step.engine is not None:
+        yield from zip((f"engine, {name}" for name in ENGINE[1:]), engine(step)[1:], strict=True)
+    if step.trainer is not None:
+        yield from zip((f"trainer, {name}" for name in TRAINER[1:]), trainer(step)[1:], strict=True)
+    if step.reward.missing:
+        yield "without a reward", str(step.reward.missing)
+    if step.reward.odd:
+        yield "reward NaN or infinite", str(step.reward.odd)
+    if step.policy_lag.mixed:
+        yield "weights changed during", f"{step.policy_lag.mixed} trajectories"
+    errors = Counter(step.error_types)
+    for name, count in errors.most_common(_REASONS):
+        yield f"failed with {name}", str(count)
+    if len(errors) > _REASONS:
+        rest = errors.total() - sum(count for _, count in errors.most_common(_REASONS))
+        yield f"failed with {len(errors) - _REASONS} other errors", str(rest)

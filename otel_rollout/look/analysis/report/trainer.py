@@ -1,0 +1,137 @@
+"""Compute what training made of each step's trajectories: its part in the loss, reward, lag and mismatch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.training import DIFFERS
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
+
+_NAMED: Final = 3
+"""Trajectories of a step that are named for their rewards: those that differ most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """What training made of a step's trajectories; a figure without scores is null.
+
+    Attributes:
+        known: trajectories of which the trainer says whether the loss uses them, or that it passed over.
+        trained: those that the loss uses.
+        filtered: trajectories that the loss does not use, by reason.
+        tokens: tokens that the loss counts.
+        advantages: trajectories with a finite advantage.
+        advantage_magnitude: mean magnitude of the advantage.
+        rewards_compared: trajectories with the reward that was trained on, and a recorded one.
+        rewards_differing: those of them in which the two differ, a KL penalty taken into account.
+        reward_mean: mean of the rewards that were trained on.
+        reward_difference: the largest difference of the two.
+        differing: names of the trajectories with the largest differences.
+        lags: trajectories with a known policy lag.
+        lag_mean: their mean lag, in versions.
+        lag_max: the greatest.
+        lag_source: ``trainer``, or ``step`` where the lag is the step less the version of the first tokens.
+        mismatches: trajectories of which sampler and trainer were compared.
+        mismatch_mean: mean difference of the sampler's and the trainer's log probabilities.
+        mismatch_max: the largest difference of a token.
+        mismatch_trajectory: name of the trajectory with this token.
+        mismatch_turn: the model turn of the token, from 1.
+        importance_ratio: mean weight by which the trainer corrects for the sampler's policy.
+        not_finite: trajectories with a score of the trainer that is NaN or infinite.
+    """
+
+    known: int
+    trained: int
+    filtered: Mapping[str, int]
+    tokens: int | None
+    advantages: int
+    advantage_magnitude: float | None
+    rewards_compared: int
+    rewards_differing: int
+    reward_mean: float | None
+    reward_difference: float | None
+    differing: tuple[str, ...]
+    lags: int
+    lag_mean: float | None
+    lag_max: float | None
+    lag_source: Literal["trainer", "step"] | None
+    mismatches: int
+    mismatch_mean: float | None
+    mismatch_max: float | None
+    mismatch_trajectory: str | None
+    mismatch_turn: int | None
+    importance_ratio: float | None
+    not_finite: int
+
+
+def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, int | None], Trainer]:
+    """Return the figures of each step that a trainer has scored, by whether of validation, and number.
+
+    Args:
+        engine: the table.
+        rows: SQL source of the rows of :func:`otel_rollout.look.analysis.run_rows.rows_of`, some of them.
+    """
+
+    def asked(sql: str) -> list[dict[str, Any]]:
+        return dicts_of(engine.run(sql.replace("{rows}", rows)))
+
+    found = asked(_FIGURES)
+    if not found:
+        return {}
+    filtered: dict[tuple[bool, int | None], dict[str, int]] = defaultdict(dict)
+    for row in asked(_FILTERED):
+        filtered[row["validate"], row["step"]][row["reason"]] = row["number"]
+    differing: dict[tuple[bool, int | None], list[str]] = defaultdict(list)
+    for row in asked(_DIFFERING):
+        differing[row["validate"], row["step"]].append(row["path"])
+    trainers = {}
+    for row in found:
+        key = row.pop("validate"), row.pop("step")
+        trainers[key] = Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
+    return trainers
+
+
+_FIGURES: Final = f"""
+SELECT
+  validate, step, count(coalesce(reason, CASE WHEN trained THEN '' END)) AS known,
+  count(*) FILTER (WHERE trained) AS trained,
+  TRY_CAST(sum(CAST(trained_tokens AS DOUBLE)) AS BIGINT) AS tokens, count(advantage) AS advantages,
+  avg(abs(advantage)) AS advantage_magnitude, count(reward_difference) AS rewards_compared,
+  count(*) FILTER (WHERE {DIFFERS}) AS rewards_differing, avg(trained_reward) AS reward_mean,
+  max(abs(reward_difference)) AS reward_difference,
+  count(trainer_lag) AS lags, avg(trainer_lag) AS lag_mean, max(trainer_lag) AS lag_max,
+  max(lag_source) AS lag_source, count(mismatch_mean) AS mismatches, avg(mismatch_mean) AS mismatch_mean,
+  max(mismatch) AS mismatch_max,
+  first_value(CASE WHEN mismatch IS NOT NULL THEN path END ORDER BY mismatch DESC NULLS LAST, path)
+    AS mismatch_trajectory,
+  first_value(mismatch_turn ORDER BY mismatch DESC NULLS LAST, path) AS mismatch_turn,
+  avg(importance_ratio) AS importance_ratio, count(not_finite) AS not_finite
+FROM {{rows}}
+GROUP BY validate, step
+HAVING bool_or(has_outcome)
+"""  # noqa: S608
+_FILTERED: Final = """
+SELECT validate, step, reason, count(*) AS number
+FROM {rows}
+WHERE reason IS NOT NULL
+GROUP BY validate, step, reason
+ORDER BY number DESC, reason
+"""
+_DIFFERING: Final = f"""
+SELECT validate, step, path
+FROM (
+  SELECT
+    validate, step, path,
+    row_number() OVER (PARTITION BY validate, step ORDER BY abs(reward_difference) DESC, path) AS place
+  FROM {{rows}}
+  WHERE {DIFFERS}
+) AS ordered
+WHERE place <= {_NAMED}
+ORDER BY place
+"""  # noqa: S608

@@ -1,0 +1,189 @@
+"""Write the time of a step as an HTML page with a lane per trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from otel_rollout.look.analysis.timeline import text as timeline_text
+from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
+from otel_rollout.look.analysis.timeline.phase_drawing import DRAWN, WIDTH, Box, boxes_of, path_of, ticks_of
+from otel_rollout.look.analysis.timeline.phases import GENERATE, TOOL
+from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE, PhaseTime
+from otel_rollout.look.analysis.timeline.timeline import Timeline
+from otel_rollout.look.conversation.formatting import duration
+from otel_rollout.look.pages.links import Links
+from otel_rollout.look.pages.rendering import render
+
+_MAX_LANES: Final = 160
+"""Lanes that a page draws."""
+_LAST_LANES: Final = 60
+"""Of these, lanes of the trajectories that ended last; the others are a sample."""
+_MAX_ROWS: Final = 20
+"""Tools and processes that a page lists."""
+_LANE_HEIGHT: Final = 12
+_BAR_HEIGHT: Final = 9
+_CHART_HEIGHT: Final = 120.0
+
+
+class _PhaseRow(NamedTuple):
+    """A row of the table of phases."""
+
+    name: str
+    is_inner: bool
+    figures: tuple[str, ...]
+
+
+class _Total(NamedTuple):
+    """An entry of the legend: the style, its name, and a figure."""
+
+    phase: str
+    name: str
+    text: str
+
+
+class _DrawnLane(NamedTuple):
+    """A lane of the drawing."""
+
+    path: str
+    reference: str
+    title: str
+    y: int
+    is_straggler: bool
+    is_failed: bool
+    paths: Sequence[tuple[str, str]]
+
+
+def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
+    """Return the page of a step's time.
+
+    Args:
+        timeline: the step.
+        links: addresses of other pages; by default the page stands alone.
+    """
+    drawn = _chosen(timeline)
+    return render("timeline.html", links, page=_variables(timeline, drawn))
+
+
+def _variables(timeline: Timeline, drawn: Sequence[Lane]) -> dict[str, Any]:
+    """Return what the template names."""
+    end = timeline.start + round(timeline.wall_seconds * 1e9)
+    found = timeline.stragglers
+    since = (found.since - timeline.start) / (end - timeline.start) * WIDTH if found else WIDTH
+    return {
+        "title": timeline_text.title(timeline),
+        "facts": list(_facts(timeline)),
+        "summary": timeline_text.summary(timeline),
+        "straggling": timeline_text.straggling(timeline),
+        "slow": [timeline_text.slow(timeline, worker) for worker in timeline.slow_workers[:_MAX_ROWS]],
+        "notes": list(timeline_text.notes(timeline)),
+        "phases": list(_phase_rows(timeline)),
+        "peak": timeline.peak,
+        "legend": list(_legend(timeline)),
+        "has_engine": bool(timeline.engine),
+        "concurrency": list(_concurrency(timeline)),
+        "ticks": ticks_of(end - timeline.start),
+        "selection": _selection(timeline, drawn),
+        "height": len(drawn) * _LANE_HEIGHT,
+        "window": (since, WIDTH - since) if found else None,
+        "lanes": list(_drawn_lanes(timeline, drawn, end)),
+        "workers": [
+            (worker.name, worker.trajectories, duration(worker.median_seconds), duration(worker.last_seconds))
+            for worker in timeline.workers[:_MAX_ROWS]
+        ],
+    }
+
+
+def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
+    yield "run", timeline.run.name
+    if timeline.run.project:
+        yield "project", timeline.run.project
+    began = datetime.fromtimestamp(timeline.start / 1e9, UTC)
+    yield "began", began.strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield "wall time", duration(timeline.wall_seconds)
+
+
+def _legend(timeline: Timeline) -> Iterator[_Total]:
+    for time in timeline.phases:
+        if time.phase != GENERATE or not timeline.engine:
+            yield _Total(time.phase, time.phase, f"{time.share:.1%}")
+            continue
+        for part in timeline.engine:
+            is_outside = part.name == OUTSIDE_ENGINE
+            name = f"{GENERATE}, {part.name}"
+            yield _Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
+
+
+def _phase_rows(timeline: Timeline) -> Iterator[_PhaseRow]:
+    for time in timeline.phases:
+        yield _PhaseRow(time.phase, False, _figures(time))
+        if time.phase == GENERATE:
+            yield from (_PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
+        if time.phase == TOOL:
+            yield from (_PhaseRow(tool.name, True, _figures(tool)) for tool in timeline.tools[:_MAX_ROWS])
+            if more := timeline.tools[_MAX_ROWS:]:
+                total = duration(sum(tool.seconds for tool in more))
+                yield _PhaseRow(f"{len(more)} more tools", True, (total, "", "", ""))
+
+
+def _figures(time: PhaseTime) -> tuple[str, ...]:
+    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
+
+
+def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:
+    """Yield each of ``DRAWN`` with the path of its columns, which stand on those before."""
+    width, scale = WIDTH / MOMENTS, _CHART_HEIGHT / max(timeline.peak, 1)
+    below = [0.0] * len(timeline.moments)
+    for place, phase in enumerate(DRAWN):
+        columns = []
+        for index, moment in enumerate(timeline.moments):
+            height = moment.phases[place] * scale
+            below[index] += height
+            if height > 0:
+                box = Box(index * width, width, phase, None)
+                columns.append(path_of([box], round(_CHART_HEIGHT - below[index], 2), round(height, 2)))
+        if columns:
+            yield phase, "".join(columns)
+
+
+def _chosen(timeline: Timeline) -> list[Lane]:
+    """Return the trajectories that are drawn, the one that ended last first."""
+    by_end = sorted(timeline.lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
+    if len(by_end) <= _MAX_LANES:
+        return by_end
+    others, wanted = by_end[_LAST_LANES:], _MAX_LANES - _LAST_LANES
+    return by_end[:_LAST_LANES] + [others[index * len(others) // wanted] for index in range(wanted)]
+
+
+def _selection(timeline: Timeline, drawn: Sequence[Lane]) -> str:
+    """Return which trajectories are drawn."""
+    order = "The one that ended last is at the top."
+    if len(drawn) == len(timeline.lanes):
+        return order
+    return (
+        f"{len(drawn)} of {len(timeline.lanes)}: the {_LAST_LANES} that ended last, and an even sample of "
+        f"the others. {order}"
+    )
+
+
+def _drawn_lanes(timeline: Timeline, lanes: Sequence[Lane], end: int) -> Iterator[_DrawnLane]:
+    slowest = {lane.trace_id for lane in timeline.stragglers.lanes} if timeline.stragglers else set()
+    for index, lane in enumerate(lanes):
+        y = index * _LANE_HEIGHT + 1
+        boxes = boxes_of(lane.segments, timeline.start, end)
+        paths = [
+            (phase, path_of(of_phase, y, _BAR_HEIGHT))
+            for phase in DRAWN
+            if (of_phase := [box for box in boxes if box.phase == phase])
+        ]
+        is_straggler, is_failed = lane.trace_id in slowest, lane.state == ERROR
+        name, title = lane.name, _title(timeline, lane)
+        yield _DrawnLane(name.path, name.reference, title, y, is_straggler, is_failed, paths)
+
+
+def _title(timeline: Timeline, lane: Lane) -> str:
+    """Return what a browser shows beside the pointer."""
+    state = "still runs" if lane.state == RUNNING else f"{lane.state}, took {duration(lane.seconds)}"
+    process = f", {timeline.worker_names[lane.worker]}" if lane.worker else ""
+    return f"{lane.name.path}: {state}, {len(lane.spans)} spans{process}"

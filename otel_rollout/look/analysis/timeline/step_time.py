@@ -1,0 +1,144 @@
+"""Add up the phases of a step's trajectories, in total and over the step's wall time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from otel_rollout.look.analysis.timeline.engine_phases import ENGINE_PHASES
+from otel_rollout.look.analysis.timeline.lanes import Lane
+from otel_rollout.look.analysis.timeline.phase_drawing import DRAWN
+from otel_rollout.look.analysis.timeline.phases import GENERATE, PHASES, TOOL, Phase, Segment
+
+OUTSIDE_ENGINE: Final = "outside the engine"
+"""Name of the time of model calls that is in no engine phase: of client, network, the engine's front end."""
+MOMENTS: Final = 60
+"""Parts of the wall time for which the number of running trajectories is known."""
+
+
+class PhaseTime(NamedTuple):
+    """The time that the trajectories of a step were in one phase.
+
+    Attributes:
+        phase: the phase.
+        name: the tool, or the engine phase; empty for a phase as a whole.
+        seconds: seconds, summed over the trajectories.
+        share: part of the sum of all trajectories' time.
+        at_once: trajectories in it on average over the wall time.
+        wall_seconds: wall time during which at least one trajectory was in it.
+        wall_share: ``wall_seconds`` as a part of the step's wall time.
+    """
+
+    phase: Phase
+    name: str
+    seconds: float
+    share: float
+    at_once: float
+    wall_seconds: float
+    wall_share: float
+
+
+class Moment(NamedTuple):
+    """The running trajectories in a part of the wall time.
+
+    Attributes:
+        seconds: start of the part, in seconds since the step's start.
+        running: trajectories that ran, on average over the part.
+        phases: number of trajectories in each of ``DRAWN``, on average over the part.
+    """
+
+    seconds: float
+    running: float
+    phases: tuple[float, ...]
+
+
+def phase_times(lanes: Sequence[Lane]) -> list[PhaseTime]:
+    """Return the time of each phase that occurs, in the order of ``PHASES``."""
+    by_phase = _times(lanes, (("", segment) for lane in lanes for segment in lane.segments))
+    return sorted(by_phase, key=lambda time: PHASES.index(time.phase))
+
+
+def tool_times(lanes: Sequence[Lane]) -> list[PhaseTime]:
+    """Return the time in each tool, the most time first."""
+    in_tools = (
+        (segment.name, segment) for lane in lanes for segment in lane.segments if segment.phase == TOOL
+    )
+    return sorted(_times(lanes, in_tools), key=lambda time: (-time.seconds, time.name))
+
+
+def engine_times(lanes: Sequence[Lane]) -> list[PhaseTime]:
+    """Return the time of model calls in each engine phase, and outside; nothing without an engine's spans."""
+    names = (*ENGINE_PHASES, OUTSIDE_ENGINE)
+    in_calls = [
+        (segment.engine or OUTSIDE_ENGINE, segment)
+        for lane in lanes
+        for segment in lane.segments
+        if segment.phase == GENERATE
+    ]
+    if not any(segment.engine for _, segment in in_calls):
+        return []
+    return sorted(_times(lanes, in_calls), key=lambda time: names.index(time.name))
+
+
+def moments_of(lanes: Sequence[Lane]) -> list[Moment]:
+    """Return how many trajectories ran over the wall time, in parts of equal length."""
+    start, end = bounds_of(lanes)
+    if end == start:
+        return []
+    width = (end - start) / MOMENTS
+    sums = [[0.0] * len(DRAWN) for _ in range(MOMENTS)]
+    for lane in lanes:
+        for segment in lane.segments:
+            place = DRAWN.index(segment.shown)
+            first, last = (segment.start - start) / width, (segment.end - start) / width
+            for part in range(int(first), min(int(last), MOMENTS - 1) + 1):
+                sums[part][place] += max(min(last, part + 1) - max(first, part), 0.0)
+    return [Moment(part * width / 1e9, sum(phases), tuple(phases)) for part, phases in enumerate(sums)]
+
+
+def peak_of(lanes: Iterable[Lane]) -> int:
+    """Return the greatest number of trajectories that ran at once."""
+    peak = running = 0
+    changes = [(lane.start, 1) for lane in lanes if lane.end > lane.start]
+    changes += [(lane.end, -1) for lane in lanes if lane.end > lane.start]
+    for _, change in sorted(changes):
+        running += change
+        peak = max(peak, running)
+    return peak
+
+
+def bounds_of(lanes: Iterable[Lane]) -> tuple[int, int]:
+    """Return the start of the first trajectory and the end of the last one, in nanoseconds."""
+    known = list(lanes)
+    return min(lane.start for lane in known), max(lane.end for lane in known)
+
+
+def ratio(part: float, whole: float) -> float:
+    """Return a part of a whole; 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def _times(lanes: Sequence[Lane], named: Iterable[tuple[str, Segment]]) -> list[PhaseTime]:
+    start, end = bounds_of(lanes)
+    total = sum(lane.end - lane.start for lane in lanes)
+    found: dict[tuple[Phase, str], list[Segment]] = defaultdict(list)
+    for name, segment in named:
+        found[segment.phase, name].append(segment)
+    times = []
+    for (phase, name), segments in found.items():
+        busy = sum(segment.end - segment.start for segment in segments)
+        covered = _covered(segments)
+        share, wall_share = ratio(busy, total), ratio(covered, end - start)
+        at_once = ratio(busy, end - start)
+        times.append(PhaseTime(phase, name, busy / 1e9, share, at_once, covered / 1e9, wall_share))
+    return times
+
+
+def _covered(segments: Iterable[Segment]) -> int:
+    """Return the time that at least one segment covers, in nanoseconds."""
+    covered, until = 0, 0
+    for segment in sorted(segments):
+        covered += max(segment.end - max(segment.start, until), 0)
+        until = max(until, segment.end)
+    return covered

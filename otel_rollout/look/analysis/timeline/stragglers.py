@@ -1,0 +1,140 @@
+"""Find the trajectories that held a step after all others had ended, and what they did meanwhile."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, takewhile
+from typing import Final
+
+from otel_rollout.look.analysis.timeline.lanes import RUNNING, Lane
+from otel_rollout.look.analysis.timeline.phases import Phase, Segment, between
+
+_MAX_SHARE: Final = 10
+"""One in this many trajectories, rounded up, can be a straggler."""
+_MAX_FEW: Final = 3
+"""Stragglers that a step can have whatever its size, if they are at most a third of it."""
+_MIN_TAIL: Final = 0.2
+"""Part of the step's wall time in which few trajectories run, from which on it is worth a sentence."""
+_MIN_SHARE: Final = 0.1
+"""Part of the step's wall time from which stragglers are worth a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the time for which stragglers held a step.
+
+    Attributes:
+        phase: what they did.
+        name: the tool, or the engine phase of model calls; else empty.
+        seconds: seconds of the held time.
+    """
+
+    phase: Phase
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stragglers:
+    """The trajectories that ended last.
+
+    Attributes:
+        lanes: these trajectories, the last one first.
+        of: number of the step's trajectories.
+        since: when all others had ended, in nanoseconds.
+        seconds: wall time from then until the last one ended.
+        parts: what they did in this time, the longest part first; the parts add up to ``seconds``.
+        running: how many of them still run.
+    """
+
+    lanes: tuple[Lane, ...]
+    of: int
+    since: int
+    seconds: float
+    parts: tuple[Part, ...]
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a step, in which only a tenth of its trajectories or fewer ran.
+
+    Attributes:
+        lanes: these trajectories.
+        seconds: wall time from when all others had ended until the last one ended.
+    """
+
+    lanes: tuple[Lane, ...]
+    seconds: float
+
+
+def tail_of(lanes: Sequence[Lane]) -> Tail | None:
+    """Return the end of a step in which at most a tenth of its trajectories ran; None if it is short.
+
+    If the last ones are all of one process for long enough, the end is that in which only these ran.
+    """
+    by_end = sorted(lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
+    most = -(-len(lanes) // _MAX_SHARE)
+    of_one = len(list(takewhile(lambda lane: lane.worker and lane.worker == by_end[0].worker, by_end[:most])))
+    wall = by_end[0].end - min(lane.start for lane in lanes)
+    for number in (of_one, most):
+        if 0 < number < len(lanes):
+            held = by_end[0].end - by_end[number].end
+            if held > 0 and held >= _MIN_TAIL * wall:
+                return Tail(tuple(by_end[:number]), held / 1e9)
+    return None
+
+
+def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
+    """Return the stragglers of a step; None if it did not wait for a few trajectories alone.
+
+    The last tenth of the trajectories, ``m``, held the step from the moment when all others had ended. With
+    ``held(k)`` as the time since all but the last ``k`` had ended, the stragglers are the last ``k`` of them
+    for which ``held(k) - k * held(m) / (m + 1)`` is greatest: one more would add less than the average. They
+    count only if they held the step for at least 10 % of its wall time, and if each of them had started when
+    all others had ended.
+    """
+    by_end = sorted(lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
+    number = len(by_end)
+    most = max(-(-number // _MAX_SHARE), min(_MAX_FEW, number // 3), 1)
+    if number < 2:
+        return None
+    last, wall = by_end[0].end, by_end[0].end - min(lane.start for lane in lanes)
+    held = [last - lane.end for lane in by_end[: most + 1]]
+    count = max(range(1, most + 1), key=lambda k: held[k] * (most + 1) - k * held[most])
+    slowest, since = by_end[:count], by_end[count].end
+    is_late = any(lane.start >= since for lane in slowest)
+    if is_late or last - since < _MIN_SHARE * wall or last == since:
+        return None
+    running = sum(lane.state == RUNNING for lane in slowest)
+    return Stragglers(
+        tuple(slowest), number, since, (last - since) / 1e9, _parts(slowest, since, last), running
+    )
+
+
+def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[Part, ...]:
+    """Divide the held time: at each instant in equal shares among the stragglers that still run."""
+    ends = sorted({start, *(lane.end for lane in lanes)})
+    in_order = sorted(lane.end for lane in lanes)
+    still_open = [len(lanes) - bisect_right(in_order, time) for time in ends[:-1]]
+    widths = [(right - left) / count for (left, right), count in zip(pairwise(ends), still_open, strict=True)]
+    shared = [0.0, *accumulate(widths)]
+
+    def share_until(time: int) -> float:
+        place = min(bisect_right(ends, time), len(ends) - 1) - 1
+        return shared[place] + (time - ends[place]) / still_open[place]
+
+    shares: dict[tuple[Phase, str], float] = defaultdict(float)
+    for lane in lanes:
+        for segment in between(lane.segments, start, end):
+            shares[label_of(segment)] += (share_until(segment.end) - share_until(segment.start)) / 1e9
+    parts = [Part(phase, name, seconds) for (phase, name), seconds in shares.items()]
+    return tuple(sorted(parts, key=lambda part: (-part.seconds, part.phase, part.name)))
+
+
+def label_of(segment: Segment) -> tuple[Phase, str]:
+    """Return the phase of a segment, with the name of a tool or engine phase."""
+    return segment.phase, segment.name if segment.phase == "tool" else segment.engine

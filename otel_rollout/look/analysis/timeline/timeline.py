@@ -1,0 +1,254 @@
+"""Say what the wall time of a step went into, and which trajectories held it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_rollout.base import semconv
+from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
+from otel_rollout.look.analysis.timeline.step_spans import lanes_of
+from otel_rollout.look.analysis.timeline.step_time import (
+    Moment,
+    PhaseTime,
+    bounds_of,
+    engine_times,
+    moments_of,
+    peak_of,
+    phase_times,
+    ratio,
+    tool_times,
+)
+from otel_rollout.look.analysis.timeline.stragglers import Stragglers, Tail, stragglers_of, tail_of
+from otel_rollout.look.analysis.timeline.workers import SlowWorker, Worker, names_of, slow_workers
+from otel_rollout.table import filters
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import QueryError
+
+if TYPE_CHECKING:
+    from otel_rollout.look.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+_NAMED: Final = 10
+"""Steps that an error names at most."""
+_KINDS: Final = {False: "training", True: "validation"}
+_MODEL_CALLS: Final = "model calls"
+_TRAJECTORIES: Final = "whole trajectories"
+
+
+class WorkerTime(NamedTuple):
+    """The trajectories of one process.
+
+    Attributes:
+        name: the process.
+        node: its machine; empty if unknown.
+        trajectories: number of its trajectories.
+        median_seconds: median of their durations.
+        last_seconds: when the last of them ended, in seconds since the step's start.
+    """
+
+    name: str
+    node: str
+    trajectories: int
+    median_seconds: float
+    last_seconds: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The time of one step.
+
+    Attributes:
+        run: the run.
+        step: the step; None for trajectories without one.
+        validate: whether the step is of validation.
+        is_slowest: whether the step was chosen because it took longest.
+        start: start of its first trajectory, in nanoseconds.
+        wall_seconds: from the start of the first trajectory until the end of the last one.
+        peak: greatest number of trajectories that ran at once.
+        mean_running: trajectories that ran on average over the wall time.
+        phases: the phases that occur.
+        tools: phase ``tool`` by name, the most time first.
+        engine: phase ``generate`` by engine phase; empty if no engine's span says so.
+        moments: the running trajectories over the wall time.
+        stragglers: the trajectories that held the step; None without such trajectories.
+        tail: the few trajectories that ran alone at the end, if they are no stragglers; None without any.
+        workers: the processes that trajectories ran in; empty if no resource names one.
+        slow_workers: processes that are slower than their peers.
+        worker_names: the name of each process.
+        lanes: the trajectories, by start.
+    """
+
+    run: Run
+    step: int | None
+    validate: bool
+    is_slowest: bool
+    start: int
+    wall_seconds: float
+    peak: int
+    mean_running: float
+    phases: tuple[PhaseTime, ...]
+    tools: tuple[PhaseTime, ...]
+    engine: tuple[PhaseTime, ...]
+    moments: tuple[Moment, ...]
+    stragglers: Stragglers | None
+    tail: Tail | None
+    workers: tuple[WorkerTime, ...]
+    slow_workers: tuple[SlowWorker, ...]
+    worker_names: dict[Worker, str]
+    lanes: tuple[Lane, ...]
+
+    @property
+    def running(self) -> int:
+        """Number of trajectories that still run."""
+        return sum(lane.state == RUNNING for lane in self.lanes)
+
+    @property
+    def failed(self) -> int:
+        """Number of trajectories that ended with an error."""
+        return sum(lane.state == ERROR for lane in self.lanes)
+
+    @property
+    def outside(self) -> int:
+        """Number of calls that lie partly outside of their trajectory's time."""
+        return sum(lane.outside for lane in self.lanes)
+
+    @property
+    def seconds(self) -> float:
+        """Durations of the trajectories, summed."""
+        return sum(lane.seconds for lane in self.lanes)
+
+
+class _Step(NamedTuple):
+    """A step of a run, with its wall time in nanoseconds."""
+
+    step: int | None
+    validate: bool
+    wall: int
+
+
+def timeline(engine: Engine, run: Run, step: int | None, validate: bool = False) -> Timeline:
+    """Return the time of a step.
+
+    Args:
+        engine: the table.
+        run: the run.
+        step: the step; None for the trajectories without one.
+        validate: whether the step is of validation.
+
+    Raises:
+        QueryError: the run has no such step.
+    """
+    lanes = lanes_of(engine, run, step, validate)
+    if not lanes:
+        raise QueryError(_no_step(run, step, validate, _steps(engine, run)))
+    return _timeline(run, step, validate, lanes, is_slowest=False)
+
+
+def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> Timeline:
+    """Return the time of the run's step with the longest wall time.
+
+    Args:
+        engine: the table.
+        run: the run.
+        validate: whether the step is of validation; by default of training, if the run has training.
+
+    Raises:
+        QueryError: the run has no step of this kind.
+    """
+    steps = _steps(engine, run)
+    wanted = [each for each in steps if each.validate == bool(validate)]
+    if not wanted and validate is None:
+        wanted = steps
+    for each in sorted(wanted, key=lambda step: -step.wall):
+        if lanes := lanes_of(engine, run, each.step, each.validate):
+            return _timeline(run, each.step, each.validate, lanes, is_slowest=True)
+    raise QueryError(f"Run {run.name} has no step of {_KINDS[bool(validate)]}.")
+
+
+def _steps(engine: Engine, run: Run) -> list[_Step]:
+    """Return the run's steps; only the spans' times are read."""
+    own = [run.condition, "validate IS NOT NULL", "coalesce(score_by, '') <> 'identity'"]
+    columns = "step, validate, max(start_ns + coalesce(duration_ns, 0)) - min(start_ns) AS wall"
+    ending = f"{filters.all_of(own)} GROUP BY step, validate ORDER BY step"
+    rows = engine.run(f"SELECT {columns} FROM timed_spans{ending}")  # noqa: S608
+    return [_Step(**row) for row in dicts_of(rows)]
+
+
+def _no_step(run: Run, step: int | None, validate: bool, steps: Sequence[_Step]) -> str:
+    """Return the error for a step that a run does not have."""
+    name = "trajectory without a step" if step is None else f"step {step}"
+    message = f"Run {run.name} has no {name} of {_KINDS[validate]}."
+    if any(each.step == step and each.validate != validate for each in steps):
+        advice = "leave out --validation" if validate else "add --validation"
+        return f"{message} There is one of {_KINDS[not validate]}: {advice}."
+    known = sorted(each.step for each in steps if each.validate == validate and each.step is not None)
+    if not known:
+        return message
+    if len(known) == 1:
+        return f"{message} It has step {known[0]}."
+    if known == list(range(known[0], known[-1] + 1)):
+        return f"{message} It has steps {known[0]} to {known[-1]}."
+    shown = ", ".join(map(str, known[-_NAMED:]))
+    return f"{message} {'Its last steps' if len(known) > _NAMED else 'It has steps'}: {shown}."
+
+
+def _timeline(
+    run: Run, step: int | None, validate: bool, lanes: Sequence[Lane], *, is_slowest: bool
+) -> Timeline:
+    start, end = bounds_of(lanes)
+    names = names_of(span.worker for lane in lanes for span in lane.spans if span.worker)
+    return Timeline(
+        run=run,
+        step=step,
+        validate=validate,
+        is_slowest=is_slowest,
+        start=start,
+        wall_seconds=(end - start) / 1e9,
+        peak=peak_of(lanes),
+        mean_running=ratio(sum(lane.end - lane.start for lane in lanes), end - start),
+        phases=tuple(phase_times(lanes)),
+        tools=tuple(tool_times(lanes)),
+        engine=tuple(engine_times(lanes)),
+        moments=tuple(moments_of(lanes)),
+        stragglers=stragglers_of(lanes),
+        tail=tail_of(lanes),
+        workers=tuple(_workers(lanes, names, start)),
+        slow_workers=tuple(slow_workers(_durations(lanes))),
+        worker_names=names,
+        lanes=tuple(lanes),
+    )
+
+
+def _workers(lanes: Sequence[Lane], names: dict[Worker, str], start: int) -> list[WorkerTime]:
+    """Return the processes that trajectories ran in, the one that ended last first."""
+    by_worker: dict[Worker, list[Lane]] = defaultdict(list)
+    for lane in lanes:
+        if lane.worker:
+            by_worker[lane.worker].append(lane)
+    found = [
+        WorkerTime(
+            names[worker],
+            worker.node,
+            len(own),
+            median(lane.seconds for lane in own),
+            (max(lane.end for lane in own) - start) / 1e9,
+        )
+        for worker, own in by_worker.items()
+    ]
+    return sorted(found, key=lambda worker: (-worker.last_seconds, worker.name))
+
+
+def _durations(lanes: Iterable[Lane]) -> Iterator[tuple[str, Worker, int]]:
+    """Yield operation, process and nanoseconds of each trajectory that has ended, and of each operation."""
+    for lane in lanes:
+        for span in lane.spans:
+            if span.worker is None or span.kind == semconv.KIND_AGENT:
+                continue
+            operation = _MODEL_CALLS if span.kind == semconv.KIND_LLM else span.name
+            yield operation, span.worker, span.end - span.start
+        if lane.worker and lane.state != RUNNING:
+            yield _TRAJECTORIES, lane.worker, lane.end - lane.start

@@ -1,0 +1,348 @@
+"""Build a conversation from the spans of a trajectory, each message once.
+
+The request of a model call repeats all earlier messages; the call's turns show only new ones. A tool's result
+is in the tool's span and in the message to the model; both become one turn.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.look.conversation import context_edit, summary
+from otel_rollout.look.conversation.call_marks import CallMarks
+from otel_rollout.look.conversation.engine_time import engine_time_of
+from otel_rollout.look.conversation.model_call import ModelCall, read_reply, read_request
+from otel_rollout.look.conversation.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
+from otel_rollout.look.conversation.summary import Summary, Tokens
+from otel_rollout.look.conversation.tool_results import OpenCalls
+from otel_rollout.look.conversation.trajectories import RecordedTrajectory
+from otel_rollout.look.conversation.turn import (
+    MODEL,
+    TOOL,
+    Turn,
+    evaluation_turn,
+    failure_turn,
+    root_turns,
+    tool_turn,
+)
+from otel_rollout.otlp import messages
+from otel_rollout.otlp.messages import Message, Request, Shared
+from otel_rollout.turns import context_diff
+from otel_rollout.turns.detokenizer import Detokenizer
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A trajectory as a conversation.
+
+    Attributes:
+        summary: the trajectory's identity, state and scores.
+        turns: each message and call once.
+        longest: the messages and the reply of the trajectory's model call with the longest context, of equal
+            ones the last; empty without any. A failed call counts only if all have, an evaluator's never.
+        is_longest_known: whether these are what was said, as a whole.
+        token_values: name → values per token of the response, as the trainer stored them.
+        is_passed_over: whether the trainer named others of the step, and not this trajectory.
+    """
+
+    summary: Summary
+    turns: Sequence[Turn]
+    longest: Sequence[Message] = ()
+    is_longest_known: bool = False
+    token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    is_passed_over: bool = False
+
+    @property
+    def model_calls(self) -> int:
+        """Number of model calls."""
+        return sum(turn.is_model_call for turn in self.turns)
+
+    @property
+    def tool_calls(self) -> int:
+        """Number of tool calls."""
+        return sum(turn.role == TOOL and turn.seconds is not None for turn in self.turns)
+
+    @property
+    def output_tokens(self) -> int | None:
+        """Tokens that models generated; None where no span has a count."""
+        counted = self.summary.tokens.output
+        return counted if counted is not None else Tokens.total(turn.tokens for turn in self.turns).output
+
+    @property
+    def failures(self) -> int:
+        """Number of turns that ended with an error."""
+        return sum(bool(turn.error) for turn in self.turns)
+
+
+Decoders = Callable[[str], Detokenizer | None]
+"""Function: tokenizer's name (``rollout.tokenizer``) → the tokenizer's decoder; None if it is missing."""
+
+
+def conversation_of(
+    recorded: RecordedTrajectory, decoders: Decoders = lambda name: None, is_passed_over: bool = False
+) -> Conversation:
+    """Build the conversation of a trajectory.
+
+    Args:
+        recorded: the trajectory and its spans.
+        decoders: returns the decoder for token ids that were recorded without text.
+        is_passed_over: whether the trainer named others of the step, and not this trajectory.
+    """
+    root = recorded.root_id
+    tree = SpanTree(recorded.spans)
+    builder = _TurnBuilder(tree, decoders, recorded)
+    for span in tree.timeline(root):
+        builder.add(span)
+    turns = builder.turns
+    if not any(turn.is_model_call for turn in turns) and root is not None:
+        turns = [*root_turns(tree.spans[root]), *turns]
+    return Conversation(
+        recorded.summary,
+        turns,
+        builder.longest(),
+        builder.is_longest_known(),
+        recorded.token_values,
+        is_passed_over,
+    )
+
+
+class _TurnBuilder:
+    """Turn spans into turns, in the order of the timeline.
+
+    Args:
+        tree: the spans of the trace.
+        decoders: see :func:`conversation_of`.
+        recorded: the shown trajectory.
+    """
+
+    def __init__(self, tree: SpanTree, decoders: Decoders, recorded: RecordedTrajectory) -> None:
+        self.turns: list[Turn] = []
+        self._tree = tree
+        self._decoders = functools.cache(decoders)
+        self._recorded = recorded
+        self._by_message = context_diff.Turns(context_diff.MESSAGE_BYTES)
+        self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
+        self._calls: dict[str, ModelCall] = {}
+        self._longest: ModelCall | None = None
+        self._recent: deque[ModelCall] = deque(maxlen=context_diff.MAX_BRANCHES)
+        self._open_calls = OpenCalls()
+        self._marks = CallMarks()
+
+    def add(self, span: ReadableSpan) -> None:
+        """Add the turns of the next span."""
+        if summary.score_of(span) is not None:
+            return
+        if is_model_call(span):
+            self._add_model_call(span)
+        elif kind_of(span) == semconv.KIND_TOOL:
+            self._add_tool(span)
+        elif kind_of(span) == semconv.KIND_EVALUATOR:
+            self._append(span, evaluation_turn(span))
+        elif error_of(span) and not self._tree.is_error_shown_elsewhere(span):
+            self._append(span, failure_turn(span))
+
+    def longest(self) -> Sequence[Message]:
+        """Return messages and reply of the model call with the longest context."""
+        call = self._longest
+        if call is None:
+            return ()
+        if not call.request.messages:
+            return messages.spoken(call.text, "")
+        if call.has_failed and not call.turn.text:
+            return call.request.messages
+        said = call.reply.message.text
+        text = said if said and "<|" not in said else call.turn.text
+        return (*call.request.messages, replace(call.reply.message, role=MODEL, text=text))
+
+    def is_longest_known(self) -> bool:
+        """Return whether :meth:`longest` is what was said: nothing is cut, and the reply is text or calls."""
+        call = self._longest
+        if call is None or call.has_failed or not all(each.has_all_content for each in self.longest()):
+            return False
+        reply = call.reply
+        return not call.request.messages or not (
+            reply.token_ids
+            and not reply.message.calls
+            and call.turn.text == _without_text(len(reply.token_ids))
+        )
+
+    def _append(self, span: ReadableSpan, added: Turn) -> None:
+        path = summary.path_of(span.attributes or {})
+        added.sub_trajectory = path if path != self._recorded.summary.path else ""
+        self.turns.append(added)
+
+    def _add_tool(self, span: ReadableSpan) -> None:
+        added = tool_turn(span)
+        self._append(span, added)
+        call_id = (span.attributes or {}).get(semconv.GEN_AI_TOOL_CALL_ID)
+        self._open_calls.add(str(call_id or ""), added)
+
+    def _add_model_call(self, span: ReadableSpan) -> None:
+        spans = [span, *self._tree.descendants(span)]
+        call = ModelCall(self._restored(read_request(spans)), read_reply(spans))
+        new, note = self._new_messages(call, spans)
+        self._calls |= {_key(inner): call for inner in spans}
+        added = self._turns_of(new)
+        for each in added:
+            self._append(span, each)
+        answer = call.answer(span, self._recorded.tokens.get(span_id(span), Tokens()))
+        answer.engine = engine_time_of(spans, self._recorded.engine)
+        answer.marks = self._marks.of(call, spans, _key(span), lambda: self._decoder_of(spans))
+        if not answer.text and call.reply.token_ids:
+            decoded = self._decoded(spans, call.token_ids, len(call.request.prompt_ids))
+            answer.text = messages.without_end(decoded)
+            if not answer.text and not call.reply.message.calls:  # a reply may consist of calls alone
+                answer.text = _without_text(len(call.reply.token_ids))
+        (added or [answer])[0].note = note
+        self._append(span, answer)
+        call.turn = answer
+        if call.request.messages:
+            self._recent.append(call)
+        if answer.sub_trajectory or self._is_judging(span):
+            return
+        if self._longest is None or call.rank >= self._longest.rank:
+            self._longest = call
+
+    def _is_judging(self, span: ReadableSpan) -> bool:
+        """Return whether a model call is part of an evaluator, not of the conversation."""
+        return any(kind_of(ancestor) == semconv.KIND_EVALUATOR for ancestor in self._tree.ancestors(span))
+
+    def _restored(self, request: Request) -> Request:
+        """Complete a request whose span has only the new part after a shared prefix."""
+        ids, said = request.prompt_ids, request.messages
+        if (shared := request.shared_ids) and (earlier := self._calls.get(shared.turn)):
+            ids = _with_prefix(earlier.token_ids, shared, ids)
+        if (shared := request.shared_messages) and (earlier := self._calls.get(shared.turn)):
+            said = _with_prefix(earlier.request.messages, shared, said)
+        return replace(request, prompt_ids=ids, messages=said)
+
+    def _new_messages(self, call: ModelCall, spans: Sequence[ReadableSpan]) -> tuple[list[Message], str]:
+        """Return a call's messages after the prefix of an earlier call, and a note."""
+        span, request = spans[0], call.request
+        known, asked, everything = self._as_sequence(call)
+        shared = known.shared(_key(span), asked, span.start_time or 0)
+        earlier = self._calls.get(shared.turn) if shared else None
+        known.add(_key(span), everything, span.end_time or 0)
+        count = shared.length if shared else 0
+        if request.messages:
+            call.length = len(request.messages)
+            new, is_edited = list(request.messages), False
+            if earlier:
+                new, is_edited = context_edit.unsaid(request.messages, count, earlier, self._recent)
+            note = self._note(earlier, count, call.length, "message")
+            return new, f"the context was edited after message {count}" if is_edited else note
+        call.length = len(call.token_ids)
+        length = len(request.prompt_ids)
+        new = self._messages_of_tokens(call, earlier, count, spans)
+        if not new and length > count:
+            new = self._messages_without_text(span, length - count, is_first=not count)
+        note = self._note(earlier, count, length, "token")
+        if new and earlier and count == earlier.length and earlier.take_resent_reply(new[0]):
+            new = new[1:]
+        return new, note
+
+    def _as_sequence(self, call: ModelCall) -> tuple[context_diff.Turns, bytes, bytes]:
+        """Return the earlier calls to compare with, and two byte sequences of this call.
+
+        The first sequence is the request. The second adds the reply; for a call with messages the two are
+        equal.
+        """
+        if call.request.messages:
+            asked = context_diff.messages([messages.key_of(message) for message in call.request.messages])
+            return self._by_message, asked, asked
+        asked = context_diff.tokens(list(call.request.prompt_ids)) or b""
+        return self._by_token, asked, context_diff.tokens(list(call.token_ids)) or b""
+
+    def _note(self, earlier: ModelCall | None, count: int, length: int, unit: str) -> str:
+        if earlier is None:
+            return "a context of its own" if self._calls else ""
+        if count < earlier.length:
+            if count == length:
+                return "the same context again, or its beginning"
+            return f"goes on from {unit} {count} of a context of {earlier.length}"
+        return ""
+
+    def _messages_of_tokens(
+        self, call: ModelCall, earlier: ModelCall | None, count: int, spans: Sequence[ReadableSpan]
+    ) -> list[Message]:
+        """Return the messages in a prompt's text beyond its first ``count`` tokens."""
+        request = call.request
+        before = earlier.text if earlier else ""
+        if not request.prompt_text:
+            new = self._decoded(spans, request.prompt_ids, count)
+        elif request.text_start or not count:
+            new = request.prompt_text
+        else:
+            new = request.prompt_text[common_length(before, request.prompt_text) :]
+        call.text = (before if count else "") + new + call.reply.message.text
+        return list(messages.spoken(new, "context"))
+
+    def _decoded(self, spans: Sequence[ReadableSpan], ids: Sequence[int], start: int) -> str:
+        """Decode ``ids`` from ``start`` on; return empty text without a decoder."""
+        decoder = self._decoder_of(spans) if len(ids) > start else None
+        return decoder.part(ids, start, len(ids)) if decoder else ""
+
+    def _decoder_of(self, spans: Sequence[ReadableSpan]) -> Detokenizer | None:
+        names = (str((span.attributes or {}).get(semconv.TOKENIZER, "")) for span in spans)
+        name = next(filter(None, names), "")
+        return self._decoders(name) if name else None
+
+    def _messages_without_text(self, span: ReadableSpan, count: int, is_first: bool) -> list[Message]:
+        """Return messages that replace ``count`` new tokens without text.
+
+        The first prompt of a context is replaced by the input of a span around the call, if there is one.
+        """
+        asked = self._asked_around(span) if is_first else ()
+        return list(asked) or [Message("context", _without_text(count))]
+
+    def _asked_around(self, span: ReadableSpan) -> tuple[Message, ...]:
+        values = (
+            messages.value_of(ancestor, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
+            for ancestor in self._tree.ancestors(span)
+        )
+        return next((found for value in values if (found := messages.asked_in(value))), ())
+
+    def _turns_of(self, new: Sequence[Message]) -> list[Turn]:
+        """Return messages as turns; a tool's result goes to the turn of the tool's call."""
+        answered = iter(self._open_calls.take([message for message in new if message.role == TOOL]))
+        turns = []
+        for message in new:
+            turn = next(answered) if message.role == TOOL else None
+            if turn is None:
+                turns.append(Turn(message.role, message.text, calls=message.calls))
+            else:
+                turn.text = message.text
+        return turns
+
+
+def _key(span: ReadableSpan) -> str:
+    """Return the span id in the form in which spans of later turns refer to it."""
+    return f"{span_id(span):016x}"
+
+
+def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:
+    """Prepend the prefix shared with ``earlier`` to ``new``.
+
+    Return ``new`` unchanged if ``earlier`` lacks a part of the prefix.
+    """
+    is_whole = shared.length <= len(earlier)
+    return tuple(context_diff.restored(earlier, shared.length, new) if is_whole else new)
+
+
+def _without_text(count: int) -> str:
+    return f"({count} tokens, whose text was not recorded)"
+
+
+def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """Return the length of the prefix that two sequences have in common."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((index for index, (one, other) in pairs if one != other), min(len(left), len(right)))

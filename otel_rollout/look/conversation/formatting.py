@@ -1,0 +1,248 @@
+"""Format durations, scores, tokens and names, for the terminal and the page."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.look.conversation.comparison import Comparison
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.engine_time import EngineTime
+from otel_rollout.look.conversation.summary import Score, Summary, Tokens, start_time
+from otel_rollout.look.conversation.turn import FAILURE, MODEL, TOOL, Turn
+from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
+from otel_rollout.otlp.messages import Call, as_text, ids_in
+
+_MAX_WORD: Final = 30
+"""Maximum characters shown of a word in which two conversations differ."""
+_MAX_NUMBERS: Final = 8
+"""Maximum numbers shown of a list of token ids among a tool's arguments."""
+
+_NEEDS_QUOTES: Final = re.compile(r"""[^\w@%+=:,./-]""")
+"""A character that a shell would interpret, or split a word at."""
+
+
+def duration(seconds: float | None) -> str:
+    """Format a duration; return empty text for None."""
+    if seconds is None:
+        return ""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1 if seconds >= 0.0001 else 2}f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def score(given: Score | None) -> str:
+    """Format a score's value; empty without a score."""
+    return "" if given is None else score_value(given.value)
+
+
+def score_value(value: float | bool | str) -> str:
+    """Format the value of a score."""
+    if isinstance(value, float):
+        is_whole = value.is_integer() and abs(value) < 1e15
+        return f"{value:.1f}" if is_whole else f"{value:.6g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def reward(summary: Summary) -> str:
+    """Format the score named ``reward``; empty without one."""
+    return score(next((given for given in summary.scores if given.name == "reward"), None))
+
+
+def tokens(counted: Tokens) -> str:
+    """Format the numbers of input, cached and output tokens that are known."""
+    parts = [] if counted.input is None else [f"{counted.input} in"]
+    parts += [f"{counted.cached} cached"] if counted.cached else []
+    parts += [] if counted.output is None else [f"{counted.output} out"]
+    return " · ".join(parts)
+
+
+def role(turn: Turn) -> str:
+    """Format the role of a turn, with the name of the tool or evaluator."""
+    if turn.role == FAILURE:
+        return turn.name
+    return f"{turn.role} {turn.name}" if turn.name else turn.role
+
+
+def details(turn: Turn) -> str:
+    """Format sub-trajectory, tokens, finish reason and duration of a turn."""
+    parts = [
+        turn.sub_trajectory and f"in {turn.sub_trajectory}",
+        tokens(turn.tokens),
+        turn.finish_reason,
+        duration(turn.seconds),
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def engine(time: EngineTime) -> str:
+    """Format what a model call's requests took in an inference engine, in one line."""
+    named = "engine" if time.requests == 1 else f"engine, {time.requests} requests"
+    parts = {phase: f"{duration(seconds)} {phase}" for phase, seconds in time.phases.items()}
+    if time.tokens_per_second is not None:
+        parts[DECODE] += f" ({time.tokens_per_second:.3g} tokens/s)"
+    if time.first_token is not None:
+        at_most = "at most " if time.requests > 1 else ""
+        parts["first token"] = f"first token after {at_most}{duration(time.first_token)}"
+    order = (QUEUE, PREFILL, "first token", DECODE)
+    return f"{named}: {', '.join(parts[name] for name in order if name in parts) or 'no times'}"
+
+
+def arguments(given: Any) -> str:
+    """Format arguments in one line, named ones as in a Python call."""
+    if isinstance(given, Mapping):
+        return ", ".join(f"{name}={_literal(value)}" for name, value in given.items())
+    return "" if given is None else _literal(given)
+
+
+def _literal(value: Any) -> str:
+    if len(ids_in(value)) > _MAX_NUMBERS:
+        return f"[{', '.join(map(str, value[:_MAX_NUMBERS]))}, … {len(value)} numbers]"
+    return repr(value) if isinstance(value, (str, bool, type(None))) else as_text(value)
+
+
+def call(called: Call) -> str:
+    """Format a tool call in one line."""
+    return f"{called.name}({arguments(called.arguments)})"
+
+
+def error(turn: Turn) -> str:
+    """Format what a turn's text does not say of its error: type and message, the message, or nothing."""
+    kind, _, message = turn.error.partition(": ")
+    if (message or kind) in turn.text:
+        return ""
+    is_kind_said = message and re.search(rf"(?<!\w){re.escape(kind)}(?!\w)", turn.text)
+    return message if is_kind_said else turn.error
+
+
+def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each fact about a conversation as a whole."""
+    summary = conversation.summary
+    yield "trace", summary.trace_id
+    yield "run", run(summary)
+    yield "began", start_time(summary)
+    yield "took", totals(conversation)
+    for name, value in summary.facts.items():
+        yield name, as_text(value)
+
+
+def run(summary: Summary) -> str:
+    """Format a trajectory's run, its project, and its experiment if named otherwise."""
+    experiment = summary.experiment if summary.experiment != summary.run else ""
+    project = f"project {summary.project}" if summary.project else ""
+    return " · ".join(filter(None, (summary.run, project, experiment and f"experiment {experiment}")))
+
+
+def name(summary: Summary) -> str:
+    """Format a trajectory's path so that it can be pasted into a shell."""
+    return quoted(summary.path)
+
+
+def quoted(reference: str) -> str:
+    """Format what names a trajectory so that it can be pasted into a shell."""
+    shown = in_one_line(reference)
+    return shlex.quote(shown) if _NEEDS_QUOTES.search(shown) else shown
+
+
+def runs(summaries: Sequence[Summary]) -> Iterator[str]:
+    """Yield a line for each run: number of trajectories, name and first start."""
+    by_run: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        by_run.setdefault(f"run {run(summary)}" if summary.run else run(summary), []).append(summary)
+    for named, found in by_run.items():
+        start = start_time(min(found, key=lambda summary: summary.start_ns or math.inf))
+        number = f"{len(found)} trajector{'y' if len(found) == 1 else 'ies'}"
+        yield " · ".join(filter(None, (number, named, start and f"began {start}")))
+
+
+def title(summary: Summary) -> str:
+    """Format a trajectory's name together with its trace id."""
+    return f"{summary.path or summary.name} ({summary.trace_id[:8]})"
+
+
+def totals(conversation: Conversation) -> str:
+    """Format duration, calls, failures and output tokens of a conversation."""
+    failed, written = conversation.failures, conversation.output_tokens
+    parts = [
+        duration(conversation.summary.seconds) or "not ended",
+        counted(conversation.model_calls, "model call"),
+        counted(conversation.tool_calls, "tool call"),
+        f"{failed} failed" if failed else "",
+        "" if written is None else f"{counted(written, 'token')} written",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def counted(number: int, noun: str) -> str:
+    """Format a number of things, with the noun's plural where due."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def side_by_side(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Yield each fact about two conversations: its name and both values."""
+    left, right = (dict(_figures(conversation)) for conversation in (comparison.left, comparison.right))
+    for name in dict.fromkeys([*left, *right]):
+        yield name, left.get(name, ""), right.get(name, "")
+
+
+def _figures(conversation: Conversation) -> Iterator[tuple[str, str]]:
+    summary, written = conversation.summary, conversation.output_tokens
+    yield "run", run(summary)
+    yield "state", summary.state
+    yield "took", duration(summary.seconds)
+    yield "model calls", str(conversation.model_calls)
+    yield "tool calls", str(conversation.tool_calls)
+    yield "failed", str(conversation.failures)
+    yield "tokens written", "" if written is None else str(written)
+    for given in summary.scores:
+        yield given.name, score(given)
+
+
+def other_scores(comparison: Comparison) -> list[str]:
+    """Return name and values of each score that differs between two conversations."""
+    left, right = (
+        {given.name: score(given) for given in each.summary.scores}
+        for each in (comparison.left, comparison.right)
+    )
+    return [
+        f"{name} {left.get(name, 'missing')} and {right.get(name, 'missing')}"
+        for name in dict.fromkeys([*left, *right])
+        if left.get(name) != right.get(name)
+    ]
+
+
+def divergence(comparison: Comparison) -> str:
+    """Say in one sentence where two conversations begin to differ, or that only their scores do."""
+    found = comparison.divergence
+    if found is None:
+        scores = ", ".join(other_scores(comparison))
+        but = f", but other scores: {scores}" if scores else ""
+        return f"The same in all {len(comparison.left.turns)} turns{but}."
+    number, (left, right) = found.turn + 1, comparison.rows[0]
+    if left is None or right is None:
+        return f"{counted(found.turn, 'turn')} alike; then one of them has ended."
+    if (left.role, left.name) != (right.role, right.name):
+        return f"They part at turn {number}: here the {role(left)}, there the {role(right)}."
+    turn = f"turn {number} ({role(left)})"
+    changed = [parts[1] for one in (left, right) if (parts := comparison.changed(one))]
+    words = " and ".join(f"“{word[:_MAX_WORD]}{'…' if len(word) > _MAX_WORD else ''}”" for word in changed)
+    quoted = f" ({words})" if words else ""
+    if found.token is not None:
+        ids = " and ".join("its end" if id_ is None else str(id_) for id_ in found.token_ids)
+        return f"They part at {turn}, token {found.token + 1} of it: {ids}{quoted}."
+    if left.text != right.text:
+        return f"They part at {turn}, character {found.characters + 1} of it{quoted}."
+    return f"They part at {turn}: the same words, other {_what_differs(left, right)}."
+
+
+def _what_differs(one: Turn, other: Turn) -> str:
+    if one.arguments != other.arguments or one.role == TOOL:
+        return "arguments"
+    return "calls" if one.role == MODEL and one.calls != other.calls else "errors"

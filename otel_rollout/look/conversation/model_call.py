@@ -1,0 +1,144 @@
+"""Read request, reply and token counts of a model call from its spans.
+
+A client's span often contains the engine's span. Both are one call, and each fact is read from the outermost
+span that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.look.conversation.summary import Tokens
+from otel_rollout.look.conversation.tool_results import squeezed
+from otel_rollout.look.conversation.turn import MODEL, Turn, ending_of
+from otel_rollout.otlp import messages, model_calls
+from otel_rollout.otlp.messages import Message, Reply, Request, Shared
+from otel_rollout.otlp.model_calls import CallContents
+
+
+@dataclass
+class ModelCall:
+    """A model call, with the data to find the prefix that a later call shares with it.
+
+    Attributes:
+        request: the whole request.
+        reply: the whole reply.
+        length: number of the request's messages; for token ids, number of tokens of request and reply.
+        text: text of these tokens, as far as it is known.
+        turn: the reply's turn.
+    """
+
+    request: Request
+    reply: Reply
+    length: int = 0
+    text: str = ""
+    turn: Turn = field(default_factory=lambda: Turn(MODEL))
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens of request and reply."""
+        return self.request.prompt_ids + self.reply.token_ids
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the call ended with an error."""
+        return bool(self.turn.error)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The call with the greatest rank has the whole conversation."""
+        return not self.has_failed, self.length
+
+    def answer(self, span: ReadableSpan, counted: Tokens) -> Turn:
+        """Return the reply as a turn, by the call's outermost span and its counts of tokens."""
+        reply = self.reply
+        tokens = Tokens(
+            (len(self.request.prompt_ids) or None) if counted.input is None else counted.input,
+            (len(reply.token_ids) or None) if counted.output is None else counted.output,
+            counted.cached,
+        )
+        return Turn(
+            MODEL,
+            messages.without_end(reply.message.text),
+            calls=reply.message.calls,
+            token_ids=reply.token_ids,
+            tokens=tokens,
+            finish_reason=reply.finish_reason,
+            **ending_of(span),
+        )
+
+    def take_resent_reply(self, message: Message) -> bool:
+        """Take over the tool calls of ``message`` if it repeats the reply.
+
+        The repeated reply has its tool calls as values; the reply itself may have them only in its text.
+
+        Returns:
+            Whether ``message`` repeats the reply.
+        """
+        if message.role != MODEL or squeezed(message.text) not in squeezed(self.turn.text):
+            return False
+        self.turn.calls = message.calls or self.turn.calls
+        return True
+
+    def is_repeated_by(self, message: Message, is_in_place: bool) -> bool:
+        """Return whether a message of a later context is the reply; a part of the reply only in its place."""
+        said, again = squeezed(self.turn.text), squeezed(message.text)
+        if said != again:
+            return is_in_place and again in said and bool(again or message.calls)
+        return bool(said) or (bool(message.calls) and message.calls == self.turn.calls)
+
+
+def read_request(spans: Sequence[ReadableSpan]) -> Request:
+    """Read a model call's request; ``spans`` are the call's, the outermost first."""
+    found = [
+        messages.request_of(
+            messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
+            _contents_of(span).messages,
+        )
+        for span in spans
+    ]
+    with_ids = next((request for request in found if request.prompt_ids or request.shared_ids), None)
+    output = messages.value_of(spans[0], semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    if with_ids and isinstance(output, Mapping) and (text := _prompt_text(output)):
+        start = output.get("prompt_text_begins_at_token")
+        start = start if isinstance(start, int) else 0
+        return replace(with_ids, messages=(), prompt_text=text, text_start=start)
+    if not found[0].messages:
+        return with_ids or next((request for request in found if request.messages), found[0])
+    request = replace(with_ids or Request(), messages=found[0].messages)
+    return replace(request, shared_messages=_shared_messages(spans[0], len(request.messages)))
+
+
+def _contents_of(span: ReadableSpan) -> CallContents:
+    """Return the messages that another library recorded outside input and output."""
+    events = ((event.name, event.attributes or {}) for event in span.events)
+    return model_calls.read_call(span.attributes or {}, events)
+
+
+def _prompt_text(output: Mapping[str, Any]) -> str:
+    text = output.get("prompt_text")
+    return text if isinstance(text, str) else ""
+
+
+def _shared_messages(span: ReadableSpan, new: int) -> Shared | None:
+    """Return which earlier messages precede a span's ``new`` ones; None without any."""
+    attributes = span.attributes or {}
+    shared, length = attributes.get(semconv.TURN_SHARED), attributes.get(semconv.TURN_LENGTH)
+    if isinstance(shared, int) and length == shared + new:
+        return Shared(str(attributes.get(semconv.TURN_CONTINUES)), shared)
+    return None
+
+
+def read_reply(spans: Sequence[ReadableSpan]) -> Reply:
+    """Read a model call's reply; ``spans`` are the call's, the outermost first."""
+    values = [messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE) for span in spans]
+    reply = messages.reply_of(values[0], _contents_of(spans[0]).replies)
+    ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
+    reasons = (spans[0].attributes or {}).get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
+    reason = ", ".join(map(str, reasons)) if isinstance(reasons, (list, tuple)) else ""
+    return replace(reply, token_ids=ids, finish_reason=reason or reply.finish_reason)

@@ -1,0 +1,228 @@
+"""Print trajectories: a list, one conversation, or two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.look.conversation import formatting, training
+from otel_rollout.look.conversation.comparison import Comparison
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.conversation.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
+
+STYLES: Final = {
+    "system": "blue",
+    "user": "cyan",
+    MODEL: "green",
+    TOOL: "yellow",
+    EVALUATOR: "magenta",
+    FAILURE: "red",
+}
+"""Style of each role."""
+STATES: Final = {"ok": "green", "error": "bold red", "running": "yellow"}
+"""Style of each state of a trajectory."""
+_FAILED: Final = "bold red"
+CHANGED: Final = "reverse"
+"""Style of the word in which conversations differ."""
+_INDENT: Final = (0, 0, 1, 2)
+_NO_LIMIT: Final = 10_000
+"""Columns of the console in which a table's natural width is measured; no table is wider."""
+
+
+def list_trajectories(
+    summaries: Sequence[Summary], console: Console, location: str, notes: Sequence[str] = ()
+) -> None:
+    """Print a row for each trajectory, then the runs and the source."""
+    table = Table()
+    table.add_column("trajectory", no_wrap=True)
+    table.add_column("trace", no_wrap=True)
+    for heading in ("reward", "state"):
+        table.add_column(heading, justify="right" if heading == "reward" else "left")
+    for heading in ("took", "in", "out"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    digits = _unique_digits(summaries)
+    for summary in sorted(summaries, key=attrgetter("order")):
+        tokens = summary.tokens
+        table.add_row(
+            text_of(formatting.name(summary)),
+            text_of(summary.trace_id[:digits]),
+            text_of(formatting.reward(summary)),
+            text_of(summary.state, STATES.get(summary.state, "")),
+            text_of(formatting.duration(summary.seconds)),
+            *("" if count is None else str(count) for count in (tokens.input, tokens.output)),
+        )
+    # A name that is cut or wrapped cannot be pasted, so the table may be wider than the terminal.
+    unbounded = console.options.update_width(_NO_LIMIT)
+    console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
+    console.print(table)
+    for line in (*formatting.runs(summaries), f"from {location}", *notes):
+        console.print(text_of(line), soft_wrap=True)
+
+
+def _unique_digits(summaries: Sequence[Summary]) -> int:
+    """Return how many leading digits make the trace ids of all trajectories differ."""
+    ids = {summary.trace_id for summary in summaries}
+    return next(count for count in range(8, 33, 4) if len({id_[:count] for id_ in ids}) == len(ids))
+
+
+def show(conversation: Conversation, console: Console, location: str = "", notes: Sequence[str] = ()) -> None:
+    """Print a conversation turn by turn, with its source."""
+    summary = conversation.summary
+    title = text_of(in_one_line(summary.path or summary.name), "bold")
+    title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
+    console.print(title)
+    console.print(_facts(conversation, location, notes))
+    found = training.training_of(conversation)
+    for number, turn in enumerate(conversation.turns, start=1):
+        console.print(_turn(turn, number))
+        if found and found.window and found.turn == number:
+            console.print(Padding(_tokens(found.window), _INDENT))
+    if found:
+        console.print(_training(found))
+    console.print(_scores(conversation))
+
+
+def _facts(conversation: Conversation, location: str, notes: Sequence[str]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in (*formatting.facts(conversation), ("from", location), ("note", "\n".join(notes))):
+        if value:
+            table.add_row(text_of(name), text_of(value))
+    error = conversation.summary.error
+    if error:
+        table.add_row(text_of("error"), text_of(error, _FAILED))
+    return Padding(table, (0, 0, 1, 0))
+
+
+def _turn(turn: Turn, number: int) -> RenderableType:
+    return Group(_heading(turn, number), Padding(Group(*_body(turn)), _INDENT))
+
+
+def _heading(turn: Turn, number: int) -> RenderableType:
+    line = Table.grid(expand=True, padding=(0, 1))
+    line.add_column(ratio=1, overflow="fold")
+    line.add_column(justify="right", style="dim", no_wrap=False)
+    line.add_row(_role(turn, number), text_of(formatting.details(turn)))
+    return line
+
+
+def _role(turn: Turn, number: int) -> Text:
+    failed = ("  failed", _FAILED) if turn.error else ""
+    role = text_of(formatting.role(turn), f"bold {STYLES.get(turn.role, '')}")
+    return Text.assemble((f"{number:>2} ", "dim"), role, failed)
+
+
+def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Text]:
+    """Yield the content of a turn.
+
+    Args:
+        turn: the turn.
+        parts: its text in three parts, of which the middle one is highlighted.
+    """
+    if turn.note:
+        yield text_of(f"({turn.note})", "dim italic")
+    for mark in turn.marks:
+        yield text_of(f"! {in_one_line(mark)}", "bold yellow")
+    if turn.shows_arguments:
+        yield text_of(f"({formatting.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
+    if turn.text:
+        before, changed, after = parts or (turn.text, "", "")
+        yield Text.assemble(text_of(before), text_of(changed, CHANGED), text_of(after))
+    for call in turn.calls_outside_text:
+        yield text_of(f"→ {formatting.call(call)}", "yellow")
+    if formatting.error(turn):
+        yield text_of(formatting.error(turn), "red")
+    if turn.engine:
+        yield text_of(formatting.engine(turn.engine), "dim")
+
+
+def _training(found: training.Training) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in found.facts:
+        table.add_row(text_of(name), text_of(value))
+    if found.mismatch:
+        shown = f" (number {found.turn} above)" if found.turn else ""
+        table.add_row(text_of("largest mismatch"), text_of(f"{found.mismatch}{shown}"))
+    return Group(Rule("training", style="dim", align="left"), table)
+
+
+def _tokens(window: training.TokenWindow) -> Table:
+    """Return the values of the tokens around the one with the largest difference."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("token", style="dim")
+    for token in window.tokens:
+        style = CHANGED if token == window.peak else ""
+        table.add_column(text_of(str(token), style), justify="right", no_wrap=True)
+    for name, values in window.rows:
+        table.add_row(text_of(name), *map(text_of, values))
+    return table
+
+
+def _scores(conversation: Conversation) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim", overflow="fold")
+    scores = training.others(conversation)
+    for given in scores:
+        table.add_row(text_of(given.name), text_of(formatting.score(given)), text_of(given.comment))
+    return Group(Rule("scores", style="dim", align="left"), table) if scores else Text("no scores", "dim")
+
+
+def compare(comparison: Comparison, console: Console) -> None:
+    """Print two conversations side by side."""
+    table = Table(box=None, padding=(0, 2), pad_edge=False)
+    table.add_column("", style="dim")
+    for conversation in (comparison.left, comparison.right):
+        table.add_column(text_of(formatting.title(conversation.summary)), overflow="fold")
+    for name, left, right in formatting.side_by_side(comparison):
+        style = "" if left == right else "bold"
+        table.add_row(text_of(name), text_of(left, style), text_of(right, style))
+    console.print(table)
+    console.print()
+    for number, turn in enumerate(comparison.shared, start=1):
+        console.print(_turn(turn, number))
+    colour = "red" if comparison.divergence or formatting.other_scores(comparison) else "green"
+    console.print(Panel(text_of(formatting.divergence(comparison), "bold"), style=colour))
+    console.print(continuations(comparison))
+
+
+def continuations(comparison: Comparison) -> RenderableType:
+    """Return the turns from the divergence on, side by side."""
+    table = Table.grid(expand=True, padding=(0, 1))
+    for _ in range(2):
+        table.add_column(ratio=1, overflow="fold")
+    first = len(comparison.shared) + 1
+    for number, pair in enumerate(comparison.rows, start=first):
+        table.add_row(*(_cell(turn, number, comparison if number == first else None) for turn in pair))
+    return table
+
+
+def _cell(turn: Turn | None, number: int, diverging: Comparison | None) -> RenderableType:
+    """Return the cell of a turn; with ``diverging``, highlight the word that differs."""
+    if turn is None:
+        return Text("–", "dim")
+    parts = diverging.changed(turn) if diverging else None
+    details = text_of(formatting.details(turn), "dim")
+    return Group(
+        _role(turn, number), Padding(Group(*([details] if details else []), *_body(turn, parts)), _INDENT)
+    )
+
+
+def text_of(text: str, style: str = "") -> Text:
+    """Return text without effective markup or control characters."""
+    return Text(printable(text), style)

@@ -1,0 +1,159 @@
+"""Make training data of trajectories: chat messages, and pairs of better and worse siblings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from otel_rollout.base import semconv
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.look.conversation.conversation import Conversation, conversation_of
+from otel_rollout.look.conversation.summary import Summary, path_of
+from otel_rollout.look.conversation.trajectories import RecordedTrajectory
+from otel_rollout.look.conversation.turn import MODEL, is_in_text
+from otel_rollout.otlp.chat_messages import as_json
+from otel_rollout.otlp.messages import Message
+from otel_rollout.table import views
+from otel_rollout.table.filters import equals
+from otel_rollout.table.row_set import Rows
+from otel_rollout.table.spans import span_of
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
+
+Example: TypeAlias = dict[str, Any]
+_ROLES: Final = ("system", "developer", "user", MODEL, "tool")
+"""Roles of chat messages. Text of another role means that a prompt's messages could not be told apart."""
+_TRACES_AT_ONCE: Final = 200
+"""Trajectories whose spans are read with one query."""
+_GROUP: Final = ("run_id", "project", "experiment", "validate", "step", "sample_index")
+_logger = logging.getLogger(__name__)
+
+
+def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
+    """Return the chat messages of a trajectory in OpenAI's form; empty if they are not known.
+
+    They are those of the model call with the longest context, and its reply.
+    """
+    said = conversation.longest
+    is_known = conversation.is_longest_known and all(message.role in _ROLES for message in said)
+    return [_chat_message(message) for message in said] if is_known else []
+
+
+def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the chat messages of a trajectory from the table's rows of its spans, in any order."""
+    spans = [span_of(dict(row)) for row in rows]
+    named = [span for span in spans if semconv.VALIDATE in (span.attributes or {})]
+    # The rows may come without the views, from Ray: the first span has the trajectory's name.
+    first = min(named, key=lambda span: (span.parent is not None, span.start_time or 0), default=None)
+    summary = Summary("", path=path_of(first.attributes or {}) if first else "")
+    return chat_of(conversation_of(RecordedTrajectory(summary, spans)))
+
+
+def examples(engine: Engine, trajectories: Rows) -> Iterator[Example]:
+    """Yield trace id, path, reward and chat messages of trajectories, in their order.
+
+    Trajectories without known messages are left out; one line of the log counts them.
+    """
+    without = 0
+    for part in chunks(trajectories.select("trace_id", "path", "reward").dicts(), _TRACES_AT_ONCE):
+        chats = _chats(engine, [row["trace_id"] for row in part])
+        for row in part:
+            found = chats.get(row["trace_id"])
+            without += not found
+            if found:
+                yield {**row, "messages": found}
+    if without:
+        _logger.warning(
+            "%d trajectories are left out: the messages of their model calls are unknown", without
+        )
+
+
+def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Example]:
+    """Yield the best and worst trajectory of each group whose rewards differ.
+
+    Of equal rewards the first rollout counts. The prompt is all that precedes the first reply. A group whose
+    two conversations are unknown, equal, or begin with different prompts has no pair; one line of the log
+    counts them. A trajectory without dataset row is in no group.
+    """
+    groups: dict[tuple[Any, ...], list[Example]] = {}
+    for row in trajectories.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts():
+        if row["reward"] is not None and row["sample_index"] is not None:
+            groups.setdefault(tuple(row[name] for name in _GROUP), []).append(row)
+    for siblings in groups.values():
+        siblings.sort(key=lambda row: row["rollout_n"] or 0)
+    chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in groups.values())
+    spreads = ((best, worst, _reward(best) - _reward(worst)) for best, worst in chosen)
+    differing = ((best, worst) for best, worst, spread in spreads if spread > 0 and spread >= min_spread)
+    without = 0
+    for part in chunks(differing, _TRACES_AT_ONCE // 2):
+        chats = _chats(engine, [row["trace_id"] for pair in part for row in pair])
+        for best, worst in part:
+            made = _pair(best, worst, chats.get(best["trace_id"]), chats.get(worst["trace_id"]))
+            without += made is None
+            if made is not None:
+                yield made
+    if without:
+        _logger.warning(
+            "%d groups are left out: the messages of the best or the worst trajectory are unknown, equal, or "
+            "answer another prompt",
+            without,
+        )
+
+
+def _pair(
+    best: Example, worst: Example, better: list[Example] | None, worse: list[Example] | None
+) -> Example | None:
+    """Return a preference pair; None if a conversation is unknown, both are equal, or the prompts differ."""
+    if not better or not worse or better == worse:
+        return None
+    shared = _prompt_length(better)
+    if better[:shared] != worse[: _prompt_length(worse)]:
+        return None
+    return {
+        "path": best["path"].rpartition("/")[0],
+        "prompt": better[:shared],
+        "chosen": better[shared:],
+        "rejected": worse[shared:],
+        "chosen_path": best["path"],
+        "rejected_path": worst["path"],
+        "chosen_reward": best["reward"],
+        "rejected_reward": worst["reward"],
+    }
+
+
+def _prompt_length(chat: Sequence[Example]) -> int:
+    """Return the number of messages before the first reply."""
+    return next((index for index, message in enumerate(chat) if message["role"] == MODEL), len(chat))
+
+
+def _reward(row: Example) -> float:
+    return float(row["reward"])
+
+
+def _chats(engine: Engine, traces: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the chat messages of each trace."""
+    rows = Rows(engine, views.RECORDED).where(equals("trace_id", traces)).dicts()
+    by_trace: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_trace.setdefault(row["trace_id"], []).append(row)
+    return {trace_id: chat_of_rows(spans) for trace_id, spans in by_trace.items()}
+
+
+def _chat_message(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.role, "content": message.text}
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": as_json(call.arguments)},
+        }
+        for call in message.calls
+        if not is_in_text(call, message.text)
+    ]
+    if calls:
+        found["tool_calls"] = calls
+    if message.call_id:
+        found["tool_call_id"] = message.call_id
+    return found

@@ -1,0 +1,278 @@
+"""Read trajectories of a table: their figures from the views, and what was said from the spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv, training_scores
+from otel_rollout.look.conversation.engine_time import EngineRequest
+from otel_rollout.look.conversation.summary import Score, Summary, Tokens, facts_of
+from otel_rollout.look.conversation.token_values import token_values_of
+from otel_rollout.otlp import evaluations
+from otel_rollout.table import training, views
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.filters import all_of, any_of, equals
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.spans import span_of
+
+_Row = Mapping[str, Any]
+_TOKENS: Final = "tokens_in, tokens_out, tokens_cached"
+_NAMED: Final = "trace_id, run_id, project, experiment, path, name, state, start_time, seconds"
+_LISTED: Final = f"{_NAMED}, {_TOKENS}, reward, reward_label"
+_FIGURES: Final = f"{_NAMED}, {_TOKENS}, error_message"
+_IN_ORDER: Final = (
+    " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
+    "rollout_n, start_time"
+)
+"""Order of a list of trajectories: that of their names."""
+
+
+@dataclass(frozen=True)
+class RecordedTrajectory:
+    """A trajectory and its spans.
+
+    Attributes:
+        summary: identity, state, scores and counts.
+        spans: all spans of its trace, each once; or those of the part that was asked for.
+        root_id: id of its root span; None if that has not been recorded.
+        token_values: name → values per token of the response, as the trainer stored them.
+        tokens: span id → token counts of the model call.
+        engine: span id → what the request took in an inference engine.
+        is_part: whether it is a trajectory inside another one.
+    """
+
+    summary: Summary
+    spans: Sequence[ReadableSpan]
+    root_id: int | None = None
+    token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    tokens: Mapping[int, Tokens] = field(default_factory=dict)
+    engine: Mapping[int, EngineRequest] = field(default_factory=dict)
+    is_part: bool = False
+
+    @property
+    def rows(self) -> str:
+        """SQL condition of the rows of its spans."""
+        of_trace = equals("trace_id", self.summary.trace_id)
+        if not self.is_part:
+            return of_trace
+        ids = [f"{span.context.span_id:016x}" for span in self.spans if span.context]
+        return f"{of_trace} AND {equals('span_id', ids)}"
+
+
+def trajectories_in(engine: Engine, trace_ids: Sequence[str]) -> dict[str, RecordedTrajectory]:
+    """Read trajectories by the ids of their traces; one without spans is left out.
+
+    A trace without identity counts as a trajectory without a name.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    if not trace_ids:
+        return {}
+    narrowed = engine.narrowed(equals("trace_id", list(trace_ids)), in_memory=True)
+    rows = _rows_of(narrowed)
+    found = _read(engine, narrowed, rows)
+    nameless = [row for row in rows if row["trace_id"] not in found]
+    if nameless:
+        ids = equals("trace_id", sorted({row["trace_id"] for row in nameless}))
+        for trace_id, each in _read(
+            engine, engine.narrowed(ids, in_memory=True, are_trajectories=True), nameless
+        ).items():
+            found[trace_id] = replace(each, summary=replace(each.summary, path=""))
+    return found
+
+
+def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> RecordedTrajectory:
+    """Read a trajectory.
+
+    Args:
+        engine: the table.
+        trace_id: id of its trace.
+        part: id of the span with which it begins inside the trace: it is this span, and all below it, also
+            below an operation that is not there. The whole trace is read for a span that begins the trace,
+            or is not recorded.
+
+    Raises:
+        TableError: none of its spans is in the table, or the table cannot be read.
+    """
+    whole = trajectories_in(engine, [trace_id]).get(trace_id)
+    if whole is None:
+        raise TableError(f"None of the spans of {trace_id} is in the table yet.")
+    if part is None or part == whole.root_id:
+        return whole
+    of_trace = equals("trace_id", trace_id)
+    rows = _rows_of(engine.narrowed(of_trace))
+    parents = {row["span_id"]: row["parent_span_id"] for row in rows}
+    first = f"{part:016x}"
+    if first not in parents:
+        return whole
+    path = next(row["path"] for row in rows if row["span_id"] == first)
+    orphans = (row for row in rows if row["path"] == path and row["parent_span_id"] not in parents)
+    inside = {first, *(row["span_id"] for row in orphans if row["parent_span_id"])}
+    while below := {id_ for id_, parent in parents.items() if parent in inside} - inside:
+        inside |= below
+    narrowed = engine.narrowed(f"{of_trace} AND {equals('span_id', sorted(inside))}", in_memory=True)
+    of_part = [row for row in rows if row["span_id"] in inside]
+    found = _read(narrowed, narrowed, of_part).get(trace_id)  # a score by identity names no part
+    return replace(found, is_part=True) if found else whole
+
+
+def _rows_of(narrowed: Engine) -> list[dict[str, Any]]:
+    return dicts_of(narrowed.run(f"SELECT * FROM {views.SPANS}"))  # noqa: S608
+
+
+def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, RecordedTrajectory]:
+    """Read the trajectories of rows.
+
+    Args:
+        engine: the whole table, for scores that name a trajectory by its identity.
+        narrowed: the rows alone, for everything else.
+        rows: the rows of the trajectories' spans.
+    """
+    spans: dict[str, list[ReadableSpan]] = {}
+    for row in rows:
+        spans.setdefault(row["trace_id"], []).append(span_of(dict(row)))
+    figures = dicts_of(narrowed.run(f"SELECT {_FIGURES} FROM trajectories"))  # noqa: S608
+    roots = dicts_of(narrowed.run("SELECT trace_id, span_id, start_ns, name FROM roots"))
+    root_of = {row["trace_id"]: row for row in roots}
+    scores, values = _scores_of(engine, narrowed, rows)
+    kinds, names = ({row[column] for row in rows} for column in ("kind", "name"))
+    calls = (
+        _by_span(narrowed, f"SELECT trace_id, span_id, {_TOKENS} FROM turns")  # noqa: S608
+        if semconv.KIND_LLM in kinds
+        else {}
+    )
+    requests = _by_span(narrowed, "SELECT * FROM engine_requests") if semconv.ENGINE_REQUEST in names else {}
+    return {
+        trace_id: replace(
+            _recorded(row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ())),
+            token_values=token_values_of(values.get(trace_id, {})),
+            tokens={span: _tokens_of(call) for span, call in calls.get(trace_id, {}).items()},
+            engine=requests.get(trace_id, {}),
+        )
+        for row in figures
+        if (trace_id := row["trace_id"]) in root_of
+    }
+
+
+def _recorded(
+    row: _Row,
+    root: _Row,
+    spans: Sequence[ReadableSpan],
+    scores: Sequence[Score],
+) -> RecordedTrajectory:
+    root_id = int(root["span_id"], 16) if root["name"] is not None else None
+    first = next((span for span in spans if span.context and span.context.span_id == root_id), None)
+    summary = replace(
+        summary_of(row),
+        start_ns=root["start_ns"],
+        error=(row["error_message"] or "") if row["state"] == "error" else "",
+        scores=tuple(scores),
+        facts=facts_of(first.attributes or {}) if first else {},
+    )
+    return RecordedTrajectory(summary, spans, root_id)
+
+
+def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[int, _Row]]:
+    """Return the rows of a query by trace and span."""
+    found: dict[str, dict[int, _Row]] = {}
+    for row in dicts_of(narrowed.run(sql)):
+        found.setdefault(row["trace_id"], {})[int(row["span_id"], 16)] = row
+    return found
+
+
+def _tokens_of(row: _Row) -> Tokens:
+    return Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached"))
+
+
+def _scores_of(
+    engine: Engine, narrowed: Engine, rows: Sequence[_Row]
+) -> tuple[dict[str, list[Score]], dict[str, Mapping[str, str]]]:
+    """Return the newest scores of trajectories by time, and the attributes of those with values per token.
+
+    Scores by identity need the whole table; it is asked if their step has any.
+    """
+    traces = sorted({row["trace_id"] for row in rows})
+    steps = {(row["step"], row["step_text"]) for row in rows}
+    named = any_of(
+        [
+            equals("step", sorted({step for step, _ in steps if step is not None})),
+            equals("step_text", sorted({text for _, text in steps if text is not None})),
+        ]
+    )
+    by_identity = f"SELECT span_id FROM {views.RECORDED} WHERE score_by = 'identity' AND {named} LIMIT 1"  # noqa: S608
+    asked = engine if traces and engine.run(by_identity).num_rows else narrowed
+    found = asked.run(
+        "SELECT trace_id, name, value, label, comment, score_span_id, score_trace_id FROM newest_scores "  # noqa: S608
+        f"WHERE {equals('trace_id', traces)} ORDER BY time_ns, name"
+    )
+    scores: dict[str, list[Score]] = {}
+    values: dict[str, Mapping[str, str]] = {}
+    for row in dicts_of(found):
+        value = evaluations.value_of(row["value"], row["label"])
+        scores.setdefault(row["trace_id"], []).append(
+            Score(row["name"], "" if value is None else value, row["comment"] or "")
+        )
+        if row["name"] == training_scores.TRAINING_TOKENS and row["score_span_id"] is not None:
+            values[row["trace_id"]] = _attributes(engine, row["score_trace_id"], row["score_span_id"])
+    return scores, values
+
+
+def _attributes(engine: Engine, trace_id: str, span_id: str) -> Mapping[str, str]:
+    named = [equals("trace_id", trace_id), equals("span_id", span_id)]
+    rows = dicts_of(engine.run(f"SELECT attributes FROM {views.RECORDED}{all_of(named)}"))  # noqa: S608
+    found: dict[str, str] = json.loads((rows[0]["attributes"] if rows else None) or "{}")
+    return found
+
+
+def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = None) -> list[Summary]:
+    """Return the first trajectories that meet SQL conditions, in the order of their names.
+
+    Of their scores they have the reward alone.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    end = "" if limit is None else f" LIMIT {limit}"
+    rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER}{end}")  # noqa: S608
+    return [summary_of(row) for row in dicts_of(rows)]
+
+
+def summary_of(row: _Row) -> Summary:
+    """Return a trajectory's summary from columns of the view ``trajectories``; counts and reward if given."""
+    reward = evaluations.value_of(row.get("reward"), row.get("reward_label"))
+    return Summary(
+        trace_id=row["trace_id"],
+        run=row["run_id"] or "",
+        project=row["project"] or "",
+        experiment=row["experiment"] or "",
+        path=row["path"],
+        name=row["name"] or "",
+        state=row["state"],
+        start_ns=int(row["start_time"].timestamp() * 1e6) * 1000,
+        seconds=row["seconds"],
+        scores=() if reward is None else (Score("reward", reward),),
+        tokens=_tokens_of(row),
+    )
+
+
+def is_passed_over(engine: Engine, recorded: RecordedTrajectory) -> bool:
+    """Return whether the trainer named others of a trajectory's step, and not the trajectory.
+
+    A trainer names no trajectory inside another one.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    named = equals("score_name", training_scores.TRAINED)
+    any_named = f"SELECT span_id FROM {views.RECORDED} WHERE {named} LIMIT 1"  # noqa: S608
+    if recorded.is_part or not engine.run(any_named).num_rows:
+        return False
+    conditions = [equals("trace_id", recorded.summary.trace_id), equals("reason", training.PASSED_OVER)]
+    return bool(engine.run(f"SELECT trace_id FROM training{all_of(conditions)}").num_rows)  # noqa: S608

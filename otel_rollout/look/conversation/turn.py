@@ -1,0 +1,164 @@
+"""One turn of a conversation, and the turns of spans that are not model calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.look.conversation.engine_time import EngineTime
+from otel_rollout.look.conversation.span_tree import error_of
+from otel_rollout.look.conversation.summary import Tokens
+from otel_rollout.otlp import messages
+from otel_rollout.otlp.messages import Call
+
+MODEL: Final = "assistant"
+TOOL: Final = "tool"
+EVALUATOR: Final = "evaluator"
+FAILURE: Final = "failure"
+"""Role of an operation that is neither model call nor tool nor evaluator, and failed."""
+
+
+@dataclass
+class Turn:
+    """A message, a model's reply, or the call of a tool or evaluator.
+
+    Attributes:
+        role: ``system``, ``user``, ``assistant``, ``tool`` and so on as in messages, ``evaluator`` or
+            ``failure``.
+        name: name of the tool, the evaluator or the failed operation.
+        text: the message; for a tool its result.
+        calls: tool calls that the model asks for.
+        arguments: arguments of a tool or evaluator.
+        error: the turn's error; empty if the turn succeeded.
+        stack: stack trace of the error.
+        token_ids: tokens that the model generated.
+        tokens: token counts of the model call.
+        finish_reason: why the model stopped.
+        seconds: duration; None for a message, which has none.
+        note: relation of the model call's context to earlier ones; empty for a plain continuation.
+        marks: what a trainer must know of the model call: changed weights, a broken prefix.
+        engine: what the call's requests took in an inference engine; None if no engine says so.
+        sub_trajectory: path of the turn's sub-trajectory; empty for a turn of the trajectory itself.
+    """
+
+    role: str
+    text: str = ""
+    name: str = ""
+    calls: tuple[Call, ...] = ()
+    arguments: Any = None
+    error: str = ""
+    stack: str = ""
+    token_ids: tuple[int, ...] = ()
+    tokens: Tokens = field(default_factory=Tokens)
+    finish_reason: str = ""
+    seconds: float | None = None
+    note: str = ""
+    marks: tuple[str, ...] = ()
+    engine: EngineTime | None = None
+    sub_trajectory: str = ""
+
+    @property
+    def calls_outside_text(self) -> tuple[Call, ...]:
+        """The tool calls that are not also in the turn's text."""
+        return tuple(call for call in self.calls if not is_in_text(call, self.text))
+
+    @property
+    def shows_arguments(self) -> bool:
+        """Whether the arguments are shown; an empty argument list only for tools."""
+        return bool(self.arguments) or (self.role == TOOL and self.arguments is not None)
+
+    @property
+    def is_model_call(self) -> bool:
+        """Whether the turn is the reply of a model call of this trajectory."""
+        return self.role == MODEL and self.seconds is not None
+
+
+def is_in_text(call: Call, text: str) -> bool:
+    """Return whether a text contains a tool call, with its arguments."""
+    values = call.arguments.values() if isinstance(call.arguments, Mapping) else [call.arguments]
+    return call.name in text and all(messages.as_text(value) in text for value in values)
+
+
+class Ending(TypedDict):
+    """The fields of a :class:`Turn` about its span's end."""
+
+    error: str
+    stack: str
+    seconds: float
+
+
+def ending_of(span: ReadableSpan) -> Ending:
+    """Return a span's error, stack trace and duration."""
+    stacks = [
+        str((event.attributes or {}).get(semconv.EXCEPTION_STACKTRACE, ""))
+        for event in span.events
+        if event.name == "exception"
+    ]
+    seconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
+    return {"error": error_of(span), "stack": stacks[-1] if stacks else "", "seconds": seconds}
+
+
+def tool_turn(span: ReadableSpan) -> Turn:
+    """Return the turn of a tool's span."""
+    input_ = messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
+    arguments = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
+    named = input_ if isinstance(input_, Mapping) else {}
+    if arguments is None:
+        arguments = named.get("arguments", input_)
+    name = (span.attributes or {}).get(semconv.GEN_AI_TOOL_NAME)
+    if name is None and "arguments" in named:
+        name = named.get("name")
+    result = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_RESULT)
+    if result is None:
+        result = messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    return Turn(
+        TOOL,
+        _result_text(result),
+        name=str(name or span.name),
+        arguments=messages.read_json(arguments) if isinstance(arguments, str) else arguments,
+        **ending_of(span),
+    )
+
+
+def _result_text(result: Any) -> str:
+    """Return a tool's result as text; for an object with only ``text``, that field."""
+    if isinstance(result, Mapping) and isinstance(result.get("response"), Mapping):  # verl's
+        result = result["response"]
+    if isinstance(result, Mapping):
+        present = {name: value for name, value in result.items() if value not in (None, "", [], {})}
+        if list(present) == ["text"]:
+            return messages.as_text(present["text"])
+    return messages.as_text(result)
+
+
+def evaluation_turn(span: ReadableSpan) -> Turn:
+    """Return the turn of an evaluator's span."""
+    return Turn(
+        EVALUATOR,
+        messages.as_text(messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)),
+        name=span.name,
+        arguments=messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
+        **ending_of(span),
+    )
+
+
+def failure_turn(span: ReadableSpan) -> Turn:
+    """Return the turn of a failed operation, which is shown only for its error."""
+    return Turn(
+        FAILURE,
+        name=span.name,
+        arguments=messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
+        **ending_of(span),
+    )
+
+
+def root_turns(root: ReadableSpan) -> list[Turn]:
+    """Return a root span's input and output as turns."""
+    input_ = messages.value_of(root, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
+    output = messages.value_of(root, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    found = [*messages.request_of(input_).messages, *messages.messages_in(output, MODEL)]
+    return [Turn(message.role, message.text, calls=message.calls) for message in found]

@@ -1,0 +1,1 @@
+"""Read trajectories from a spool, from MLflow and from a rollout table."""

@@ -1,0 +1,185 @@
+"""Read delivered trajectories from an MLflow server or database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv, training_scores
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.entry_points import READERS, offered
+from otel_rollout.look.conversation.summary import VALIDATION, Summary, path_of
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.reference import Reference
+from otel_rollout.otlp.reader import spans_of, without_end
+from otel_rollout.table.rows import integer_in
+from otel_rollout.turns.detokenizer import Detokenizer
+
+_logger = logging.getLogger("otel_rollout.viewer")
+_MAX_READ: Final = 128
+"""Maximum trajectories that are read: each is a request. A group is not larger in most runs."""
+_IN_GROUP: Final = (semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
+_STEP: Final = (semconv.STEP, semconv.VALIDATE)
+"""Attributes that name a step."""
+
+
+class MlflowSource:
+    """Read spans from MLflow; see :class:`otel_rollout.look.sources.source.SpanSource`.
+
+    Args:
+        tracking_uri: address of the server or database; None for ``MLFLOW_TRACKING_URI``.
+        project: the experiment to look in; None for all experiments.
+
+    Raises:
+        ViewerError: MLflow cannot be read.
+    """
+
+    def __init__(self, tracking_uri: str | None, project: str | None) -> None:
+        with _as_viewer_errors():
+            self._traces = offered(READERS, "mlflow")(tracking_uri, project)
+        self.location = self._traces.location
+        self._newest = ""
+
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], int | None]]:
+        """Yield what answers a question; see :class:`otel_rollout.look.sources.source.SpanSource`.
+
+        Of a list only a page is read: each trajectory is a request.
+        """
+        with _as_viewer_errors():
+            newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
+            self._newest = newest["tags"][semconv.RUN_ID] if newest else ""
+            if reference is None:
+                found = list(self._traces.find({semconv.RUN_ID: self._newest})) if newest else []
+            else:
+                found = self._matching(reference)
+            for run in dict.fromkeys(map(_run_of, found)):
+                of_run = [described for described in found if _run_of(described) == run]
+                of_run.sort(key=lambda described: _named(described).order)
+                yield self._spans_of(of_run[:_MAX_READ]), len(of_run) if len(of_run) > _MAX_READ else None
+
+    def _matching(self, reference: Reference) -> list[dict[str, Any]]:
+        """Return the traces that a reference matches, the newest first."""
+        for tags in _tags(reference):
+            found = self._traces.find(tags, reference.trace)
+            if matching := [described for described in found if reference.matches(_named(described))]:
+                return matching
+        return []
+
+    def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return a remark that the newest run has no such trajectory."""
+        if reference is None or found[0].run == self._newest:
+            return ()
+        return (f"This is an older run: the newest, {self._newest}, has no {reference.text}.",)
+
+    def _spans_of(self, found: Sequence[Mapping[str, Any]]) -> Iterator[ReadableSpan]:
+        """Yield the spans of traces; of one trace also what tells whether the trainer passed it over."""
+        with _as_viewer_errors():
+            for described in found:
+                try:
+                    yield from self._spans(described)
+                except UndeliveredError as error:
+                    if len(found) == 1 or error.failure.kind is not FailureKind.REJECTED:
+                        raise
+                    _logger.warning("left out: %s", error.failure.message)
+            if len(found) == 1 and not _is_named(found[0]):
+                yield from self._deciding(found[0])
+
+    def _deciding(self, described: Mapping[str, Any]) -> Iterator[ReadableSpan]:
+        """Yield a trajectory of the step that the trainer named; of a run that goes on, also the newest."""
+        of_run = {semconv.RUN_ID: _run_of(described)}
+        tags = described.get("tags") or {}
+        of_step = {name: tags[name] for name in map(semconv.short_name, _STEP) if name in tags}
+        beside = next(filter(_is_named, self._traces.find(of_run | of_step)), None)
+        running = next(self._traces.find(of_run, is_running=True), None) if beside else None
+        newest = next(filter(_is_named, self._traces.find(of_run)), None) if running else None
+        for other in filter(None, (beside, running, newest)):
+            yield from self._spans(other)
+
+    def _spans(self, described: Mapping[str, Any]) -> list[ReadableSpan]:
+        line = self._traces.line_of(described, with_running=True)
+        return [span if span.end_time else without_end(span) for span in spans_of(line)] if line else []
+
+    def every_line(self, skipped: Callable[[str], None]) -> Iterator[bytes]:
+        """Yield each trajectory as a line of OTLP/JSON, with its scores as evaluation spans.
+
+        Args:
+            skipped: called with the reason for each trace that MLflow cannot return.
+        """
+        with _as_viewer_errors():
+            for described in self._traces.find({semconv.RUN_ID: ""}):
+                try:
+                    line = self._traces.line_of(described)
+                except UndeliveredError as error:
+                    if error.failure.kind is not FailureKind.REJECTED:
+                        raise
+                    skipped(error.failure.message)
+                    continue
+                if line:
+                    yield line + b"\n"
+
+    def decoder(self, name: str) -> Detokenizer | None:
+        """Return None: delivered spans have the text of their token ids."""
+        return None
+
+
+def _tags(reference: Reference) -> Iterator[dict[str, str]]:
+    """Yield tags that all trajectories matching a reference may have, the narrowest first.
+
+    A part of a name may have slashes, and characters that a list makes visible.
+    """
+    if not reference.path:
+        yield {}
+        return
+    parts = reference.path.split("/")
+    is_validation = parts[0] == VALIDATION
+    step, *rest = parts[is_validation:]
+    tags = {semconv.VALIDATE: str(is_validation)}
+    if integer_in(step) is not None:
+        tags[semconv.STEP] = step
+        if len(rest) == len(_IN_GROUP) and all(rest):
+            yield _named_as(tags | dict(zip(_IN_GROUP, rest, strict=True)))
+    yield _named_as(tags)
+
+
+def _named_as(tags: Mapping[str, str]) -> dict[str, str]:
+    return {semconv.short_name(name): text for name, text in tags.items() if text != "-"}
+
+
+def _named(described: Mapping[str, Any]) -> Summary:
+    """Return a trace's id, run, path and start."""
+    tags: Mapping[str, str] = described.get("tags") or {}
+    short = {name: semconv.short_name(name) for name in (*_STEP, *_IN_GROUP)}
+    return Summary(
+        trace_id=str(described["trace_id"]).removeprefix("tr-"),
+        run=_run_of(described),
+        path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
+        start_ns=described["start_ns"],
+    )
+
+
+def _run_of(described: Mapping[str, Any]) -> str:
+    return str((described.get("tags") or {}).get(semconv.RUN_ID, ""))
+
+
+def _is_named(described: Mapping[str, Any]) -> bool:
+    """Return whether the trainer named a trajectory."""
+    names = (each.get("assessment_name") for each in described.get("assessments") or ())
+    return training_scores.TRAINED in names
+
+
+@contextmanager
+def _as_viewer_errors() -> Iterator[None]:
+    """Convert errors of reading MLflow to :class:`ViewerError`."""
+    try:
+        yield
+    except (ModuleNotFoundError, ValueError) as error:
+        raise ViewerError(f"MLflow cannot be read: {error}") from error
+    except Exception as error:
+        failure = getattr(error, "failure", None)
+        if failure is None:
+            raise
+        raise ViewerError(f"MLflow cannot be read: {failure.message}") from error

@@ -1,0 +1,146 @@
+"""Put spans into a table for a moment, so that the table's views can be asked."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.reference import Reference
+from otel_rollout.look.sources.source import SpanSource
+from otel_rollout.look.sources.spool_source import SpoolSource
+from otel_rollout.look.sources.table_source import TableSource
+from otel_rollout.spool import segments
+from otel_rollout.spool.private_files import open_private
+from otel_rollout.table.location import location_of
+from otel_rollout.table.rows import batch_of, rows_of
+from otel_rollout.table.store import Store
+
+_ROWS: Final = 20_000
+"""Maximum rows of a commit."""
+_PREFIX: Final = "otel-rollout-query-"
+_LOCK: Final = "lock"
+"""File that the process locks while it uses the directory."""
+_MINIMUM_AGE: Final = 5.0
+"""Seconds after which a directory without lock is abandoned: its process has been killed."""
+
+
+class PrivateTableSource:
+    """Read spans that are in no table; see :class:`otel_rollout.look.sources.source.Source`.
+
+    What a question needs becomes a table for a moment, so that the views answer it.
+
+    Args:
+        spans: the spool, file or MLflow.
+        directory: private directory for tables.
+    """
+
+    def __init__(self, spans: SpanSource, directory: Path) -> None:
+        self.location = spans.location
+        self.notes: tuple[str, ...] = ()
+        self._spans = spans
+        self._directory = directory
+        self._numbers = itertools.count()
+        self._source: TableSource | None = None
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Return the matching trajectories of the newest run that has any; at most a page of them."""
+        for source, number in self.tables(reference):
+            if found := source.find(reference):
+                self._source = source
+                cut = f"The first {len(found)} of {number}; name a step to see its trajectories."
+                more = source.notes if number is None else (cut,)
+                self.notes = (*self._spans.notes(reference, found), *more)
+                return found
+        return []
+
+    def tables(self, reference: Reference | None) -> Iterator[tuple[TableSource, int | None]]:
+        """Yield for each run, the newest first, a table that answers a question about a reference.
+
+        A table that lacks some of the matching trajectories comes with their number.
+        """
+        for spans, number in self._spans.matching(reference):
+            store = Store(location_of(str(self._directory / f"table-{next(self._numbers)}")))
+            if fill(store, spans):
+                yield TableSource(store, decoders=self._spans.decoder), number
+
+    def notes_on(self, reference: Reference, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks about trajectories that were found in a table."""
+        return self._spans.notes(reference, found)
+
+    def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
+        """Return a trajectory that was found, turn by turn."""
+        if self._source is None:
+            raise ViewerError(f"Nothing was looked for in {self.location}.")
+        return self._source.conversation(trace_id, part)
+
+
+@contextmanager
+def asked_as_table(spans: SpanSource) -> Iterator[PrivateTableSource]:
+    """Yield a source that answers about spans by tables, which are removed afterwards."""
+    with _private_directory() as directory:
+        yield PrivateTableSource(spans, directory)
+
+
+@contextmanager
+def table_of(source: SpoolSource) -> Iterator[Store]:
+    """Yield a table of all spans of a spool, which is removed afterwards.
+
+    Raises:
+        ViewerError: the spool holds no span.
+    """
+    with _private_directory() as directory:
+        store = Store(location_of(str(directory / "table")))
+        if not fill(store, source.every_span()):
+            raise ViewerError(f"There is no trajectory in {source.location}.")
+        yield store
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """Yield a private temporary directory.
+
+    A process that is killed leaves its directory behind; the next call removes it.
+    """
+    _remove_abandoned()
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX) as directory,
+        open(Path(directory) / _LOCK, "wb", opener=open_private) as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(directory)
+
+
+def _remove_abandoned() -> None:
+    """Remove the directories of this user's processes that were killed."""
+    for directory in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+        try:
+            state = directory.lstat()
+        except OSError:  # removed just now
+            continue
+        is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+        is_old = time.time() - state.st_mtime > _MINIMUM_AGE
+        if is_ours and is_old and not segments.is_being_written(directory / _LOCK):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def fill(store: Store, spans: Iterable[ReadableSpan]) -> int:
+    """Append spans to a table; return the number of commits."""
+    number = 0
+    for number, some in enumerate(chunks(spans, _ROWS), start=1):
+        store.append([batch_of(rows_of(some))], "spool", number)
+    return number

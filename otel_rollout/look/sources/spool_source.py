@@ -1,0 +1,328 @@
+"""Read trajectories from segments and archived segments on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv, training_scores
+from otel_rollout.look.conversation.summary import Summary, path_of
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.recorded_turns import RecordedTurns
+from otel_rollout.look.sources.reference import Reference
+from otel_rollout.otlp.reader import UnreadableLineError, without_end
+from otel_rollout.otlp.scan import may_have_root, trace_ids_in
+from otel_rollout.otlp.score_batch import expanded
+from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
+from otel_rollout.spool import files, layout
+from otel_rollout.spool.running_roots import running_roots
+from otel_rollout.turns import foreign_spans
+from otel_rollout.turns.detokenizer import Detokenizer
+
+_TRAINED: Final = b'"%b"' % training_scores.TRAINED.encode()
+_EVALUATION: Final = b'"%b"' % semconv.GEN_AI_EVALUATION_NAME.encode()
+_MAX_SEARCHED_IDS: Final = 16
+"""Maximum trace ids to search each line for. With more ids, the line's trace ids are parsed and looked up."""
+_MAX_NAMED_RUNS: Final = 3
+"""Maximum runs named in the note that an older run is shown."""
+_MLFLOW_ADVICE: Final = (
+    "What MLflow has: `otel-rollout show --from mlflow`; for the other commands, `otel-rollout import mlflow "
+    "--to delta` makes a table of it."
+)
+_logger = logging.getLogger("otel_rollout.viewer")
+
+
+class SpoolSource:
+    """Read spans from files; see :class:`otel_rollout.look.sources.source.SpanSource`.
+
+    Args:
+        path: a spool directory, a run or node directory, or a file of OTLP JSON Lines.
+        is_named: whether a person named the path. In the default directory only this user's runs are read,
+            since other users may have put files into a temporary directory.
+
+    Raises:
+        ViewerError: there is nothing to read.
+    """
+
+    def __init__(self, path: Path, is_named: bool = True) -> None:
+        self.location = str(path)
+        self._runs = _runs(path, is_named)
+
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], None]]:
+        """Yield what answers a question; see :class:`otel_rollout.look.sources.source.SpanSource`.
+
+        A trace's spans are those of all runs: a later run may have added scores.
+        """
+        if reference is None:
+            yield self.every_span(), None
+            return
+        for run in reversed(self._runs):
+            if ids := self._trace_ids(run, reference):
+                yield self._answering(ids), None
+
+    def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks that newer runs have no such trajectory."""
+        ids = [run.id for run in self._runs]
+        later = self._runs[ids.index(found[0].run) + 1 :] if found[0].run in ids else []
+        return _notes_on_newer_runs([run for run in reversed(later) if run.may_have_trajectories], reference)
+
+    def _trace_ids(self, run: _Run, reference: Reference) -> frozenset[str]:
+        """Return the ids of a run's traces that a reference may name; usually their roots tell."""
+        running = run.running().values()  # before the lines: one that ends meanwhile is among these
+        if reference.trace:
+            lines = (line for line in _lines(run.paths) if reference.trace.encode() in line)
+            return _named(chain(_spans_in(lines), running), reference)
+        roots = _spans_in(filter(may_have_root, _lines(run.paths)))
+        return _named(chain(roots, running), reference) or _named(_spans_in(_lines(run.paths)), reference)
+
+    def _answering(self, ids: frozenset[str]) -> Iterator[ReadableSpan]:
+        """Yield the spans of traces, and what decides about their scores by identity and their training."""
+        steps = set()
+        for span in self._every_span(lambda run: _with_ids(_lines(run.paths), ids), RecordedTurns().spans_of):
+            if _trace_id(span) in ids:
+                steps.add(_step_of(span))
+                yield span
+        if any(may_be_by_identity(line) or _TRAINED in line for line in _lines(self.files())):
+            yield from self._deciding(ids, steps)
+
+    def _deciding(self, ids: frozenset[str], steps: set[str]) -> Iterator[ReadableSpan]:
+        """Yield roots and scores of others: of some steps, of the newest trained one, and one of each run."""
+        trained = (line for line in _lines(self.files()) if _TRAINED in line)
+        steps = steps | _newest_steps(_spans_in(trained))
+        runs = set()
+        for span in self._every_span(lambda run: filter(_is_root_or_score, _lines(run.paths)), _decoded):
+            if _trace_id(span) in ids:
+                continue
+            run_id = span.resource.attributes.get(semconv.RUN_ID)
+            is_first = run_id not in runs and _is_root(span)
+            if is_first:
+                runs.add(run_id)
+            if is_first or _step_of(span) in steps or span.end_time is None:
+                yield span
+
+    def every_span(self) -> Iterator[ReadableSpan]:
+        """Yield the spans of all runs, which say of each turn which one it continues or breaks.
+
+        The root of a trajectory that runs has no end.
+        """
+        return self._every_span(lambda run: _lines(run.paths), RecordedTurns().spans_of)
+
+    def _every_span(
+        self,
+        lines_of: Callable[[_Run], Iterable[bytes]],
+        decoded: Callable[[bytes], list[ReadableSpan]],
+    ) -> Iterator[ReadableSpan]:
+        """Yield the spans of each run's lines, then the roots of its running trajectories."""
+        for run in self._runs:
+            running = run.running()
+            for line in lines_of(run):
+                for span in decoded(line):
+                    if running:
+                        running.pop(_ids(span), None)
+                    yield span
+            yield from running.values()
+
+    def files(self) -> list[Path]:
+        """Return the files that are read."""
+        return [path for run in self._runs for path in run.paths]
+
+    def running(self) -> frozenset[tuple[str, int]]:
+        """Return the ids of the roots of all running trajectories."""
+        return frozenset(ids for run in self._runs for ids in run.running())
+
+    def decoder(self, name: str) -> Detokenizer | None:
+        """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
+        directories = dict.fromkeys(
+            parent for path in self.files() for parent in (path.parent, path.parent.parent)
+        )
+        try:
+            found = (Detokenizer.stored(directory, name) for directory in directories)
+            return next(filter(None, found), None)
+        except ImportError:
+            _logger.warning("Token ids are shown without text. Install: pip install 'otel-rollout[tokens]'")
+        except Exception as error:  # noqa: BLE001 - the library raises errors of any type for a damaged file
+            _logger.warning("Token ids are shown without text: tokenizer %s cannot be read: %s", name, error)
+        return None
+
+
+def _named(spans: Iterable[ReadableSpan], reference: Reference) -> frozenset[str]:
+    """Return the ids of traces with a span that a reference may name."""
+    return frozenset(
+        trace_id
+        for span in spans
+        if not is_by_identity(attributes := span.attributes or {})
+        and reference.matches(Summary(trace_id := _trace_id(span), path=path_of(attributes)))
+    )
+
+
+def _is_root_or_score(line: bytes) -> bool:
+    return may_have_root(line) or _EVALUATION in line
+
+
+def _newest_steps(scores: Iterable[ReadableSpan]) -> set[str]:
+    """Return of each run the newest step of which a trainer took trajectories: others may follow there."""
+    newest: dict[object, int] = {}
+    for span in scores:
+        attributes = span.attributes or {}
+        step = attributes.get(semconv.STEP)
+        if attributes.get(semconv.GEN_AI_EVALUATION_NAME) == training_scores.TRAINED and isinstance(
+            step, int
+        ):
+            run = span.resource.attributes.get(semconv.RUN_ID)
+            newest[run] = max(step, newest.get(run, step))
+    return set(map(str, newest.values()))
+
+
+def _is_root(span: ReadableSpan) -> bool:
+    attributes = span.attributes or {}
+    return span.parent is None and semconv.VALIDATE in attributes and not is_by_identity(attributes)
+
+
+def _step_of(span: ReadableSpan) -> str:
+    return str((span.attributes or {}).get(semconv.STEP))
+
+
+def _with_ids(lines: Iterable[bytes], ids: Collection[str]) -> Iterator[bytes]:
+    """Yield the lines that contain one of the trace ids."""
+    wanted = {id_.encode() for id_ in ids}
+    for line in lines:
+        if len(wanted) > _MAX_SEARCHED_IDS:
+            is_wanted = not wanted.isdisjoint(trace_ids_in(line))
+        else:
+            is_wanted = any(id_ in line for id_ in wanted)
+        if is_wanted:
+            yield line
+
+
+class _Run(NamedTuple):
+    """A run and its files; a file that a person named has no run id and name."""
+
+    id: str
+    name: str
+    paths: list[Path]
+    node_dirs: list[Path]
+
+    @property
+    def may_have_trajectories(self) -> bool:
+        """Whether it has a trajectory, or had one: not if it only scored those of other runs."""
+        return not self.paths or any(map(_is_root, _spans_in(filter(may_have_root, _lines(self.paths)))))
+
+    def running(self) -> dict[tuple[str, int], ReadableSpan]:
+        """Return the roots of the running trajectories, without an end, by their ids."""
+        roots = []
+        for node_dir in self.node_dirs:
+            try:
+                roots += running_roots(node_dir)
+            except OSError as error:
+                _logger.warning("running trajectories of %s are left out: %s", node_dir, error)
+        return {_ids(root): without_end(root) for root in roots}
+
+
+def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> tuple[str, ...]:
+    """Return the notes that ``newer`` runs have no matching trajectory."""
+    if not newer:
+        return ()
+    named = ", ".join(run.name for run in newer[:_MAX_NAMED_RUNS])
+    more = f" and {len(newer) - _MAX_NAMED_RUNS} more" if len(newer) > _MAX_NAMED_RUNS else ""
+    what = "trajectory" if reference is None else reference.text
+    note = f"This is an older run: there is no {what} on disk of {named}{more}."
+    if all(run.paths for run in newer):
+        return (note,)
+    return (
+        note,
+        "Delivered segments are removed unless OTEL_ROLLOUT_KEEP=true; --from mlflow shows delivered ones.",
+    )
+
+
+def _runs(path: Path, is_named: bool) -> list[_Run]:
+    """Find the runs in a directory, the newest last."""
+    _check_readable(path, is_named)
+    if path.is_file():
+        return [_Run("", "", [path], [])]
+    node_dirs = layout.node_directories(path)
+    by_run: dict[Path, _Run] = {}
+    for node_dir in node_dirs:
+        run = by_run.setdefault(node_dir.parent, _Run(*_names_of(node_dir), [], []))
+        run.node_dirs.append(node_dir)
+        run.paths.extend(files.segments_below(node_dir))
+    runs = list(by_run.values())
+    if is_named and not any(run.paths for run in runs):
+        runs = [_Run("", "", files.segments_below(path), [])]
+    if not any(run.paths for run in runs):
+        why = (
+            "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set "
+            "when a run starts."
+            if node_dirs
+            else "Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR); delivered "
+            "segments are removed from it unless OTEL_ROLLOUT_KEEP=true is set when the run starts."
+        )
+        raise ViewerError(f"{path} holds no segments. {why} {_MLFLOW_ADVICE}")
+    return runs
+
+
+def _check_readable(path: Path, is_named: bool) -> None:
+    if not is_named and (problem := layout.problem_of(path)):
+        raise ViewerError(problem)
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            os.listdir(path)
+        elif stat.S_ISREG(mode):
+            path.open("rb").close()
+        else:
+            raise ViewerError(f"{path} is neither a file nor a directory.")
+    except FileNotFoundError:
+        raise ViewerError(
+            f"There is no {path}. Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR),"
+            " or `mlflow` for trajectories in MLflow."
+        ) from None
+    except OSError as error:
+        raise ViewerError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _names_of(node_dir: Path) -> tuple[str, str]:
+    """Return the id of a run, and its name for a person."""
+    manifest = layout.read_manifest(node_dir)
+    name = f"{manifest.run_id} (project {manifest.project_name})" if manifest else node_dir.parent.name
+    return manifest.run_id if manifest else "", name
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
+    for path in paths:
+        try:
+            for line in files.lines_of(_existing(path)):
+                yield from expanded(line)
+        except (OSError, ValueError) as error:
+            _logger.warning("%s is skipped: %s", path, error)
+
+
+def _existing(path: Path) -> Path:
+    """Return a segment's path, or its archive's if it has just been archived."""
+    archived = path.parent / layout.ARCHIVE / (path.name + layout.COMPRESSED_SUFFIX)
+    return archived if not path.exists() and archived.exists() else path
+
+
+def _spans_in(lines: Iterable[bytes]) -> Iterator[ReadableSpan]:
+    return (span for line in lines for span in _decoded(line))
+
+
+def _decoded(line: bytes) -> list[ReadableSpan]:
+    try:
+        return foreign_spans.filled(line).spans
+    except UnreadableLineError:  # the line is still being written, or damaged; `status` counts damaged lines
+        return []
+
+
+def _ids(span: ReadableSpan) -> tuple[str, int]:
+    return _trace_id(span), span.context.span_id if span.context else 0
+
+
+def _trace_id(span: ReadableSpan) -> str:
+    return f"{span.context.trace_id:032x}" if span.context else ""

@@ -1,0 +1,214 @@
+"""Read trajectories from a rollout table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.conversation import trajectories
+from otel_rollout.look.conversation.conversation import Conversation, Decoders, conversation_of
+from otel_rollout.look.conversation.summary import VALIDATION, Summary
+from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.reference import Reference
+from otel_rollout.table import views
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.filters import all_of, equals
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.rows import integer_in
+from otel_rollout.table.select import literal
+from otel_rollout.table.store import Store
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+MAX_LISTED: Final = 100
+"""Maximum trajectories of a list."""
+_TRACE_DIGITS: Final = 32
+_RUN: Final = "run_id, project, experiment"
+_ROOT_COLUMNS: Final = f"trace_id, {_RUN}, path, name, start_time, duration_ns / 1e9 AS seconds"
+_STATE: Final = "CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state"
+_OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
+
+
+class TableSource:
+    """Read trajectories from a table; see :class:`otel_rollout.look.sources.source.Source`.
+
+    A reference is looked up among the table's roots, without the views: a view reads more of the table.
+
+    Args:
+        store: the table.
+        opened: the version of the table to read; by default the newest.
+        run: SQL condition of the run to read; by default the newest that has what is looked for.
+        decoders: returns the decoder for token ids without text; a forwarder has written the text.
+
+    Attributes:
+        engine: asks the table.
+
+    Raises:
+        ViewerError: the table cannot be read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        opened: DeltaTable | None = None,
+        run: str = "true",
+        decoders: Decoders = lambda name: None,
+    ) -> None:
+        with _as_viewer_errors():
+            self.engine = Engine(store.open() if opened is None else opened)
+        self.location = store.location.uri
+        self.notes: tuple[str, ...] = ()
+        self._run = run
+        self._decoders = decoders
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Return the matching trajectories of the newest run that has any; at most a page of them.
+
+        Without a reference, return the first trajectories of the newest run.
+        """
+        self.notes = ()
+        with _as_viewer_errors():
+            if reference is None:
+                return self._newest_run()
+            conditions = [self._run, *_conditions(reference)]
+            for run in runs_with(self.engine, conditions, reference.matches):
+                of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
+                found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
+                if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
+                    return found
+                if found:
+                    return self._listed(of_run, reference, len(found))
+            return self._nameless(conditions) if reference.trace else []
+
+    def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
+        """Return a trajectory turn by turn; see :class:`otel_rollout.look.sources.source.Source`."""
+        with _as_viewer_errors():
+            return conversation_in(self.engine, trace_id, part, self._decoders)
+
+    def conversations(self, trace_ids: Sequence[str]) -> Iterator[Conversation]:
+        """Yield trajectories turn by turn; those without spans are left out."""
+        with _as_viewer_errors():
+            yield from conversations_in(self.engine, trace_ids, self._decoders)
+
+    def _newest_run(self) -> list[Summary]:
+        for ended in ("is_root", "score_name IS NULL"):  # a run may have running trajectories alone
+            conditions = [self._run, ended, "validate IS NOT NULL"]
+            newest = self._rows(views.RECORDED, "run_id", conditions, " ORDER BY start_ns DESC LIMIT 1")
+            if newest:
+                return self._listed([self._run, equals("run_id", newest[0]["run_id"])])
+        return []
+
+    def _matching(self, reference: Reference, conditions: list[str], is_ended: bool) -> list[Summary]:
+        """Return the trajectories that a reference matches, without scores and tokens."""
+        if is_ended:
+            ended = ["is_root", "validate IS NOT NULL", *conditions]
+            rows = self._rows(views.RECORDED, f"{_ROOT_COLUMNS}, {_STATE}", ended)
+        else:
+            rows = self._rows("roots", f"{_ROOT_COLUMNS}, state", conditions)
+        found = {row["trace_id"]: summary_of(row) for row in rows}
+        return [summary for summary in found.values() if reference.matches(summary)]
+
+    def _listed(
+        self, conditions: list[str], reference: Reference | None = None, count: int | None = None
+    ) -> list[Summary]:
+        """Return a page of trajectories with scores and tokens."""
+        if count is None:
+            count = self._rows("trajectories", "count(*) AS number", conditions)[0]["number"]
+        found = summaries_of(self.engine, conditions, None if reference else MAX_LISTED)
+        found = [summary for summary in found if reference is None or reference.matches(summary)][:MAX_LISTED]
+        if count and count > len(found):
+            self.notes = (f"The first {len(found)} of {count}; `otel-rollout list` filters and sorts.",)
+        return found
+
+    def _nameless(self, conditions: list[str]) -> list[Summary]:
+        """Return traces without identity: a person may look at any trace by its id."""
+        conditions = [*conditions, _OF_TRAJECTORY]
+        columns = "trace_id, min(start_ns) AS start_ns"
+        rows = self._rows(views.RECORDED, columns, conditions, " GROUP BY trace_id")
+        return [Summary(row["trace_id"], start_ns=row["start_ns"]) for row in rows]
+
+    def _rows(self, source: str, columns: str, conditions: list[str], end: str = "") -> list[dict[str, Any]]:
+        sql = f"SELECT {columns} FROM {source}{all_of(conditions)}{end}"  # noqa: S608
+        return dicts_of(self.engine.run(sql))
+
+
+@contextmanager
+def _as_viewer_errors() -> Iterator[None]:
+    try:
+        yield
+    except TableError as error:
+        raise ViewerError(str(error)) from error
+
+
+def conversation_in(
+    engine: Engine, trace_id: str, part: int | None = None, decoders: Decoders = lambda name: None
+) -> Conversation:
+    """Return a trajectory of a table turn by turn, and whether the trainer passed it over.
+
+    Args:
+        engine: the table.
+        trace_id: id of its trace.
+        part: id of a span; the trajectory that this span begins inside the trace is returned.
+        decoders: returns the decoder for token ids without text.
+
+    Raises:
+        TableError: none of its spans is in the table, or the table cannot be read.
+    """
+    recorded = trajectories.trajectory_in(engine, trace_id, part)
+    return conversation_of(recorded, decoders, trajectories.is_passed_over(engine, recorded))
+
+
+def conversations_in(
+    engine: Engine, trace_ids: Sequence[str], decoders: Decoders = lambda name: None
+) -> Iterator[Conversation]:
+    """Yield trajectories of a table turn by turn; those without spans are left out.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    for recorded in trajectories.trajectories_in(engine, trace_ids).values():
+        yield conversation_of(recorded, decoders)
+
+
+def runs_with(
+    engine: Engine, conditions: Sequence[str], has: Callable[[Summary], bool] = lambda summary: True
+) -> list[dict[str, str | None]]:
+    """Return run, project and experiment of trajectories, those of the trajectory that began last first.
+
+    A trajectory that runs counts, too.
+
+    Args:
+        engine: the table.
+        conditions: SQL conditions that spans of the trajectories meet.
+        has: whether a trajectory is meant, which has a path and a trace id; by default each is.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    wanted = all_of([*conditions, "validate IS NOT NULL", "score_name IS NULL"])
+    rows = engine.run(
+        f"SELECT {_RUN}, trace_id, path FROM {views.RECORDED}{wanted} "  # noqa: S608
+        f"GROUP BY {_RUN}, trace_id, path ORDER BY min(start_ns) DESC"
+    )
+    found = [
+        tuple(row[name] for name in _RUN.split(", "))
+        for row in dicts_of(rows)
+        if has(Summary(row["trace_id"], path=row["path"]))
+    ]
+    return [dict(zip(_RUN.split(", "), run, strict=True)) for run in dict.fromkeys(found)]
+
+
+def _conditions(reference: Reference) -> list[str]:
+    """Return conditions that all trajectories matching a reference meet."""
+    if len(reference.trace) == _TRACE_DIGITS:
+        return [equals("trace_id", reference.trace)]
+    if reference.trace:
+        return [f"trace_id LIKE {literal(reference.trace + '%')}"]
+    parts = reference.path.split("/")
+    is_validation = parts[0] == VALIDATION
+    step = parts[1 if is_validation and len(parts) > 1 else 0]
+    return [equals("validate", is_validation), equals("step", integer_in(step))]

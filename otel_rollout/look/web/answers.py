@@ -1,0 +1,130 @@
+"""Compute what takes long beside the requests: each newest result is shown until a newer one is there."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.web.live import Live, NotReadyError
+from otel_rollout.look.web.snapshot import Snapshot
+from otel_rollout.table.errors import TableError
+
+MAX_ANSWERS: Final = 16
+"""Maximum results that are kept; the one that nobody asked for the longest goes first."""
+_WANTED_SECONDS: Final = 60.0
+"""Time after a request for a result during which newer versions of the table give newer results."""
+_IDLE_RATIO: Final = 1.0
+"""Minimum ratio of the time between two computations of a result to the time of one."""
+
+Make = Callable[[Snapshot], Any]
+"""Function that computes a result of a snapshot."""
+
+
+class Answer:
+    """A result, which may be of an older version of the table.
+
+    Attributes:
+        value: the result.
+        read_at: when its version was read, in seconds of Unix time.
+    """
+
+    def __init__(self, make: Make) -> None:
+        self.value: Any = None
+        self.read_at = 0.0
+        self.problem: Exception | None = None
+        self.make = make
+        self.version: Hashable = None
+        self.is_queued = False
+        self.is_ready = threading.Event()
+        self.asked_at = 0.0
+        self.not_before = 0.0
+
+
+class Answers:
+    """Results of one kind. A thread computes one after another.
+
+    Args:
+        live: the versions of the table.
+    """
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._lock = threading.Lock()
+        self._found: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._jobs: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        live.on_change(self._renew)
+        threading.Thread(target=self._work, name="otel-rollout-answers", daemon=True).start()
+
+    def get(self, key: Hashable, make: Make, version: Hashable, patience: float) -> Answer | None:
+        """Return the newest result at once; without any, wait for the first.
+
+        Args:
+            key: what is asked for.
+            make: computes it.
+            version: the newest version of the table; a result of another one is computed anew meanwhile.
+            patience: maximum seconds to wait.
+
+        Returns:
+            The result; None if it takes longer.
+
+        Raises:
+            TableError: the table cannot be read.
+            ViewerError: the files cannot be read.
+        """
+        with self._lock:
+            answer = self._found.setdefault(key, Answer(make))
+            self._found.move_to_end(key)
+            while len(self._found) > MAX_ANSWERS:
+                self._found.popitem(last=False)
+            answer.asked_at = time.monotonic()
+            if answer.version != version:
+                self._queue(answer)
+        if not answer.is_ready.wait(patience):
+            return None
+        if answer.problem is not None:
+            raise answer.problem
+        return answer
+
+    def known(self, key: Hashable) -> Any:
+        """Return the newest result without asking for one; None if there is none yet, or it is a problem."""
+        with self._lock:
+            answer = self._found.get(key)
+        return None if answer is None or answer.problem is not None else answer.value
+
+    def _renew(self) -> None:
+        """Compute results anew that somebody has just looked at."""
+        with self._lock:
+            for answer in self._found.values():
+                if time.monotonic() - answer.asked_at < _WANTED_SECONDS:
+                    self._queue(answer)
+
+    def _queue(self, answer: Answer) -> None:
+        if not answer.is_queued and time.monotonic() >= answer.not_before:
+            answer.is_queued = True
+            self._jobs.put(answer)
+
+    def _work(self) -> None:
+        while True:
+            answer = self._jobs.get()
+            began = time.monotonic()
+            self._compute(answer)
+            with self._lock:
+                answer.not_before = time.monotonic() + _IDLE_RATIO * (time.monotonic() - began)
+                answer.is_queued = False
+            answer.is_ready.set()
+
+    def _compute(self, answer: Answer) -> None:
+        try:
+            with self._live.snapshot() as snapshot:
+                answer.version = snapshot.state.version
+                answer.value = answer.make(snapshot)
+                answer.read_at, answer.problem = snapshot.read_at, None
+        except (TableError, ViewerError, NotReadyError) as error:
+            answer.problem = error
+        except Exception as error:  # noqa: BLE001 - the thread goes on; the page of the result says it
+            answer.problem = error

@@ -1,0 +1,151 @@
+"""Follow a table that is being written: prepare its newest version while an older one serves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.web.origin import Origin, State
+from otel_rollout.look.web.snapshot import Snapshot
+from otel_rollout.table.errors import NoTableError, TableError
+
+PERIOD: Final = 3.0
+"""Minimum seconds between two looks for a newer version."""
+_IDLE_RATIO: Final = 2.0
+"""Minimum ratio of the time between two preparations to the time of one. It limits their CPU time."""
+_logger = logging.getLogger("otel_rollout.web")
+
+
+class NotReadyError(Exception):
+    """No version of the table could be read yet; the message is one sentence."""
+
+
+class _Lease:
+    """A snapshot with the number of requests that use it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.users = 0
+        self.is_replaced = False
+
+
+class Live:
+    """The newest prepared version of a table.
+
+    Args:
+        origin: where the spans are.
+        period: minimum seconds between two looks for a newer version.
+
+    Attributes:
+        problem: why the newest version could not be read; empty without a problem.
+    """
+
+    def __init__(self, origin: Origin, period: float = PERIOD) -> None:
+        self.origin = origin
+        self.problem = ""
+        self._period = period
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._lease: _Lease | None = None
+        self._changed: list[Callable[[], None]] = []
+        self._thread = threading.Thread(target=self._follow, name="otel-rollout-view", daemon=True)
+
+    def start(self) -> None:
+        """Prepare the newest version, then follow the table in a thread. A missing table may come later.
+
+        Raises:
+            TableError: the table cannot be read.
+            ViewerError: the files cannot be read.
+        """
+        try:
+            self._prepare(self.origin.state())
+        except NoTableError as error:
+            self.problem = str(error)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following, and release the last version."""
+        self._stop.set()
+        with self._lock:
+            lease, self._lease = self._lease, None
+        if lease is not None:
+            self._replaced(lease)
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Call a function after each change of the version, in the thread that follows the table."""
+        self._changed.append(call)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Yield the newest prepared version, which stays whole meanwhile.
+
+        Raises:
+            NotReadyError: there is none yet.
+        """
+        with self._lock:
+            lease = self._lease
+            if lease is None:
+                raise NotReadyError(self.problem or f"{self.origin.location} is being read.")
+            lease.users += 1
+        try:
+            yield lease.snapshot
+        finally:
+            with self._lock:
+                lease.users -= 1
+                is_last = lease.is_replaced and not lease.users
+            if is_last:
+                lease.snapshot.close()
+
+    def _follow(self) -> None:
+        pause = self._period
+        while not self._stop.wait(pause):
+            began = time.monotonic()
+            self._look()
+            pause = max(self._period, _IDLE_RATIO * (time.monotonic() - began))
+
+    def _look(self) -> None:
+        """Prepare the newest version if there is one; keep the older one if it cannot be read."""
+        try:
+            state = self.origin.state()
+            if self._lease is None or state.version != self._lease.snapshot.state.version:
+                self._prepare(state)
+            self.problem = ""
+        except (TableError, ViewerError) as error:
+            self._report(str(error))
+        except Exception as error:  # the thread goes on: the next look may succeed
+            _logger.exception("The newest version cannot be prepared")
+            self._report(f"The newest version cannot be read ({type(error).__name__}).")
+
+    def _report(self, problem: str) -> None:
+        if not self.problem.startswith(problem):
+            self.problem = f"{problem} (since {utc(time.time())})"
+
+    def _prepare(self, state: State) -> None:
+        lease = _Lease(Snapshot(self.origin, state, time.time()))
+        with self._lock:
+            earlier, self._lease = self._lease, lease
+        if earlier is not None:
+            self._replaced(earlier)
+        if self._stop.is_set():
+            self.stop()
+        for call in self._changed:
+            call()
+
+    def _replaced(self, lease: _Lease) -> None:
+        """Release a version as soon as no request uses it."""
+        with self._lock:
+            lease.is_replaced = True
+            is_unused = not lease.users
+        if is_unused:
+            lease.snapshot.close()
+
+
+def utc(seconds: float) -> str:
+    """Format a time of Unix time as time of day."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")

@@ -1,0 +1,119 @@
+"""Hold what a page needs to know about a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.web.links import NO_STEP
+from otel_rollout.look.web.live import utc
+from otel_rollout.table.select import QueryError
+
+if TYPE_CHECKING:
+    from otel_rollout.look.web.answers import Answer, Answers, Make
+    from otel_rollout.look.web.links import ServedLinks
+    from otel_rollout.look.web.snapshot import RunRow, Snapshot
+
+REFRESH: Final = "refresh"
+"""Parameter that says whether a browser loads the page again by itself: ``on`` or ``off``."""
+REFRESH_SECONDS: Final = 5
+"""Time after which a browser loads a page of a live run again."""
+PENDING_SECONDS: Final = 2
+"""Time after which a browser loads a page again that is being prepared."""
+RUN_PARAMETERS: Final[tuple[str, ...]] = ("run", "project", "experiment")
+_MAX_DIGITS: Final = 19
+
+
+class PendingError(Exception):
+    """A page is being prepared; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for a page of a run, and the version of the table that answers it.
+
+    Attributes:
+        path: path of the page's address.
+        given: the address's parameters.
+        snapshot: the version of the table.
+        row: the run.
+        links: addresses of other pages; its attributes say what the page shows at its top.
+        reports: reports of runs.
+        checks: results of runs' checks, which take longer.
+        is_live: whether the run is being written.
+    """
+
+    path: str
+    given: Mapping[str, str]
+    snapshot: Snapshot
+    row: RunRow
+    links: ServedLinks
+    reports: Answers
+    checks: Answers
+    is_live: bool
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self.row.run
+
+    @property
+    def step(self) -> int | None:
+        """The step that the address names; None for one that was not recorded.
+
+        Raises:
+            QueryError: it is no step.
+        """
+        text = self.given.get("step", NO_STEP)
+        if text == NO_STEP:
+            return None
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < _MAX_DIGITS):
+            raise QueryError(f"{text[:40]!r} is no step: it is a number, or - for one that was not recorded.")
+        return int(text)
+
+    @property
+    def validate(self) -> bool:
+        """Whether the step is one of validation."""
+        return self.given.get("validate") == "true"
+
+    def name(self, parameter: str) -> str:
+        """Return the name of a group or trajectory.
+
+        Raises:
+            QueryError: the address has none.
+        """
+        if not self.given.get(parameter):
+            raise QueryError(f"The address has no {parameter}.")
+        return self.given[parameter]
+
+    def refreshed(self, by_default: bool = True, is_changing: bool | None = None) -> None:
+        """Let a browser load the page again while the run is live.
+
+        Args:
+            by_default: whether it does so unless the address says ``refresh=on``.
+            is_changing: whether the page may change; by default, that the run is live.
+        """
+        if not (self.is_live if is_changing is None else is_changing):
+            return
+        is_on = self.given.get(REFRESH, "on" if by_default else "off") == "on"
+        others = {name: value for name, value in self.given.items() if name != REFRESH}
+        address = f"{self.path}?{urlencode({**others, REFRESH: 'off' if is_on else 'on'}, errors='replace')}"
+        self.links.refresh_seconds = REFRESH_SECONDS if is_on else None
+        self.links.refresh_switch = ("stop loading again" if is_on else "load again by itself", address)
+
+    def answered(self, answers: Answers, kind: str, make: Make, patience: float) -> Any:
+        """Return a result that takes long; tell on the page when its version was read.
+
+        Raises:
+            PendingError: it is not there yet.
+        """
+        key = (kind, self.run)
+        answer: Answer | None = answers.get(key, make, self.snapshot.state.version, patience)
+        if answer is None:
+            raise PendingError(f"The {kind} of {self.run.name} is being prepared.")
+        self.links.status = f"read at {utc(answer.read_at)}"
+        return answer.value

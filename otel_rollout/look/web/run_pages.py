@@ -1,0 +1,128 @@
+"""Make the pages of a run, each as ``--html`` writes it, with links; and the list of all runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rollout.look.analysis.group.page import page_of_group
+from otel_rollout.look.analysis.group.siblings import in_table
+from otel_rollout.look.analysis.group.tree import tree_of
+from otel_rollout.look.analysis.health import checks
+from otel_rollout.look.analysis.health.page import page_of_health
+from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
+from otel_rollout.look.analysis.report.report import report_of
+from otel_rollout.look.analysis.report.step import step_of
+from otel_rollout.look.analysis.timeline.page import page_of_timeline
+from otel_rollout.look.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
+from otel_rollout.look.conversation import page
+from otel_rollout.look.conversation.comparison import compare
+from otel_rollout.look.conversation.conversation import conversation_of
+from otel_rollout.look.conversation.trajectories import is_passed_over, trajectory_in
+from otel_rollout.look.pages.links import Links
+from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.web.request import Asked
+from otel_rollout.look.web.snapshot import RunRow, Snapshot
+from otel_rollout.look.web.trajectory_choice import row_of, siblings_of
+from otel_rollout.look.web.trajectory_list import Filters, page_of_trajectories
+
+_RUNNING: Final = "running"
+_PATIENCE: Final = 2.0
+"""Seconds for which a request waits for a result that takes long."""
+
+
+def run(asked: Asked) -> str:
+    """Return the page of a run: its curves over steps."""
+    found = asked.answered(
+        asked.reports, "report", lambda snapshot: report_of(snapshot.engine, asked.run), _PATIENCE
+    )
+    asked.refreshed()
+    return page_of_report(found, asked.links, asked.checks.known(("health", asked.run)))
+
+
+def step(asked: Asked) -> str:
+    """Return the page of a step with its groups."""
+    asked.refreshed()
+    return page_of_step(step_of(asked.snapshot.engine, asked.run, asked.step, asked.validate), asked.links)
+
+
+def timeline(asked: Asked) -> str:
+    """Return the page of a step's time."""
+    asked.refreshed()
+    found = timeline_of(asked.snapshot.engine, asked.run, asked.step, asked.validate)
+    return page_of_timeline(found, asked.links)
+
+
+def health(asked: Asked) -> str:
+    """Return the page of a run's checks."""
+    found = asked.answered(
+        asked.checks,
+        "health",
+        lambda snapshot: checks.health_of(snapshot.engine, asked.run, checks.chosen(table=snapshot.address)),
+        _PATIENCE,
+    )
+    asked.refreshed()
+    return page_of_health(found, asked.links)
+
+
+def group(asked: Asked) -> str:
+    """Return the page of a group, its siblings merged into a tree."""
+    asked.refreshed()
+    siblings = in_table(asked.snapshot.engine, asked.name("name"), asked.run)
+    return page_of_group(tree_of(siblings), asked.links)
+
+
+def trajectories(asked: Asked) -> str:
+    """Return the list of trajectories that a form filters. It is not loaded again while somebody types."""
+    asked.refreshed(by_default=False)
+    return page_of_trajectories(asked.snapshot, asked.run, Filters(asked.given), asked.links)
+
+
+def trajectory(asked: Asked) -> str:
+    """Return the page of a trajectory, turn by turn."""
+    row, part = row_of(asked.snapshot, asked.run, asked.name("name"))
+    asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
+    recorded = trajectory_in(asked.snapshot.engine, row["trace_id"], part)
+    found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, recorded))
+    siblings = siblings_of(asked.snapshot, asked.run, row)
+    return page.of_conversation(
+        found, asked.links, siblings, time_bar_of(asked.snapshot.engine.narrowed(recorded.rows))
+    )
+
+
+def comparison(asked: Asked) -> str:
+    """Return the page of two trajectories side by side."""
+    chosen = (row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right"))
+    left, right = (
+        conversation_of(trajectory_in(asked.snapshot.engine, row["trace_id"], part)) for row, part in chosen
+    )
+    return page.of_comparison(compare(left, right), asked.links)
+
+
+def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) -> str:
+    """Return the page of all runs.
+
+    Args:
+        snapshot: the version of the table.
+        location: where the spans are.
+        links: addresses of other pages.
+        now: time in seconds of Unix time.
+    """
+    rows = [
+        {
+            "run": row.run,
+            "figures": row.figures,
+            "is_live": snapshot.is_live(row, now),
+            "began": f"{row.figures['start_time']:%Y-%m-%d %H:%M:%S}",
+            "steps": _steps(row),
+            "reward": report_text.number(row.figures["reward_mean"]),
+        }
+        for row in snapshot.runs
+    ]
+    return render("runs.html", links, rows=rows, location=location)
+
+
+def _steps(row: RunRow) -> str:
+    first, last = row.figures["first_step"], row.figures["last_step"]
+    return "" if first is None else str(first) if first == last else f"{first}–{last}"

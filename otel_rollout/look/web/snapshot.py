@@ -1,0 +1,132 @@
+"""Prepare one version of the table for many pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.table.query import SharedEngine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import QueryError
+
+if TYPE_CHECKING:
+    from otel_rollout.look.web.origin import Origin, State
+
+LIVE_SECONDS: Final = 900.0
+"""Age of the newest spans up to which a run counts as being written. A long model call writes nothing."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run with its figures in the view ``runs``.
+
+    Attributes:
+        run: the run.
+        figures: the other columns of the view.
+        is_newest: whether no other run began later.
+    """
+
+    run: Run
+    figures: Mapping[str, Any]
+    is_newest: bool
+
+
+class Snapshot:
+    """The rows of one version of the table. Several threads may ask it.
+
+    Args:
+        origin: where the spans are.
+        state: what the origin holds.
+        now: time of reading, in seconds of Unix time.
+
+    Attributes:
+        address: address of the table.
+        engine: asks this version.
+        runs: the runs that have trajectories, the one that began last first.
+
+    Raises:
+        TableError: the table cannot be read.
+        ViewerError: the files cannot be read.
+    """
+
+    def __init__(self, origin: Origin, state: State, now: float) -> None:
+        self.state = state
+        self.read_at = now
+        self._resources = ExitStack()
+        try:
+            table = self._resources.enter_context(origin.table())
+            self.address = table.table_uri
+            self.engine = SharedEngine(table)
+            self.runs = self._read_runs()
+            self._prepare_newest()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove what was made for this version."""
+        self._resources.close()
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query that this package has made."""
+        return dicts_of(self.engine.run(sql))
+
+    def row_of(self, given: Mapping[str, str]) -> RunRow:
+        """Return the run that parts of its name tell.
+
+        Args:
+            given: any of ``run`` (its id), ``project`` and ``experiment``. A run that has these and no others
+                is preferred.
+
+        Raises:
+            QueryError: there is no such run.
+        """
+        exact = Run(given.get("run"), given.get("project"), given.get("experiment"))
+        matching = [row for row in self.runs if row.run == exact] or _having(self.runs, given)
+        if not matching:
+            named = ", ".join(f"{name} {value!r}" for name, value in given.items())
+            raise QueryError(f"There is no run with {named}.")
+        return matching[0]
+
+    def row_named(self, reference: str | None) -> RunRow:
+        """Return the run that a person names.
+
+        Args:
+            reference: a run's id or experiment; by default, and for ``latest``, the run that began last.
+
+        Raises:
+            QueryError: no run has this id or experiment, or the table has no trajectory.
+        """
+        chosen = run_of(self.engine, reference)
+        return next(row for row in self.runs if row.run == chosen)
+
+    def is_live(self, row: RunRow, now: float) -> bool:
+        """Return whether a run is being written: it may have more spans soon."""
+        is_written = now - self.state.written < LIVE_SECONDS
+        return is_written and (row.is_newest or bool(row.figures["running"]))
+
+    def _prepare_newest(self) -> None:
+        """Keep the rows of the newest run, which most people look at; its pages name problems."""
+        with suppress(QueryError):
+            for row in self.runs[:1]:
+                rows_of(self.engine, row.run)
+
+    def _read_runs(self) -> list[RunRow]:
+        rows = self.rows("SELECT * FROM runs ORDER BY start_time DESC, run_id, project, experiment")
+        return [
+            RunRow(Run(*(row.pop(name) for name in Run._fields)), row, index == 0)
+            for index, row in enumerate(rows)
+        ]
+
+
+def _having(rows: Sequence[RunRow], given: Mapping[str, str]) -> list[RunRow]:
+    parts: dict[str, Callable[[Run], str | None]] = {
+        "run": lambda run: run.run_id,
+        "project": lambda run: run.project,
+        "experiment": lambda run: run.experiment,
+    }
+    return [row for row in rows if all(parts[name](row.run) == value for name, value in given.items())]
