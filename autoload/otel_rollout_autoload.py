@@ -27,7 +27,7 @@ INTEGRATIONS = {
     "vllm": "otel_rollout.integrations.vllm",
 }
 """Top-level package of a framework → the module that traces it."""
-RAY = "otel_rollout.propagation.instrument"
+RAY = "otel_rollout.record.propagation.instrument"
 """The module that traces Ray."""
 LAUNCHERS = {"torch.distributed.run": "otel_rollout"}
 """Module of a launcher → the module that founds the run which the launched processes join."""

@@ -114,8 +114,8 @@ def take_turns(rounds: int, variants: dict[str, tuple[Callable[[], None], Around
 def ours(rounds: int) -> dict[str, Any]:
     """Measure plain, idle and active calls in one instrumented job."""
     from otel_rollout import rollout_trace_attr
-    from otel_rollout.propagation.instrument import instrument, uninstrument
-    from otel_rollout.runs import membership
+    from otel_rollout.record.propagation.instrument import instrument, uninstrument
+    from otel_rollout.record.runs import membership
 
     with tempfile.TemporaryDirectory() as spool:
         os.environ |= {"OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SPOOL_DIR": spool}
@@ -141,9 +141,9 @@ def receiving(trajectory: Around) -> float:
     """Measure what the receiver adds to a function that does nothing."""
     import orjson
 
-    from otel_rollout.propagation import carrier
-    from otel_rollout.propagation.ray_incoming_calls import receiving as wrapped
-    from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
+    from otel_rollout.record.propagation import carrier
+    from otel_rollout.record.propagation.ray_incoming_calls import receiving as wrapped
+    from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
 
     def nothing() -> None:
         pass

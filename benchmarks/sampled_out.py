@@ -19,8 +19,9 @@ from statistics import median
 from typing import Any
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.recording.sampling import GroupSampling
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.record import runtime
+from otel_rollout.record.recording.sampling import GroupSampling
 
 ROUNDS, CALLS = 40, 2000
 _numbers = itertools.count()

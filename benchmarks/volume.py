@@ -33,7 +33,7 @@ from benchmarks.volume_shape import ANSWER, GROWTH, TURNS
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import semconv
 from otel_rollout.deliver.compaction import archive
-from otel_rollout.runs import directory, membership
+from otel_rollout.record.runs import directory, membership
 from otel_rollout.spool import layout
 from otel_rollout.turns.line_rewriter import LineRewriter
 

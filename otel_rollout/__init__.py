@@ -24,19 +24,19 @@ from otel_rollout import settings_reader as _settings_reader
 from otel_rollout.base.errors import guard_loggers as _guard_loggers
 from otel_rollout.base.errors import internal_errors as _internal_errors
 from otel_rollout.base.version import VERSION as __version__
-from otel_rollout.capture.decorator import rollout_trace_op
-from otel_rollout.capture.scores import score
-from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr
-from otel_rollout.runs import membership as _membership
+from otel_rollout.record.capture.decorator import rollout_trace_op
+from otel_rollout.record.capture.scores import score
+from otel_rollout.record.capture.trajectory import Trajectory, rollout_trace_attr
+from otel_rollout.record.runs import membership as _membership
 from otel_rollout.settings import ExporterOptions, Settings, SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from otel_rollout.account.report import ExporterCount, Report, StepCount
-    from otel_rollout.capture.engine_times import record_engine_times
-    from otel_rollout.capture.score_batch import score_batch
     from otel_rollout.otlp.scan import StepKey
+    from otel_rollout.record.capture.engine_times import record_engine_times
+    from otel_rollout.record.capture.score_batch import score_batch
     from otel_rollout.rollout_table import RolloutTable
 
 __all__ = [
@@ -70,8 +70,8 @@ _IMPORTED_WHEN_USED: Final = {
     "Report": "otel_rollout.account.report",
     "StepCount": "otel_rollout.account.report",
     "StepKey": "otel_rollout.otlp.scan",
-    "record_engine_times": "otel_rollout.capture.engine_times",
-    "score_batch": "otel_rollout.capture.score_batch",
+    "record_engine_times": "otel_rollout.record.capture.engine_times",
+    "score_batch": "otel_rollout.record.capture.score_batch",
 }
 """Public names → modules that take long to import."""
 
@@ -122,11 +122,11 @@ def instrument() -> None:
 
     It also switches on the instrumentors that ``OTEL_ROLLOUT_INSTRUMENT`` names, here and in the workers.
     """
-    from otel_rollout.propagation import instrument as propagation  # here: most workers do not need it
+    from otel_rollout.record.propagation import instrument as propagation  # here: most workers do not need it
 
     propagation.instrument()
     if _present_settings().enabled:
-        from otel_rollout.recording import joining
+        from otel_rollout.record.recording import joining
 
         joining.install()
 
@@ -136,7 +136,7 @@ def uninstrument() -> None:
 
     Spans of other libraries are then no longer joined.
     """
-    from otel_rollout.propagation import instrument as propagation
+    from otel_rollout.record.propagation import instrument as propagation
 
     propagation.uninstrument()
     if _state.process.instrumentors:
@@ -144,7 +144,7 @@ def uninstrument() -> None:
 
         switching.switch_off()
     if _state.process.join_patches is not None:
-        from otel_rollout.recording import joining
+        from otel_rollout.record.recording import joining
 
         joining.uninstall()
 
@@ -162,7 +162,9 @@ def child_environment() -> dict[str, str]:
     ``await asyncio.to_thread(otel_rollout.child_environment)``. If the environment names an endpoint already,
     that one stays. Never raises; without tracing the result is empty.
     """
-    from otel_rollout.propagation import child_environment as child  # here: most processes start no agents
+    from otel_rollout.record.propagation import (
+        child_environment as child,  # here: most processes start no agents
+    )
 
     return child.child_environment()
 
@@ -180,7 +182,7 @@ def trajectory_key(secret: str) -> str:
     Args:
         secret: the proxy's master key, which signs the key. The agent must not know it.
     """
-    from otel_rollout.propagation import child_environment as child
+    from otel_rollout.record.propagation import child_environment as child
 
     return child.trajectory_key(secret)
 
@@ -193,7 +195,7 @@ def tracer_provider() -> TracerProvider:
     provider. If the application has set a provider of OpenTelemetry's SDK, the spans go through it. Outside
     trajectories, and while tracing is off, the spans are not recorded.
     """
-    from otel_rollout.recording import joining
+    from otel_rollout.record.recording import joining
 
     return joining.JoinedTracerProvider()
 
@@ -209,7 +211,7 @@ def publish_run(**runs: str) -> None:
         runs: exporter and run: ``mlflow="<run id>"``, ``weave="<entity>/<project>/<run>"``. Exporters that
             the rollout does not use are ignored.
     """
-    from otel_rollout.launch import trackers
+    from otel_rollout.record.launch import trackers
 
     trackers.publish_run(runs)
 
@@ -230,7 +232,7 @@ def open_table(uri: str | _os.PathLike[str]) -> RolloutTable:
 
 def status() -> Report:
     """Return this machine's counts of recorded and, per exporter, delivered spans."""
-    from otel_rollout.launch import status as launch_status
+    from otel_rollout.record.launch import status as launch_status
 
     return launch_status.status()
 
@@ -247,7 +249,7 @@ def shutdown(timeout: float | None = None) -> Report:
     Returns:
         The counts of recorded, delivered, rejected, dropped and pending spans.
     """
-    from otel_rollout.launch import shutdown as launch_shutdown
+    from otel_rollout.record.launch import shutdown as launch_shutdown
 
     return launch_shutdown.shutdown(timeout)
 
@@ -262,7 +264,7 @@ def _switch_on_instrumentors() -> None:
 
 
 def _register_exit() -> None:
-    from otel_rollout.launch import at_exit  # here: only a process that records needs it
+    from otel_rollout.record.launch import at_exit  # here: only a process that records needs it
 
     at_exit.register()
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from otel_rollout.account.report import Report
     from otel_rollout.base.patching import Patches
-    from otel_rollout.launch.ray_nodes import OtherNode
-    from otel_rollout.runtime import Runtime, Start
+    from otel_rollout.record.launch.ray_nodes import OtherNode
+    from otel_rollout.record.runtime import Runtime, Start
     from otel_rollout.settings import Settings
 
 
@@ -47,7 +47,7 @@ def _nothing() -> None:
 class ProcessState:
     """The process-wide variables, grouped by the room that uses them."""
 
-    # --- Recording: otel_rollout.runtime ------------------------------------------------------------------
+    # --- Recording: otel_rollout.record.runtime -----------------------------------------------------------
     off: bool = False
     """Whether this process certainly records nothing; then tracing costs only one read of this field."""
     runtime: Runtime | None = field(default=None, metadata=_PER_PROCESS)
@@ -58,7 +58,7 @@ class ProcessState:
     joined_providers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """The application's tracer providers that have a span processor of this package."""
     current_runtime: Callable[[], Runtime | None] = field(default=_nothing, metadata=_WIRED)
-    """Returns this process's runtime; for rooms below :mod:`otel_rollout.runtime`."""
+    """Returns this process's runtime; for rooms below :mod:`otel_rollout.record.runtime`."""
     join_patches: Patches | None = None
     """The patches that join the tracers of other libraries."""
     metrics_are_offered: bool = False
@@ -67,7 +67,7 @@ class ProcessState:
     never_ended: deque[tuple[Any, int]] = field(default_factory=deque)
     """Spans of other libraries that the garbage collector found open, and when, in ns."""
 
-    # --- The run that this process belongs to: otel_rollout.runs, otel_rollout.launch ---------------------
+    # --- The run that this process belongs to: otel_rollout.record.runs, otel_rollout.record.launch -------
     lock: threading.RLock = field(default_factory=threading.RLock, metadata=_PER_PROCESS)
     """Held while the fields of this section change."""
     settings: Settings | None = None
@@ -92,7 +92,7 @@ class ProcessState:
     other_nodes: dict[str, OtherNode] = field(default_factory=dict)
     """Node directory → drained machine of the Ray cluster."""
     register_exit: Callable[[], None] = field(default=_nothing, metadata=_WIRED)
-    """Registers this process's exit handler; for rooms below :mod:`otel_rollout.launch.at_exit`."""
+    """Registers this process's exit handler; for rooms below :mod:`otel_rollout.record.launch.at_exit`."""
     ended_run: EndedRun | None = field(default=None, metadata=_PER_PROCESS)
     successor_starts: dict[Path, list[float]] = field(default_factory=dict, metadata=_PER_PROCESS)
     """Node directory → monotonic times at which this process started a successor of its forwarder."""
@@ -100,16 +100,16 @@ class ProcessState:
     # --- Messages that are logged once: otel_rollout.base.errors ------------------------------------------
     reported: set[str] = field(default_factory=set)
 
-    # --- Encoding: otel_rollout.capture -------------------------------------------------------------------
+    # --- Encoding: otel_rollout.record.capture ------------------------------------------------------------
     values_to_measure: int = 0
     """Number of next values to measure before encoding, after a value was larger than its limit."""
 
-    # --- Delivery: otel_rollout.account, otel_rollout.deliver -------------------------------------------
+    # --- Delivery: otel_rollout.account, otel_rollout.deliver ---------------------------------------------
     ledger_lock: threading.RLock = field(default_factory=threading.RLock, metadata=_PER_PROCESS)
     """Held while a ledger is changed or replaced, so that no thread writes to a removed file."""
     replaced_ledgers: dict[Path, os.stat_result] = field(default_factory=dict, metadata=_PER_PROCESS)
 
-    # --- Propagation: otel_rollout.propagation ------------------------------------------------------------
+    # --- Propagation: otel_rollout.record.propagation -----------------------------------------------------
     instrument_lock: threading.Lock = field(default_factory=threading.Lock, metadata=_PER_PROCESS)
     patches: Patches | None = None
     """The patches of instrument() in ``ray.init``, ``ray.shutdown`` and process pools."""

@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.given import items, reading, text_given
-from otel_rollout.propagation import carrier, http_hosts
+from otel_rollout.record.propagation import carrier, http_hosts
 
 _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 

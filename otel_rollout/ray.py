@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_rollout.propagation.ray_decorator import carry_context
-from otel_rollout.propagation.ray_worker_setup import ray_runtime_env
+from otel_rollout.record.propagation.ray_decorator import carry_context
+from otel_rollout.record.propagation.ray_worker_setup import ray_runtime_env
 
 __all__ = ["carry_context", "ray_runtime_env", "runtime_env_hook"]
 

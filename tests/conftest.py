@@ -19,7 +19,7 @@ import otel_rollout
 from otel_rollout import settings
 from otel_rollout._state import process
 from otel_rollout.base.known_exporters import PREFIXES
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from tests.exporters import install
 from tests.forwarders import end_forwarders
 from tests.fresh_process import fresh_process as new_process

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.base import semconv
 from otel_rollout.otlp import received, received_json, writer
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.recording.identity import Identity
+from otel_rollout.record.recording.identity import Identity
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store

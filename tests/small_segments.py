@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
-from otel_rollout import runtime
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record import runtime
+from otel_rollout.record.recording.writer import SegmentWriter
 
 
 def set_segment_bytes(size: int, monkeypatch: pytest.MonkeyPatch | None = None) -> None:

@@ -31,8 +31,8 @@ FILES = {
     "torch/distributed/run.py": "import sys; print('otel_rollout' in sys.modules)",
     "otel_rollout/__init__.py": "",
     "otel_rollout/integrations/__init__.py": "",
-    "otel_rollout/propagation/__init__.py": "",
-    "otel_rollout/propagation/instrument.py": """
+    "otel_rollout/record/propagation/__init__.py": "",
+    "otel_rollout/record/propagation/instrument.py": """
         def init_by_variable(untraced):
             return lambda **options: {"prepared": True, **untraced(**options)}
         """,

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, settings, settings_reader
 from otel_rollout.base.version import VERSION
-from otel_rollout.launch import launcher
-from otel_rollout.runs import membership
+from otel_rollout.record.launch import launcher
+from otel_rollout.record.runs import membership
 from otel_rollout.spool import layout
 
 
@@ -299,7 +299,7 @@ def test_child_process_joins_the_run_with_its_arguments(tracing):
     """A child process has the run id, project and exporters of its parent."""
     membership.decide()
     code = (
-        "from otel_rollout.runs.membership import decide\n"
+        "from otel_rollout.record.runs.membership import decide\n"
         "s = decide(); print(s.run_id, s.project_name, s.exporters)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

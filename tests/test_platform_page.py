@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.account import metrics
 from otel_rollout.base.waits import Waits
+from otel_rollout.record import metrics
 from otel_rollout.settings import Settings
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -14,7 +14,7 @@ import pytest
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
-from otel_rollout.propagation import carrier
+from otel_rollout.record.propagation import carrier
 from tests.spool_reader import Recorded, read_directory
 
 Read = Callable[[], list[Recorded]]

@@ -11,7 +11,7 @@ MAX_FUNCTION_LINES = 50
 PRODUCT = ("otel_rollout", "autoload", "exporters", "examples", "benchmarks", "collector-config")
 EXCEPTIONS = {
     "otel_rollout/settings.py": "the one list of all settings, each with its meaning",
-    "otel_rollout/capture/trajectory.py": "the public function with its documentation, and one class",
+    "otel_rollout/record/capture/trajectory.py": "the public function with its documentation, and one class",
     "benchmarks/tables.py": "a list of tables, each with a function of a few lines",
 }
 """Module, or ``module:function``, that is longer, and why."""

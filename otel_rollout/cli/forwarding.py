@@ -15,7 +15,7 @@ from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.deliver.forwarder import forward
-from otel_rollout.launch import drain
+from otel_rollout.record.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.forwarder_lock import ForwarderLock

@@ -125,7 +125,7 @@ def _check_cluster(nodes: Sequence[Node], version: str, environ: Mapping[str, st
 
 def _missing_name() -> str | None:
     """Return the first name that propagation needs and this Ray lacks, or None."""
-    from otel_rollout.propagation import ray_private_api
+    from otel_rollout.record.propagation import ray_private_api
 
     try:
         ray_private_api.look_up()

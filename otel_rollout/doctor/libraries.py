@@ -27,9 +27,9 @@ from otel_rollout.integrations.instrumentors import (
     installed,
 )
 from otel_rollout.integrations.switching import module_of
-from otel_rollout.propagation import http_clients
-from otel_rollout.recording import joining
-from otel_rollout.recording.application import Application, sdk_provider_in
+from otel_rollout.record.propagation import http_clients
+from otel_rollout.record.recording import joining
+from otel_rollout.record.recording.application import Application, sdk_provider_in
 from otel_rollout.settings import Settings
 
 CHECK: Final = "instrumentors"

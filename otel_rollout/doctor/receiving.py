@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.doctor.diagnosis import Finding, Verdict
-from otel_rollout.receiver.listening import ListenError, check_address, check_free, split_address
+from otel_rollout.record.receiver.listening import ListenError, check_address, check_free, split_address
 from otel_rollout.settings import Settings
 
 CHECK: Final = "receiver"

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from otel_rollout import settings_reader
 from otel_rollout.base.known_exporters import PREFIXES
-from otel_rollout.runs.target import is_further_variable
+from otel_rollout.record.runs.target import is_further_variable
 from otel_rollout.settings import CONFIG_VARIABLE
 
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"

@@ -20,7 +20,7 @@ from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.patching import when_imported
 from otel_rollout.integrations.instrumentors import Instrumentor, choose, installed, normalized
-from otel_rollout.recording import joining
+from otel_rollout.record.recording import joining
 from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")

@@ -14,9 +14,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rollout
-from otel_rollout import Report, rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import Report, rollout_trace_attr, rollout_trace_op
 from otel_rollout.account.report import bounded_scopes
-from otel_rollout.recording.provider import RecordingTracerProvider
+from otel_rollout.record import runtime
+from otel_rollout.record.recording.provider import RecordingTracerProvider
 from otel_rollout.spool import layout
 from otel_rollout.spool.scope_rows import OTHER_SCOPES, SCOPE_ROWS
 from tests.cli.command import run

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.propagation import carrier
+from otel_rollout.record.propagation import carrier
 from tests.fake_server import serving
 
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]

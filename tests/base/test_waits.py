@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.base.waits import WAITS_VARIABLE, Waits, waits
-from otel_rollout.launch.launcher import _forwarder_environment
+from otel_rollout.record.launch.launcher import _forwarder_environment
 from otel_rollout.settings import Settings
 from tests.waits import set_waits
 
@@ -33,11 +33,11 @@ OTHER_TIMES = {
     "otel_rollout/look/analysis/health/workers.py:_MIN_SECONDS": "a threshold of a check",
     "otel_rollout/cli/report_output.py:_WATCH_INTERVAL": "a person watches",
     "otel_rollout/otlp/engine_phases.py:MAX_SECONDS": "a bound of a number",
-    "otel_rollout/receiver/intake.py:_CHECK_INTERVAL": "milliseconds",
-    "otel_rollout/recording/flusher.py:LOCK_WAIT": "milliseconds",
-    "otel_rollout/recording/patience.py:CHECK_INTERVAL": "milliseconds",
+    "otel_rollout/record/receiver/intake.py:_CHECK_INTERVAL": "milliseconds",
+    "otel_rollout/record/recording/flusher.py:LOCK_WAIT": "milliseconds",
+    "otel_rollout/record/recording/patience.py:CHECK_INTERVAL": "milliseconds",
     "otel_rollout/redaction/redaction.py:PAUSE": "a factor",
-    "otel_rollout/recording/tokenizers.py:_PAUSE": "milliseconds",
+    "otel_rollout/record/recording/tokenizers.py:_PAUSE": "milliseconds",
     "otel_rollout/spool/process_lock.py:_ATTEMPT_INTERVAL": "milliseconds",
     "otel_rollout/look/sources/private_table.py:_MINIMUM_AGE": "of what a killed process has left",
     "otel_rollout/look/web/answers.py:_WANTED_SECONDS": "of a page",

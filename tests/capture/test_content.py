@@ -14,7 +14,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.record import runtime
 from otel_rollout.redaction.secret_finder import redact_secrets
 from tests.spool_reader import Recorded, read_directory
 

@@ -13,8 +13,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-from otel_rollout.propagation.ray_incoming_calls import receiving
-from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
+from otel_rollout.record.propagation.ray_incoming_calls import receiving
+from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
 
 
 @rollout_trace_op(name="turn")

@@ -264,7 +264,7 @@ def test_wrong_options_raise_at_decoration(decorate, error, message):
 @pytest.mark.internal_errors
 def test_internal_error_is_reported_once_and_the_call_succeeds(recorded, monkeypatch, caplog):
     """When recording fails, the call goes through, and one error is logged."""
-    from otel_rollout.capture import encoding
+    from otel_rollout.record.capture import encoding
 
     monkeypatch.setitem(encoding.ENCODERS, "full", lambda *_: 1 / 0)
     with rollout_trace_attr():

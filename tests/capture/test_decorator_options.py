@@ -14,7 +14,7 @@ import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import errors
-from otel_rollout.capture import encoding
+from otel_rollout.record.capture import encoding
 from tests.spool_reader import tree
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -32,10 +32,10 @@ from PIL import Image
 
 from benchmarks.counts import instructions
 from otel_rollout._state import process
-from otel_rollout.capture import encoding
-from otel_rollout.capture.encoding import size, to_json
-from otel_rollout.capture.encoding.in_parts import BoundedEncoder
-from otel_rollout.capture.encoding.work import Work
+from otel_rollout.record.capture import encoding
+from otel_rollout.record.capture.encoding import size, to_json
+from otel_rollout.record.capture.encoding.in_parts import BoundedEncoder
+from otel_rollout.record.capture.encoding.work import Work
 
 LIMIT = 1 << 20
 

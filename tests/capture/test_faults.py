@@ -14,7 +14,8 @@ import pytest
 from opentelemetry import context as otel_context
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.record import runtime
 
 PACKAGE = str(Path(otel_rollout.__file__).parent)
 CARRIERS = {"start_steps"}

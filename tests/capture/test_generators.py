@@ -13,7 +13,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.capture import generators
+from otel_rollout.record.capture import generators
 from tests.spool_reader import tree
 
 

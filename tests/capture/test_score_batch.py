@@ -95,7 +95,7 @@ def test_bools_in_place_of_numbers_name_what_score_names(lines, flags):
 
 def test_the_last_row_of_a_trajectory_is_its_newest_in_a_batch_of_any_size(lines, monkeypatch):
     """A row per turn: each name has the last turn's score, also where the batch takes several lines."""
-    monkeypatch.setattr("otel_rollout.capture.score_batch._LINE_BYTES", 100)
+    monkeypatch.setattr("otel_rollout.record.capture.score_batch._LINE_BYTES", 100)
     id_ = f"00-{'a' * 32}-{'b' * 16}-01"
     score_batch({"a": np.arange(50), "b": [str(row) for row in range(50)]}, trajectory=[id_] * 50)
     recorded = lines()

@@ -19,7 +19,7 @@ from opentelemetry import context as otel_context
 import otel_rollout
 from otel_rollout import rollout_trace_attr, score
 from otel_rollout.otlp import evaluations
-from otel_rollout.propagation.carrier import extract, inject
+from otel_rollout.record.propagation.carrier import extract, inject
 from tests.spool_reader import read_directory
 
 

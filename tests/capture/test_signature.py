@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rollout.capture.signature import make_binder
+from otel_rollout.record.capture.signature import make_binder
 
 PIECES = ["a", "b=1", "c=None", "/", "*", "*args", "d", "e='x'", "**kwargs"]
 

@@ -17,8 +17,8 @@ from opentelemetry import context as otel_context
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-from otel_rollout.capture import encoding
-from otel_rollout.capture.trajectory_attributes import _name_of_extra
+from otel_rollout.record.capture import encoding
+from otel_rollout.record.capture.trajectory_attributes import _name_of_extra
 from tests.spool_reader import read_directory
 
 IDENTITY = {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from tests.capture.test_signature import PIECES, arguments, function_of
 from tests.fresh_process import fresh_process as new_process
 

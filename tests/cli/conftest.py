@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from tests.forwarder.test_delivery import node_directory, record
 from tests.small_segments import set_segment_bytes
 from tests.waiting import wait_for
@@ -28,7 +28,7 @@ def archived(
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "first")}})
     for _ in range(3):
         record(9)
-        otel_rollout.runtime.current().writer.flush(10)  # type: ignore[attr-defined]
+        otel_rollout.record.runtime.current().writer.flush(10)  # type: ignore[attr-defined]
     otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
     wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")

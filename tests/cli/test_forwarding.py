@@ -15,7 +15,7 @@ import pytest
 import otel_rollout
 from otel_rollout import rollout_trace_attr, settings, settings_reader
 from otel_rollout.cli.forwarding import ForwardingService
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
 from tests.cli.command import COMMAND
 from tests.forwarder.test_delivery import delivered, node_directory, record

@@ -21,7 +21,7 @@ import otel_rollout
 from otel_rollout.account import ledger_reader
 from otel_rollout.cli.main import app
 from otel_rollout.doctor import delivery
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from otel_rollout.spool import journal, layout
 from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import forwarder_pid, node_directory, record

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from tests.cli.command import run
 from tests.cli.test_probe import checks_of, probe
 from tests.faults.hostile import NOBODY

@@ -14,7 +14,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.record import runtime
 
 SECRET = "hf_" + "a1B2c3D4e5" * 4
 ODD_TEXTS = (

@@ -24,7 +24,7 @@ import pytest
 from otel_rollout import settings
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
 from tests.endings.job import ENDINGS
 from tests.mlflow_server import stored

@@ -24,8 +24,9 @@ from typing import Any
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.account.report import Report
+from otel_rollout.record import runtime
 from tests.faults.inside import SITE
 
 ROOT = Path(__file__).parent.parent.parent

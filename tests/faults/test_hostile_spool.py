@@ -20,10 +20,10 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, settings
 from otel_rollout.account import ledger, node_report
 from otel_rollout.cli import forwarding
-from otel_rollout.launch import drain, launcher, transfer
 from otel_rollout.look.sources.private_table import asked_as_table
 from otel_rollout.look.sources.spool_source import SpoolSource
-from otel_rollout.runs import directory, membership
+from otel_rollout.record.launch import drain, launcher, transfer
+from otel_rollout.record.runs import directory, membership
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError

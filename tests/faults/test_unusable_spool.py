@@ -11,11 +11,12 @@ from typing import NamedTuple
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.doctor.diagnosis import Verdict
 from otel_rollout.doctor.filesystem import check_spool_directory
-from otel_rollout.launch import status
-from otel_rollout.runs import directory, membership
+from otel_rollout.record import runtime
+from otel_rollout.record.launch import status
+from otel_rollout.record.runs import directory, membership
 from otel_rollout.spool import layout
 from tests.faults.running import COMMAND, run
 from tests.programs.record_in_unusable_spool import FAULTS

@@ -12,12 +12,12 @@ import pytest
 from backports import zstd
 
 import otel_rollout
-from otel_rollout import runtime
 from otel_rollout.deliver import compaction
-from otel_rollout.launch import launcher
-from otel_rollout.recording.flusher import FLUSH_CHUNK
-from otel_rollout.recording.writer import JOURNAL_BYTES, SegmentWriter
-from otel_rollout.runs import membership
+from otel_rollout.record import runtime
+from otel_rollout.record.launch import launcher
+from otel_rollout.record.recording.flusher import FLUSH_CHUNK
+from otel_rollout.record.recording.writer import JOURNAL_BYTES, SegmentWriter
+from otel_rollout.record.runs import membership
 from otel_rollout.spool import layout, segments
 from tests.forwarder.test_delivery import node_directory, record
 from tests.small_segments import set_segment_bytes

@@ -18,13 +18,14 @@ import pytest
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op
 from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
 from otel_rollout.deliver import delivery
 from otel_rollout.deliver.retry_policy import RetryPolicy
-from otel_rollout.launch import launcher
-from otel_rollout.runs import membership
+from otel_rollout.record import runtime
+from otel_rollout.record.launch import launcher
+from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.forwarder_lock import ForwarderLock

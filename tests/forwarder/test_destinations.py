@@ -16,7 +16,7 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.cli import app
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.exporting.spool_exporter import KeptInSpool
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
 from otel_rollout_mlflow import MlflowSpanExporter
 from otel_rollout_otlp import OtlpSpanExporter

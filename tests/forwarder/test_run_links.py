@@ -11,8 +11,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout._state import process
-from otel_rollout.launch import launcher
-from otel_rollout.runs import directory, membership
+from otel_rollout.record.launch import launcher
+from otel_rollout.record.runs import directory, membership
 from tests.forwarder.test_delivery import record
 from tests.waiting import wait_for
 

@@ -19,7 +19,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 import otel_rollout
-from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, runtime, score
+from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.account import node_report
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_reader import read_ledger
@@ -30,12 +30,13 @@ from otel_rollout.deliver.delivery import Delivery, DeliveryOptions
 from otel_rollout.deliver.lines import LineCache
 from otel_rollout.deliver.tail_rules import Decision, TailRules
 from otel_rollout.deliver.tail_sampling import TailSampling, Undecided
-from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group
 from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.scan import trace_id_of
-from otel_rollout.runs import directory, membership
+from otel_rollout.record import runtime
+from otel_rollout.record.launch import launcher
+from otel_rollout.record.runs import directory, membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName

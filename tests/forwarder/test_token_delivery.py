@@ -12,7 +12,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.cli.replay import as_node_directory
 from otel_rollout.deliver import forwarder
-from otel_rollout.launch import launcher, transfer
+from otel_rollout.record.launch import launcher, transfer
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName

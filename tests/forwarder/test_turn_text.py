@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from otel_rollout.base import semconv
-from otel_rollout.capture import encoding
-from otel_rollout.recording import tokenizers as tokenizers_of_processes
-from otel_rollout.recording.tokenizers import Tokenizers
+from otel_rollout.record.capture import encoding
+from otel_rollout.record.recording import tokenizers as tokenizers_of_processes
+from otel_rollout.record.recording.tokenizers import Tokenizers
 from otel_rollout.redaction.secret_finder import redact_secrets
 from otel_rollout.spool import layout
 from otel_rollout.turns.detokenizer import Detokenizer

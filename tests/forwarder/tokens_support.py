@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
-from otel_rollout.recording.tokenizers import Tokenizers
+from otel_rollout.record.recording.tokenizers import Tokenizers
 from otel_rollout.turns.context_diff import restored
 from otel_rollout.turns.line_rewriter import LineRewriter
 

@@ -19,8 +19,8 @@ from otel_rollout.exporting import protobuf
 from otel_rollout.otlp import scan
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
-from otel_rollout.recording.provider import RecordingTracerProvider
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record.recording.provider import RecordingTracerProvider
+from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.settings import Settings
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.forwarder_lock import ForwarderLock

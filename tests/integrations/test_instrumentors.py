@@ -291,4 +291,4 @@ def test_nothing_is_imported_or_patched_while_tracing_is_off(site):
     loaded = set(done.stdout.split())
     unused = ("opentelemetry.sdk", "opentelemetry_instrumentation", "otel_rollout.integrations")
     assert not [name for name in loaded if name.startswith(unused)]
-    assert "otel_rollout.recording.joining" not in loaded
+    assert "otel_rollout.record.recording.joining" not in loaded

@@ -15,7 +15,7 @@ from opentelemetry.context import Context, get_current
 
 import otel_rollout
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.recording.entered import ENTERED
+from otel_rollout.record.recording.entered import ENTERED
 from tests.spool_reader import Recorded
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"

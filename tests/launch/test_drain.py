@@ -12,8 +12,8 @@ import otel_rollout
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.deliver.crash_recovery import CrashRecovery
 from otel_rollout.exporting.api import ExportFailure, FailureKind
-from otel_rollout.launch import drain, launcher
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record.launch import drain, launcher
+from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from tests.waiting import wait_for

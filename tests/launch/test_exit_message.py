@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import ExporterCount, Report
-from otel_rollout.launch import exit_message, launcher
+from otel_rollout.record.launch import exit_message, launcher
 from otel_rollout.spool import layout
 from tests.ports import free_port
 from tests.waiting import wait_for

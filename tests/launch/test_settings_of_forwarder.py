@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import settings_reader
-from otel_rollout.launch import launcher
-from otel_rollout.runs.ray_job import NODE_VARIABLES
+from otel_rollout.record.launch import launcher
+from otel_rollout.record.runs.ray_job import NODE_VARIABLES
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 
 PACKAGE = Path(settings_reader.__file__).parent

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rollout.launch import transfer
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record.launch import transfer
+from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool import journal, layout, segments
 
 

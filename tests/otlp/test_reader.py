@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from otel_rollout import runtime
 from otel_rollout.otlp import scan, writer
 from otel_rollout.otlp.reader import TraceLine, UnreadableLineError, spans_of
+from otel_rollout.record import runtime
 from otel_rollout.spool.layout import segments
 
 

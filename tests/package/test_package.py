@@ -28,7 +28,7 @@ EXTRAS = {
     "otlp": ["otel_rollout_otlp", "grpc"],
     "delta": ["otel_rollout_delta", "deltalake"],
     "view": ["otel_rollout.look.web.app"],
-    "receive": ["otel_rollout.receiver.app"],
+    "receive": ["otel_rollout.record.receiver.app"],
     "ray": ["otel_rollout.ray", "ray"],
     "tokens": ["tokenizers"],
 }

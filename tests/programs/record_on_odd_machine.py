@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 CHILD = """
-import os; from otel_rollout.runs.membership import decide
+import os; from otel_rollout.record.runs.membership import decide
 print(os.fsencode(decide().working_dir))
 """
 

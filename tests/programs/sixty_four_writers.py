@@ -8,7 +8,7 @@ import signal
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 
 
 def record(number: int) -> None:

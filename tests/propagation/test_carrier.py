@@ -5,8 +5,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.propagation import carrier
-from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in, with_identity
+from otel_rollout.record.propagation import carrier
+from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in, with_identity
 
 SPAN = trace.SpanContext(0xABC, 0xDEF, False, trace.TraceFlags(1), trace.TraceState([("vendor", "x")]))
 

@@ -8,9 +8,9 @@ from opentelemetry import trace
 from otel_rollout import rollout_trace_attr
 from otel_rollout._state import process
 from otel_rollout.http import extract_headers, inject_headers
-from otel_rollout.propagation.carrier import IDENTITY_KEY
-from otel_rollout.recording.identity import identity_in
-from otel_rollout.runs import membership
+from otel_rollout.record.propagation.carrier import IDENTITY_KEY
+from otel_rollout.record.recording.identity import identity_in
+from otel_rollout.record.runs import membership
 
 
 def allow(monkeypatch, hosts):

@@ -14,10 +14,10 @@ import ray._private.worker as ray_worker
 import ray.actor
 import ray.remote_function
 
-from otel_rollout.propagation import instrument, ray_outgoing_calls, ray_private_api, ray_worker_setup
-from otel_rollout.propagation.ray_private_api import UnsupportedRay, look_up
-from otel_rollout.propagation.ray_worker import instrument_worker
-from otel_rollout.runs import ray_job
+from otel_rollout.record.propagation import instrument, ray_outgoing_calls, ray_private_api, ray_worker_setup
+from otel_rollout.record.propagation.ray_private_api import UnsupportedRay, look_up
+from otel_rollout.record.propagation.ray_worker import instrument_worker
+from otel_rollout.record.runs import ray_job
 
 IMPORTS_RAY_LATE = Path(__file__).parent / "programs" / "imports_ray_late.py"
 NAMES = [
@@ -196,7 +196,7 @@ def test_call_is_sent_when_adding_the_carrier_fails(tracing, monkeypatch, caplog
 @pytest.mark.internal_errors
 def test_call_runs_when_its_carrier_cannot_be_read(caplog):
     """The receiving side never raises into the user's function."""
-    from otel_rollout.propagation.ray_incoming_calls import receiving
+    from otel_rollout.record.propagation.ray_incoming_calls import receiving
 
     assert receiving(lambda x: x)(5, **{ray_outgoing_calls.ARGUMENT: b"{"}) == 5
     assert "internal error while reading the context" in caplog.text

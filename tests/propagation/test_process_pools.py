@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.propagation import instrument, process_pools
+from otel_rollout.record.propagation import instrument, process_pools
 from tests.fake_server import serving
 from tests.propagation.pool_functions import Refused, grade, plain, refuse, request
 

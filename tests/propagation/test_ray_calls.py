@@ -10,7 +10,7 @@ from ray.util import ActorPool
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr
-from otel_rollout.propagation import instrument
+from otel_rollout.record.propagation import instrument
 from tests.fake_server import serving
 from tests.fresh_process import fresh_process
 from tests.integrations.distributions import add_instrumentor, add_library

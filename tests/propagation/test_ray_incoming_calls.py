@@ -8,8 +8,8 @@ import pytest
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
-from otel_rollout.propagation.ray_incoming_calls import receiving
-from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
+from otel_rollout.record.propagation.ray_incoming_calls import receiving
+from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
 
 TRACE = 0xABC
 CARRIER = {ARGUMENT: orjson.dumps({"traceparent": f"00-{TRACE:032x}-{1:016x}-01"})}

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.propagation import thread_pools
+from otel_rollout.record.propagation import thread_pools
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 

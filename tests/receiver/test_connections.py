@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from otel_rollout.receiver import service
+from otel_rollout.record.receiver import service
 from otel_rollout.spool.receiver_files import read_counts
 from tests.receiver.conftest import Run
 from tests.receiver.support import request, span

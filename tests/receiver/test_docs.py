@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from otel_rollout.base.waits import Waits
-from otel_rollout.receiver import app, body, service
+from otel_rollout.record.receiver import app, body, service
 from tests.receiver.conftest import Run
 
 ROOT = Path(__file__).parents[2]

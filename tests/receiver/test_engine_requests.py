@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from otel_rollout.base import semconv
-from otel_rollout.receiver.intake import Policy
+from otel_rollout.record.receiver.intake import Policy
 from otel_rollout.redaction.secret_finder import redact_secrets
 from tests.receiver.support import JSON_HEADERS, START, in_process, json_request, json_span, request, span
 from tests.spool_reader import tree

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_rollout.receiver import app, body, intake
-from otel_rollout.receiver.intake import Policy
+from otel_rollout.record.receiver import app, body, intake
+from otel_rollout.record.receiver.intake import Policy
 from otel_rollout.redaction.secret_finder import redact_secrets
 from tests.receiver.support import (
     HEADERS,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from otel_rollout.receiver import app, service
+from otel_rollout.record.receiver import app, service
 from tests.agents.local_server import EXAMPLES, running_server
 from tests.receiver.conftest import PROGRAMS
 from tests.receiver.support import TOKEN, InProcess, in_process

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_rollout.base import own_ids
 from otel_rollout.cli import report_output
 from otel_rollout.otlp import received_protobuf
-from otel_rollout.receiver.span_ids import SpanIds
+from otel_rollout.record.receiver.span_ids import SpanIds
 from otel_rollout.spool.receiver_files import ReceiverCounts, publish_counts
 from tests.receiver.support import START, InProcess, in_process, request, span
 from tests.spool_reader import Recorded, tree

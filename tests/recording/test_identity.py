@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from otel_rollout.recording.identity import Identity
+from otel_rollout.record.recording.identity import Identity
 
 
 def test_identity_is_encoded_without_a_lock() -> None:

@@ -21,8 +21,8 @@ from opentelemetry.util._once import Once
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout._state import process
-from otel_rollout.recording import joining
-from otel_rollout.recording.joined_span import MAX_ATTRIBUTES
+from otel_rollout.record.recording import joining
+from otel_rollout.record.recording.joined_span import MAX_ATTRIBUTES
 from tests.spool_reader import Recorded, plain_attributes, read_directory, tree
 
 EARLY = trace.get_tracer("early", "1.2", schema_url="https://example.org/schema")

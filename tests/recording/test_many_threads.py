@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.base.waits import Waits, waits
-from otel_rollout.recording import flusher, patience
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record.recording import flusher, patience
+from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
 from tests.waits import set_waits

@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.recording import joining
+from otel_rollout.record.recording import joining
 
 QUESTION, ANSWER = "3+4?", "7"
 ASKED = json.dumps([{"role": "user", "parts": [{"type": "text", "content": QUESTION}]}])

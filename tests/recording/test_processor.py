@@ -16,7 +16,7 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout._state import process
 from otel_rollout.base import own_ids, semconv
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.recording import processor
+from otel_rollout.record.recording import processor
 from otel_rollout.spool import layout
 from tests.spool_reader import plain_attributes, read_directory, tree
 

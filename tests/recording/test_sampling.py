@@ -24,11 +24,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings, settings_reader
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score, settings, settings_reader
 from otel_rollout.base import semconv
 from otel_rollout.otlp.groups import Group, group_hash
-from otel_rollout.propagation import carrier
-from otel_rollout.recording.sampling import GroupSampling, with_chosen
+from otel_rollout.record import runtime
+from otel_rollout.record.propagation import carrier
+from otel_rollout.record.recording.sampling import GroupSampling, with_chosen
 from tests.spool_reader import Recorded, tree
 
 ROWS = range(200)

@@ -16,7 +16,7 @@ from opentelemetry.util._once import Once
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.recording.shared_backend import SharedBackend
+from otel_rollout.record.recording.shared_backend import SharedBackend
 from otel_rollout.settings import Settings
 from tests.fake_server import serving
 from tests.spool_reader import read_directory, tree

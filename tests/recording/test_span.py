@@ -5,8 +5,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from otel_rollout import runtime
-from otel_rollout.recording import span as span_module
+from otel_rollout.record import runtime
+from otel_rollout.record.recording import span as span_module
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 
 children: list[subprocess.Popen[str]] = []
 

@@ -15,8 +15,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.launch import at_exit
-from otel_rollout.runs import membership
+from otel_rollout.record.launch import at_exit
+from otel_rollout.record.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 from otel_rollout.spool import layout
 from tests.runs.test_targets import operations
@@ -169,7 +169,7 @@ def test_infinite_timeout_reaches_child_processes(cell: Any) -> None:
     """A child process reads the infinity of configure(), although JSON has none."""
     cell("a", shutdown_timeout=float("inf"))
     assert membership.decide().shutdown_timeout == float("inf")
-    code = "from otel_rollout.runs import membership; print(membership.decide().shutdown_timeout)"
+    code = "from otel_rollout.record.runs import membership; print(membership.decide().shutdown_timeout)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "inf\n"
 

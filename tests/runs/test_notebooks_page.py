@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 from tests.waiting import wait_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_op, runtime
+from otel_rollout import rollout_trace_op
 from otel_rollout._state import process
-from otel_rollout.runs.directory import create_node_directory
+from otel_rollout.record import runtime
+from otel_rollout.record.runs.directory import create_node_directory
 from otel_rollout.spool import layout, segments
 from tests.waiting import wait_for
 

@@ -13,7 +13,7 @@ import pytest
 from otel_rollout._state import process
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.exporting.api import ExportFailure, FailureKind
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
 from otel_rollout.spool.forwarder_lock import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
 from tests.faults.target import Receiver, receiving

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
 from tests.runs.program import ask, begin
 from tests.waiting import wait_for

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_rollout import settings_reader
-from otel_rollout.launch import drain, launcher
+from otel_rollout.record.launch import drain, launcher
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 from otel_rollout.spool import layout
 from tests.soak import account, job

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base.waits import Waits
-from otel_rollout.recording import flusher, patience
-from otel_rollout.recording import writer as caller
-from otel_rollout.recording.patience import Patience
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record.recording import flusher, patience
+from otel_rollout.record.recording import writer as caller
+from otel_rollout.record.recording.patience import Patience
+from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool import journal, layout, segments
 from tests.waiting import wait_for
 from tests.waits import set_waits, variable

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout import runtime
-from otel_rollout.capture import trajectory as capture
 from otel_rollout.deliver.crash_recovery import CrashRecovery, end_open_trajectories
 from otel_rollout.otlp.scan import step_of
+from otel_rollout.record import runtime
+from otel_rollout.record.capture import trajectory as capture
 from otel_rollout.spool import layout, root_table, segments
 from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.journal import read_state

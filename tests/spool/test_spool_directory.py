@@ -14,11 +14,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.account import ledger
 from otel_rollout.deliver import delivery
-from otel_rollout.recording.flusher import FLUSH_CHUNK
-from otel_rollout.recording.writer import JOURNAL_BYTES
+from otel_rollout.record import runtime
+from otel_rollout.record.recording.flusher import FLUSH_CHUNK
+from otel_rollout.record.recording.writer import JOURNAL_BYTES
 from otel_rollout.spool import layout, segments
 from tests.exporters import FileExporter
 from tests.waiting import wait_for

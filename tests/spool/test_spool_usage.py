@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_rollout.recording import spool_usage
-from otel_rollout.recording.spool_usage import SpoolUsage
+from otel_rollout.record.recording import spool_usage
+from otel_rollout.record.recording.spool_usage import SpoolUsage
 from otel_rollout.spool.layout import SegmentName
 from tests.waits import set_waits
 

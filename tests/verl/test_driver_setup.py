@@ -14,7 +14,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from otel_rollout import settings
 from otel_rollout.integrations.verl import backend_flag
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 
 IMPORT_VERL = Path(__file__).parent / "programs" / "import_verl.py"
 

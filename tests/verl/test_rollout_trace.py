@@ -14,7 +14,7 @@ import pytest
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
 import otel_rollout
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 from tests.spool_reader import Recorded, tree
 from tests.verl.versions import needs_trackio
 

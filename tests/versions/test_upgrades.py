@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from otel_rollout.account.report import Report
-from otel_rollout.launch import ray_nodes
+from otel_rollout.record.launch import ray_nodes
 from otel_rollout.rollout_table import open_table
 from tests.ray_start import run_program
 from tests.versions.older import THIS, unpack

@@ -10,13 +10,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
-from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import Unusable, internal_errors
 from otel_rollout.base.finalizers import current_context
 from otel_rollout.base.given import reading
-from otel_rollout.capture import span_io
 from otel_rollout.integrations.kit.spans import fail, put_value, records_content, set_attributes
+from otel_rollout.record import runtime
+from otel_rollout.record.capture import span_io
 
 
 class OpenOperation:

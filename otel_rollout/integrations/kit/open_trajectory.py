@@ -21,10 +21,10 @@ import otel_rollout
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import attach, set_variable
 from otel_rollout.base.given import reading
-from otel_rollout.capture.context import trajectory_in
 from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.integrations.kit.spans import set_attributes
-from otel_rollout.recording.entered import ENTERED, Block
+from otel_rollout.record.capture.context import trajectory_in
+from otel_rollout.record.recording.entered import ENTERED, Block
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches, is_replaceable, when_imported
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -77,7 +77,7 @@ class Seams:
     def _install(self, table: Table) -> None:
         self._await_imports(table)
         if not _is_ray_worker():
-            from otel_rollout.propagation.instrument import instrument
+            from otel_rollout.record.propagation.instrument import instrument
 
             instrument()
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 from opentelemetry import trace
 from opentelemetry.trace import Span, StatusCode
 
-from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.given import items, reading
 from otel_rollout.otlp.writer import text_of
+from otel_rollout.record import runtime
 
 _TOOL_NAME: Final = re.compile(r"[\w.:/@-]{1,64}")
 """The names that tools have: OpenAI's rule, with the separators of namespaces."""
@@ -32,7 +32,7 @@ def put_value(span: Span, key: str, value: Any) -> None:
 
     Nothing is set for None, or if the settings exclude content.
     """
-    from otel_rollout.capture import encoding, span_io
+    from otel_rollout.record.capture import encoding, span_io
 
     active = runtime.current()
     if active is None or value is None:
@@ -52,7 +52,7 @@ def fail(span: Span, error: BaseException | str) -> None:
     """Mark an operation as failed; an error's text is recorded only if content is."""
     given: Any = error  # `isinstance` asks the object, which may raise
     if issubclass(type(given), BaseException):
-        from otel_rollout.capture import span_io
+        from otel_rollout.record.capture import span_io
 
         span_io.fail(span, given)
         return

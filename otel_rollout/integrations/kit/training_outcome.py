@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import otel_rollout
-from otel_rollout import runtime
 from otel_rollout.base import training_scores
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.given import reading
+from otel_rollout.record import runtime
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
 
-from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import attach
-from otel_rollout.capture import usage
 from otel_rollout.integrations.kit.spans import put_value, set_attributes
+from otel_rollout.record import runtime
+from otel_rollout.record.capture import usage
 
 _KINDS: Final = {
     "agent": semconv.KIND_AGENT,

@@ -12,11 +12,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_rollout import runtime
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.trl.patched_modules import seams
+from otel_rollout.record import runtime
 
 if TYPE_CHECKING:
     from otel_rollout.integrations.trl.generation import ModelCall

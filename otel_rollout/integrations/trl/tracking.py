@@ -13,7 +13,7 @@ from typing import Any, Final
 from otel_rollout._state import process
 from otel_rollout.integrations.kit.tracker import publish_active_runs
 from otel_rollout.integrations.trl.patched_modules import seams
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 
 _VARIABLE: Final = "OTEL_ROLLOUT_EXPERIMENT"
 _CALLBACKS: Final = "transformers.integrations.integration_utils"

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import otel_rollout
-from otel_rollout import runtime
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
@@ -20,6 +19,7 @@ from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.loss_mask import LossMask
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 from otel_rollout.integrations.trl.progress import BatchIdentity, identify
+from otel_rollout.record import runtime
 
 
 @seams.around(

@@ -23,7 +23,7 @@ from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verifiers import rollouts
 from otel_rollout.integrations.verifiers.patched_modules import seams
 from otel_rollout.integrations.verifiers.rollouts import Sibling
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 
 _EVALUATION: Final = "verifiers.v1.cli.eval."
 """Beginning of the module whose callback an evaluation's episodes have."""

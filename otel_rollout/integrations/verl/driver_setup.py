@@ -12,7 +12,7 @@ from otel_rollout.integrations.kit.tracker import publish_active_runs, unless_se
 from otel_rollout.integrations.verl.backend_flag import exporters_for, with_default_target
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.vllm.construction import NEEDS_STATISTICS
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -55,7 +55,7 @@ def set_up(config: Any = None) -> None:
     except SettingsError as error:
         _logger.error("otel-rollout: verl's trace configuration cannot be used: %s", error)
         return
-    from otel_rollout.propagation.instrument import instrument
+    from otel_rollout.record.propagation.instrument import instrument
 
     instrument()
     if _lets_engine_die(config):

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from otel_rollout import runtime
 from otel_rollout._state import process
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
+from otel_rollout.record import runtime
 
 BASELINE: Final = "baseline"
 """Extra attribute of a trajectory that is a baseline, which no loss uses."""

@@ -22,7 +22,7 @@ from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")

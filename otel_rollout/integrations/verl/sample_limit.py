@@ -2,7 +2,8 @@
 
 Only ``AgentLoopManager.generate_sequences`` sees the whole batch, so an exact limit of groups per step is
 applied there, before verl splits the batch. The chosen rows travel in the OpenTelemetry context of Ray's
-calls (:mod:`otel_rollout.propagation`). The batch does not change, because agent loops and trainers read it.
+calls (:mod:`otel_rollout.record.propagation`). The batch does not change, because agent loops and trainers
+read it.
 
 With its own limit ``max_samples_per_step_per_worker`` set, verl draws samples from NumPy's global generator.
 So tracing would change the random numbers of training. This module hides the limit from verl, and chooses
@@ -29,8 +30,8 @@ from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import config, is_recorded_here
 from otel_rollout.integrations.verl.v1_training import note_prompts
 from otel_rollout.otlp.groups import Group
-from otel_rollout.recording.sampling import GroupSampling, with_chosen
-from otel_rollout.runs import membership
+from otel_rollout.record.recording.sampling import GroupSampling, with_chosen
+from otel_rollout.record.runs import membership
 
 _MODULE: Final = "verl.experimental.agent_loop.agent_loop"
 _random: Final = random.SystemRandom()

@@ -10,10 +10,10 @@ from typing import Any
 
 from opentelemetry import trace
 
-from otel_rollout import runtime
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.capture import token2text
 from otel_rollout.integrations.verl.trace_config import config
+from otel_rollout.record import runtime
+from otel_rollout.record.capture import token2text
 
 
 def show_text(args: tuple[Any, ...]) -> bool:

@@ -6,8 +6,8 @@ import sys
 from enum import Enum
 from typing import Any, Final
 
-from otel_rollout import runtime
 from otel_rollout._state import process
+from otel_rollout.record import runtime
 
 _MODULE: Final = "verl.utils.rollout_trace"
 _ATTRIBUTE: Final = "_otel_rollout_recorded_by"

@@ -12,7 +12,7 @@ from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.vllm.patched_modules import seams
 from otel_rollout.integrations.vllm.trace_headers import ENGINES, traces
-from otel_rollout.recording.application import sdk_provider_in
+from otel_rollout.record.recording.application import sdk_provider_in
 
 _LOSS: Final = "nothing warns if the engine's settings let it die at its first request"
 NEEDS_STATISTICS: Final = (

@@ -15,7 +15,7 @@ from otel_rollout.base.receiver_variables import NAMES_VARIABLE
 from otel_rollout.integrations.kit.seams import before
 from otel_rollout.integrations.vllm.patched_modules import seams
 from otel_rollout.integrations.vllm.trace_headers import ENGINES
-from otel_rollout.runs import membership
+from otel_rollout.record.runs import membership
 
 VARIABLE: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _LOSS: Final = f"processes that it starts may take {VARIABLE}, which it sets, for the run's target"

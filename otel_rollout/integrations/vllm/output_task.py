@@ -16,8 +16,8 @@ from typing import Any
 from opentelemetry.context import attach, get_current
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.capture.context import without_trajectory
 from otel_rollout.integrations.vllm.patched_modules import seams
+from otel_rollout.record.capture.context import without_trajectory
 
 
 def install(module: ModuleType) -> None:

@@ -16,17 +16,17 @@ from typing import Any, Final, NamedTuple
 
 from opentelemetry.context import Context
 
-from otel_rollout import runtime
 from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.capture import engine_request
-from otel_rollout.capture.context import is_in_trajectory
-from otel_rollout.capture.engine_times import arrival_ns, times_of_state
 from otel_rollout.integrations.kit.seams import after, before
 from otel_rollout.integrations.vllm.patched_modules import seams
-from otel_rollout.recording.entered import present_context
+from otel_rollout.record import runtime
+from otel_rollout.record.capture import engine_request
+from otel_rollout.record.capture.context import is_in_trajectory
+from otel_rollout.record.capture.engine_times import arrival_ns, times_of_state
+from otel_rollout.record.recording.entered import present_context
 
 MAX_OPEN: Final = 1 << 16
 """Requests of one engine that are followed at once; of more, the oldest are not recorded."""

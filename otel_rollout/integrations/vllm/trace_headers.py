@@ -15,9 +15,9 @@ from typing import Any, Final
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.capture.context import is_in_trajectory
 from otel_rollout.integrations.vllm.patched_modules import seams
-from otel_rollout.recording.entered import present_context
+from otel_rollout.record.capture.context import is_in_trajectory
+from otel_rollout.record.recording.entered import present_context
 
 ENGINES: Final = {"vllm.v1.engine.async_llm": "AsyncLLM", "vllm.v1.engine.llm_engine": "LLMEngine"}
 """Module → class of an engine."""

@@ -19,7 +19,8 @@ from typing import Any
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.record import runtime
 
 VARIABLES = [ContextVar[object](f"variable-{number}", default=None) for number in range(20)]
 cleaned = 0

@@ -26,7 +26,7 @@ def main(spool_dir: str) -> None:
     for name in ("first", "second"):
         with rollout_trace_attr(name=name):
             list(outer())
-    active = otel_rollout.runtime.current()
+    active = otel_rollout.record.runtime.current()
     assert active is not None
     active.writer.flush(10)
 

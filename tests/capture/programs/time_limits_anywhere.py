@@ -11,7 +11,7 @@ import sys
 import time
 
 import otel_rollout
-from otel_rollout import runtime
+from otel_rollout.record import runtime
 from tests.capture.test_signals import TimeLimit, one_trajectory
 
 

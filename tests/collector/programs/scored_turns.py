@@ -9,7 +9,8 @@ import argparse
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.record import runtime
 
 
 @rollout_trace_op(kind="LLM")

@@ -3,7 +3,8 @@
 import os
 import signal
 
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.record import runtime
 
 
 def main() -> None:

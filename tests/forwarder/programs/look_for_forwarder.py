@@ -6,7 +6,7 @@ Prints ``looking``, and then how often one ran.
 import sys
 from pathlib import Path
 
-from otel_rollout.launch import launcher
+from otel_rollout.record.launch import launcher
 
 if __name__ == "__main__":
     print("looking", flush=True)

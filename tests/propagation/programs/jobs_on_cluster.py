@@ -82,7 +82,7 @@ def configure() -> None:
 def connect(address: str, **arguments: Any) -> None:
     configure()
     if os.environ.get("INSTRUMENT", "yes") == "yes":
-        from otel_rollout.propagation.instrument import instrument
+        from otel_rollout.record.propagation.instrument import instrument
 
         instrument()
         instrument()
@@ -198,7 +198,7 @@ def call_other_languages(address: str) -> Any:
 
 def instrument_too_late(address: str) -> Any:
     """Call instrument() after ray.init(): this job's workers do not remove carriers."""
-    from otel_rollout.propagation.instrument import instrument
+    from otel_rollout.record.propagation.instrument import instrument
 
     configure()
     ray.init(address=address, logging_level="ERROR")
@@ -271,7 +271,7 @@ def environment_of_job() -> dict[str, Any]:
 
 def work_of_four_actors() -> dict[str, Any]:
     from otel_rollout import rollout_trace_attr
-    from otel_rollout.runs import membership
+    from otel_rollout.record.runs import membership
 
     with rollout_trace_attr(step=1):
         actors = [Rollout.remote() for _ in range(4)]
@@ -313,7 +313,7 @@ def carried_after_init(address: str) -> Any:
 
 def options_over_the_machines_variables(address: str) -> Any:
     """Run a configured job on machines whose variables are for other jobs."""
-    from otel_rollout.runs import membership
+    from otel_rollout.record.runs import membership
 
     connect(address)
     actor = Rollout.remote()
@@ -323,7 +323,7 @@ def options_over_the_machines_variables(address: str) -> Any:
 
 def runtime_envs_of_their_own(address: str) -> Any:
     """Run an actor and a task with variables that the job does not have."""
-    from otel_rollout.runs import membership
+    from otel_rollout.record.runs import membership
 
     connect(address)
     actor = Rollout.options(runtime_env={"env_vars": {"OTEL_ROLLOUT_PROJECT": "judge"}}).remote()

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Final
 
 import otel_rollout
-from otel_rollout import runtime
+from otel_rollout.record import runtime
 
 LARGE: Final = "x" * 500_000
 """Text of a span; eight of them fill the journal."""

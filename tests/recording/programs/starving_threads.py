@@ -8,7 +8,7 @@ import sys
 import threading
 
 import otel_rollout
-from otel_rollout import runtime
+from otel_rollout.record import runtime
 
 
 @otel_rollout.rollout_trace_op

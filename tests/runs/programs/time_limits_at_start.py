@@ -8,8 +8,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import otel_rollout
-from otel_rollout import runtime, settings
-from otel_rollout.runs.directory import create_node_directory
+from otel_rollout import settings
+from otel_rollout.record import runtime
+from otel_rollout.record.runs.directory import create_node_directory
 
 
 class TimeLimit(Exception):

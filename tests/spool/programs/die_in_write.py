@@ -12,8 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from otel_rollout.recording import flusher
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record.recording import flusher
+from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 
 LINES = 50

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.record.recording.writer import SegmentWriter
 
 
 def main(directory: str) -> None:

@@ -5,7 +5,7 @@ import signal
 import time
 
 import otel_rollout
-from otel_rollout import runtime
+from otel_rollout.record import runtime
 
 
 def main() -> None:

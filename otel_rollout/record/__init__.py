@@ -1,0 +1,1 @@
+"""Record trajectories in the processes of training."""

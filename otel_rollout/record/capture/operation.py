@@ -1,0 +1,276 @@
+"""Describe an operation, and record one of its calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from opentelemetry.context import Context, get_current
+from opentelemetry.trace import Span
+
+from otel_rollout.base import semconv
+from otel_rollout.otlp.writer import json_string
+from otel_rollout.record import runtime
+from otel_rollout.record.capture import span_io, token2text, usage
+from otel_rollout.record.capture.context import OPERATION, SPAN, TRAJECTORY, trajectory_in
+from otel_rollout.record.capture.encoding import ENCODERS, Encoder
+from otel_rollout.record.capture.signature import Binder, Parameters, make_binder
+from otel_rollout.record.capture.trajectory import Trajectory
+from otel_rollout.record.recording.entered import present_context
+from otel_rollout.record.recording.identity import identity_in
+from otel_rollout.record.recording.provider import UnrecordedSpan
+from otel_rollout.record.recording.runtime_context import span_above
+from otel_rollout.record.recording.span import RecordingSpan
+
+Capture = Literal["all", "inputs", "outputs", "none"]
+"""Which content of a call is recorded."""
+
+
+_MAX_WRAPPERS: Final = 32
+"""Maximum length of a ``__wrapped__`` chain that is searched for a decorated function."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of :func:`otel_rollout.rollout_trace_op`."""
+
+    name: str | None
+    kind: str
+    capture: Capture
+    exclude: frozenset[str]
+    record_super: bool
+    token2text: bool | None
+
+
+class Operation:
+    """A decorated function, and the options of its decorator.
+
+    An operation is pickled as its function and options, and rebuilt in the other process.
+
+    Raises:
+        ValueError: for a name in ``exclude`` that the function does not take.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self.function = function
+        self.options = options
+        self.name = options.name or name_of(function)
+        self.encoded_kind = span_io.KINDS[options.kind]
+        self.encoded_name = json_string(self.name)
+        self.takes_input = options.capture in ("all", "inputs")
+        self.takes_output = options.capture in ("all", "outputs")
+        self.bind: Binder = make_binder(function, options.exclude)
+        self.method = _method_name(function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Operation, (self.function, self.options)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return what is recorded of a call's arguments, also of those that the function does not accept."""
+        try:
+            return self.bind(*args, **kwargs)
+        except TypeError:  # the function itself is about to raise the same error
+            pass
+        if self.options.exclude:  # nobody knows which of these arguments are excluded
+            return {"args": f"<{len(args)} arguments>", "kwargs": sorted(kwargs)}
+        return {"args": list(args), "kwargs": kwargs}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a function's qualified name, or the name of a callable object's class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def _method_name(function: Callable[..., Any]) -> str | None:
+    try:
+        has_receiver = Parameters(function).has_receiver
+    except (TypeError, ValueError):
+        return None
+    return getattr(function, "__name__", None) if has_receiver else None
+
+
+class _ActiveMethod:
+    """The active operation and its receiver, which is released when the call ends."""
+
+    __slots__ = ("operation", "receiver")
+
+    def __init__(self, operation: Operation, receiver: Any) -> None:
+        self.operation = operation
+        self.receiver = receiver
+
+
+class Call:
+    """A call that is sampled out; its context keeps the calls inside it unrecorded.
+
+    During the call the context ``inside`` is current; before and after the call, ``outside`` is.
+    """
+
+    __slots__ = ("inside", "outside", "span")
+    key: Final = SPAN
+    """Key of the current span in this process. A pickled wrapper must not carry another process's key."""
+
+    def __init__(self, span: Span, outside: Context) -> None:
+        self.span = span
+        self.outside = outside
+        self.inside = Context({**outside, SPAN: span})
+
+    def returned(self, result: Any) -> None:
+        """Do nothing."""
+
+    def raised(self, error: BaseException) -> None:
+        """Do nothing."""
+
+
+class RecordedCall(Call):
+    """One call that is being recorded."""
+
+    __slots__ = ("_active_method", "_shows_text", "_trajectory", "encode", "limit")
+
+    def __init__(
+        self,
+        span: Span,
+        outside: Context,
+        active_method: _ActiveMethod | None,
+        trajectory: Trajectory | None,
+        encode: Encoder | None,
+        limit: int,
+        shows_text: bool,
+    ) -> None:
+        # The hot path: no call of the base class.
+        self.span = span
+        self.encode = encode
+        self.limit = limit
+        self.outside = outside
+        self.inside = Context({**outside, SPAN: span, OPERATION: active_method})
+        self._active_method = active_method
+        self._trajectory = trajectory
+        self._shows_text = shows_text
+
+    def returned(self, result: Any) -> None:
+        """Record the result and end the span."""
+        try:
+            encode = self.encode
+            if encode is not None:
+                self.output(encode(result, self.limit))
+            if "usage" in result if type(result) is dict else type(result) not in usage.PLAIN:
+                usage.record(self.span, self.outside.get(SPAN), result)
+        finally:
+            self.end()
+
+    def raised(self, error: BaseException) -> None:
+        """Record the exception and end the span."""
+        try:
+            span_io.fail(self.span, error)
+        finally:
+            self.end()
+
+    def output(self, encoded: bytes) -> None:
+        """Record the output, which is JSON."""
+        span_io.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
+        if self._trajectory is not None:
+            self._trajectory.offer_output(encoded, token2text.id_of(self.span) if self._shows_text else None)
+
+    def end(self) -> None:
+        """Release the receiver and end the span."""
+        if self._active_method is not None:
+            self._active_method.receiver = None
+        self.span.end()
+
+
+def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """Start to record a call, or return None; the caller attaches ``inside``."""
+    if (active := runtime.current()) is None:
+        return None
+    around: Any = (outside := get_current()).get(TRAJECTORY)
+    if around is not None and around.is_over:  # rare; the check stands here to save a call
+        outside = present_context()
+    above = outside.get(SPAN)
+    if type(above) is UnrecordedSpan:
+        return None
+    receiver = active_method = None
+    if operation.method is not None and args:
+        receiver = args[0]
+        if _is_super_call(outside.get(OPERATION), operation, receiver):
+            return None
+        active_method = _ActiveMethod(operation, receiver)
+    if type(above) is RecordingSpan:
+        span: Span = active.tracer.start_below(
+            above, operation.encoded_name, {semconv.SPAN_KIND: operation.encoded_kind}
+        )
+        trajectory = above.trajectory
+        identity = above.identity
+    else:
+        parent = span_above(outside)
+        started = span_io.start(active, operation.name, operation.options.kind, parent, outside)
+        if started is None:
+            return None
+        if not started.is_recording():
+            return Call(started, outside)
+        span, trajectory, identity = started, _trajectory_rooted_at(parent, outside), identity_in(outside)
+    try:
+        settings = active.settings
+        encode = ENCODERS[settings.capture_content]
+        limit = settings.value_limit
+        if encode is not None and operation.takes_input:
+            encoded = encode(operation.arguments(args, kwargs), limit)
+            span_io.put_json(span, semconv.INPUT_VALUE, encoded)
+            if trajectory is not None:
+                trajectory.offer_input(encoded)
+        if not operation.takes_output:
+            encode = None
+        shows_text = operation.options.token2text
+        if shows_text is None:
+            shows_text = settings.token2text if identity.token2text is None else identity.token2text
+        shows_text = shows_text and encode is not None and token2text.mark(active, span, receiver)
+        return RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
+    except BaseException:
+        span.end()
+        raise
+
+
+def _trajectory_rooted_at(parent: Span, context: Context) -> Trajectory | None:
+    trajectory = trajectory_in(context)
+    return trajectory if trajectory is not None and parent is trajectory.root else None
+
+
+def _is_super_call(above: Any, operation: Operation, receiver: Any) -> bool:
+    """Return whether a call is a ``super()`` call of the overriding method above it."""
+    if above is None:
+        return False
+    overriding = above.operation
+    return (
+        receiver is above.receiver
+        and receiver is not None
+        and operation is not overriding
+        and operation.method == overriding.method
+        and not overriding.options.record_super
+        and _overrides(overriding, operation, receiver)
+    )
+
+
+def _overrides(overriding: Operation, overridden: Operation, receiver: Any) -> bool:
+    """Return whether a method precedes another in the receiver's MRO."""
+    class_ = receiver if issubclass(type(receiver), type) else type(receiver)
+    found = False
+    for base in class_.__mro__:
+        candidate = vars(base).get(str(overridden.method))
+        if not found:
+            found = _wraps(candidate, overriding.function)
+        elif _wraps(candidate, overridden.function):
+            return True
+    return False
+
+
+def _wraps(candidate: Any, function: Callable[..., Any]) -> bool:
+    """Return whether ``candidate`` is ``function``, or wraps it (``__wrapped__``)."""
+    for _ in range(_MAX_WRAPPERS):
+        if candidate is function:
+            return True
+        candidate = getattr(candidate, "__wrapped__", None)
+        if candidate is None:
+            return False
+    return False

@@ -1,0 +1,175 @@
+"""Name the trajectories of a batch of scores, by their ids or by their identities."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import Unusable, warn_once
+from otel_rollout.base.given import reading
+from otel_rollout.otlp import score_columns
+from otel_rollout.otlp.groups import Group
+from otel_rollout.otlp.score_columns import Column
+from otel_rollout.record.capture import score_columns as captured
+from otel_rollout.record.capture.trajectory_attributes import identity_value
+from otel_rollout.record.recording.sampling import GroupSampling
+
+_INTEGERS: Final = frozenset("bBhHiIqQ")
+_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
+_INDICES: Final = frozenset({int, str, type(None)})
+_FLAG: Final = frozenset({bool})
+"""Types of the parts of an identity that are recorded unchanged; ``validate`` is a flag."""
+_KEYS: Final = {
+    score_columns.STEP: semconv.STEP,
+    score_columns.SAMPLE_INDEX: semconv.SAMPLE_INDEX,
+    score_columns.ROLLOUT_N: semconv.ROLLOUT_N,
+    score_columns.VALIDATE: semconv.VALIDATE,
+}
+_UNNAMED: Final = (
+    "is named by step= and sample_index=, and by rollout_n= if the row has several trajectories; give them, "
+    "or trajectory="
+)
+_NAMED_TWICE: Final = "has trajectory= and step=, sample_index=, rollout_n=, validate=; give one of both"
+_UNKNOWN: Final = "score_of_unknown"
+_UNRECORDED: Final = "score_of_unrecorded"
+
+
+class Rows(NamedTuple):
+    """The trajectories of a batch, a row each.
+
+    Attributes:
+        number: how many there are.
+        columns: their ids, or the parts of their identities.
+        shared: attributes that all have.
+        excluded: why scores are not recorded → a byte for each row, 1 if that is so for the row.
+    """
+
+    number: int
+    columns: Sequence[Column]
+    shared: Mapping[str, Any]
+    excluded: Mapping[str, bytes]
+
+
+Named = Mapping[str, Any]
+"""``step``, ``sample_index``, ``rollout_n`` and ``validate`` as the caller gives them."""
+
+
+def number_of(trajectory: Any, named: Named, size: int) -> int:
+    """Return the number of trajectories that a caller names; read none of them.
+
+    Args:
+        trajectory: ids of the trajectories; None if they are named by their identities.
+        named: the parts of the identities.
+        size: number of rows, if each part is one value for all of them.
+
+    Raises:
+        Unusable: no trajectory is named.
+    """
+    if trajectory is not None:
+        if any(value is not None and value is not False for value in named.values()):
+            raise Unusable(_NAMED_TWICE, "it")
+        with reading("trajectory="):
+            if captured.is_unordered(trajectory):
+                raise Unusable(f"is a {type(trajectory).__name__}; give a list of ids")
+            return captured.length_of(trajectory) if captured.is_column(trajectory) else size
+    if named["step"] is None or named["sample_index"] is None:
+        raise Unusable(_UNNAMED, "a trajectory")
+    sizes = {}
+    for name, values in named.items():
+        with reading(f"{name}="):
+            if captured.is_column(values):
+                sizes[name] = captured.length_of(values)
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"{name}= has {number}" for name, number in sizes.items())
+        raise Unusable(f"differ in number: {shown}", "its trajectories")
+    return next(iter(sizes.values()), size)
+
+
+def rows_of(
+    trajectory: Any, named: Named, number: int, shared: Named, sampling: GroupSampling | None
+) -> Rows:
+    """Return the rows that a caller names.
+
+    Args:
+        trajectory: ids of the trajectories; None if they are named by their identities.
+        named: the parts of the identities.
+        number: number of the rows.
+        shared: attributes that all trajectories have.
+        sampling: says which trajectories are not recorded.
+
+    Raises:
+        Unusable: an argument cannot be read.
+    """
+    if trajectory is None:
+        return _by_identity(named, number, shared, sampling)
+    with reading("trajectory="):
+        column, known, recorded = captured.trace_ids(
+            captured.entries(captured.spread(trajectory, number), number)
+        )
+    excluded = {
+        _UNKNOWN: _not(known),
+        _UNRECORDED: bytes(k and not r for k, r in zip(known, recorded, strict=True)),
+    }
+    return Rows(number, [column], shared, excluded)
+
+
+def _by_identity(named: Named, number: int, shared: Named, sampling: GroupSampling | None) -> Rows:
+    columns: list[Column] = []
+    for name, values in named.items():
+        if values is not None:
+            with reading(f"{name}="):
+                columns += _columns(name, captured.spread(values, number), number)
+    unknown = bytearray(number)
+    for name in ("step", "sample_index"):
+        for row, is_named in enumerate(_present(columns, name, number)):
+            unknown[row] |= not is_named
+    excluded = {_UNKNOWN: bytes(unknown)}
+    if sampling is not None:
+        excluded[_UNRECORDED] = _sampled_out(columns, number, shared, sampling)
+    return Rows(number, columns, shared, excluded)
+
+
+def _columns(name: str, values: Any, rows: int) -> list[Column]:
+    """Return the columns of a part of the identity, with the values as a trajectory has them."""
+    column = captured.numbers(name, "", values, rows)
+    if column is not None and column.code in ("?" if name == "validate" else _INTEGERS):
+        return [column]
+    found = captured.entries(values, rows)
+    if not (_FLAG if name == "validate" else _INDICES).issuperset(map(type, found)):
+        found, bad = captured.converted(found, functools.partial(identity_value, _KEYS[name]))
+        if bad is not None:
+            shown = type(bad).__name__
+            warn_once(
+                f"score_batch(): {name}= has a {shown}, which names no trajectory", f"batch {name} {shown}"
+            )
+    return captured.by_type(name, "", [value if type(value) in _PLAIN else str(value) for value in found])
+
+
+def _present(columns: Sequence[Column], name: str, number: int) -> bytes:
+    """Return a byte for each row, 0 where a part of the identity has no value."""
+    found = [column.present or b"\1" * number for column in columns if column.field == name]
+    return bytes(map(any, zip(*found, strict=True))) if found else bytes(number)
+
+
+def _sampled_out(columns: Sequence[Column], number: int, shared: Named, sampling: GroupSampling) -> bytes:
+    """Return a byte for each row, 1 where head sampling excludes the trajectory's group."""
+    identities: list[dict[str, Any]] = [dict(shared) for _ in range(number)]
+    for column in columns:
+        values = column.values
+        if isinstance(values, bytes):
+            values = struct.unpack(f"<{number}{column.code}", values)
+        for identity, value, is_present in zip(
+            identities, values, column.present or b"\1" * number, strict=True
+        ):
+            if is_present:
+                identity[_KEYS[column.field]] = value
+    groups = [Group.of(identity) for identity in identities]
+    excluded = {group: sampling.excludes(group) for group in set(groups)}
+    return bytes(excluded[group] for group in groups)
+
+
+def _not(mask: bytes) -> bytes:
+    return bytes(not each for each in mask)

@@ -1,0 +1,114 @@
+"""Decorate functions with ``rollout_trace_attr``: each call is a trajectory."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from opentelemetry import context as otel_context
+
+from otel_rollout._state import process
+from otel_rollout.base.finalizers import attach
+from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
+from otel_rollout.record.capture.generator_wrapper import generate_wrapper
+
+if TYPE_CHECKING:
+    from otel_rollout.record.capture.trajectory import Trajectory
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def decorate(trajectory: Trajectory, function: Function) -> Function:
+    """Wrap a function so that each call is a trajectory like ``trajectory``.
+
+    Raises:
+        TypeError: for an object that is no function.
+    """
+    if isinstance(function, (staticmethod, classmethod)):
+        return cast("Function", type(function)(decorate(trajectory, function.__func__)))
+    if not callable(function) or inspect.isclass(function):
+        raise TypeError(
+            f"rollout_trace_attr: {function!r} is not a function. Mark a block, "
+            "`with rollout_trace_attr(step=1):`, or a function, `@rollout_trace_attr(step=1)`"
+        )
+    return cast("Function", _wrapper_for(function)(trajectory, function))
+
+
+def _wrapper_for(function: Any) -> Callable[[Trajectory, Callable[..., Any]], Callable[..., Any]]:
+    if inspect.iscoroutinefunction(function):
+        return _coroutine
+    if inspect.isgeneratorfunction(function):
+        return _generator
+    if inspect.isasyncgenfunction(function):
+        return _async_generator
+    return _function
+
+
+def _function(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with trajectory.another():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _coroutine(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with trajectory.another():
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def _generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    return generate_wrapper(function, "def", functools.partial(_start_steps, Steps, trajectory, function))
+
+
+def _async_generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    return generate_wrapper(
+        function, "async def", functools.partial(_start_steps, AsyncSteps, trajectory, function)
+    )
+
+
+def _start_steps(
+    steps: type[Steps | AsyncSteps],
+    trajectory: Trajectory,
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Steps | AsyncSteps:
+    """Start a generator's trajectory at its first step; the consumer stays outside."""
+    if process.off:
+        return steps(function(*args, **kwargs), None)
+    outside = otel_context.get_current()
+    block = trajectory.another().__enter__()
+    inside = otel_context.get_current()
+    attach(outside)
+    try:
+        return steps(function(*args, **kwargs), inside, _Ending(block))
+    except BaseException as error:
+        block.__exit__(type(error), error, error.__traceback__)
+        raise
+
+
+class _Ending:
+    """Ends a trajectory when its generator does."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
+
+    def yielded(self, item: Any) -> None:
+        """Do nothing: items are not recorded."""
+
+    def ended(self, value: Any, closed: bool) -> None:
+        """End the trajectory: the generator returned, or was closed."""
+        self._trajectory.__exit__(None, None, None)
+
+    def failed(self, error: BaseException) -> None:
+        """End the trajectory with an exception that left the generator."""
+        self._trajectory.__exit__(type(error), error, error.__traceback__)

@@ -1,0 +1,220 @@
+"""Start the forwarder beside training, and keep it running, and the receiver of OTLP if one is wanted.
+
+Training processes import this module, so it imports nothing heavy. A shell starts the forwarder in a session
+of its own, and exits at once. So the forwarder is no child of a training process. It survives ``ray.kill``,
+``ray.shutdown`` and the driver's exit, which end a worker's children.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from otel_rollout._state import process
+from otel_rollout.base.access_variables import access_in, without_credentials
+from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
+from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.waits import WAITS_VARIABLE, waits
+from otel_rollout.record.launch import receiving
+from otel_rollout.record.launch.detached import path_with_package, start_detached
+from otel_rollout.record.runs.ray_job import NODE_VARIABLES
+from otel_rollout.record.runs.target import is_further_variable, is_published, names_target
+from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
+from otel_rollout.settings_reader import from_founder, to_variable
+from otel_rollout.spool import layout
+from otel_rollout.spool.forwarder_lock import SUCCESSOR, ForwarderLock
+
+_FIRST_CHECKS = 20
+"""Number of first checks."""
+_MAX_REPORTED = 100
+"""Maximum number of different problems that a process logs."""
+
+_PASSED_VARIABLES = frozenset(
+    {
+        "ALL_PROXY", "CURL_CA_BUNDLE", "HOME", "HTTPS_PROXY", "HTTP_PROXY", "LANG", "LC_ALL",
+        "LD_LIBRARY_PATH", "LOGNAME", "NETRC", "NO_PROXY", "PATH", "PYTHONPATH", "REQUESTS_CA_BUNDLE",
+        "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", WAITS_VARIABLE,
+    }
+)  # fmt: skip
+"""Variables that the forwarder gets in addition to those of exporters."""
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def forwarder_runs(node_dir: Path) -> bool:
+    """Return whether a forwarder runs for this directory."""
+    lock = ForwarderLock(node_dir)
+    try:
+        return lock.is_held()
+    finally:
+        lock.close()
+
+
+def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
+    """Start a forwarder for this directory unless one runs. Starting takes 2 ms.
+
+    Several processes may start forwarders at once: one forwarder takes the lock, and the others exit. If the
+    running forwarder lacks access variables (credentials, certificates, proxies) of this process, start a
+    successor.
+    """
+    environ = _forwarder_environment(os.environ, configured)
+    lock = ForwarderLock(node_dir)
+    try:
+        is_running = lock.is_held()
+        if is_running:
+            is_needed = _would_successor_help(lock, node_dir, access_in(environ))
+            if not is_needed or _is_successor_coming(lock, node_dir):
+                return
+            process.successor_starts.setdefault(node_dir, []).append(time.monotonic())
+    finally:
+        lock.close()
+    arguments = ["-m", "otel_rollout.forwarder", str(node_dir)]
+    if is_running:
+        arguments.append(SUCCESSOR)
+    start_detached(arguments, environ, node_dir / layout.FORWARDER_LOG)
+
+
+_MAX_SUCCESSORS = 3
+"""Maximum successors per process and directory that have other values of the forwarder's variables: two
+processes could replace theirs in turns forever. A process that lacks one of the variables starts one
+successor, so that a process with all variables has the last word."""
+
+
+def would_successor_help(node_dir: Path, configured: Settings) -> bool:
+    """Return whether a successor with this process's variables could deliver more."""
+    lock = ForwarderLock(node_dir)
+    try:
+        return _would_successor_help(
+            lock, node_dir, access_in(_forwarder_environment(os.environ, configured))
+        )
+    finally:
+        lock.close()
+
+
+def _would_successor_help(lock: ForwarderLock, node_dir: Path, access: Mapping[str, str]) -> bool:
+    if lock.lacks_access(access):
+        return True
+    if not (lock.has_other_access(access) and _is_refused(node_dir)):
+        return False
+    most = 1 if lock.has_further_access(access) else _MAX_SUCCESSORS
+    return len(process.successor_starts.get(node_dir, ())) < most or _is_successor_coming(lock, node_dir)
+
+
+def _is_successor_coming(lock: ForwarderLock, node_dir: Path) -> bool:
+    """Return whether a successor is starting, or waits for the lock."""
+    started = process.successor_starts.get(node_dir, [])
+    is_starting = bool(started) and time.monotonic() - started[-1] < waits().succession
+    return is_starting or lock.is_requested()
+
+
+def _is_refused(node_dir: Path) -> bool:
+    from otel_rollout.account.ledger_reader import read_ledger
+    from otel_rollout.exporting.api import FailureKind
+
+    failures = read_ledger(node_dir).failures.values()
+    return any(failure.kind is FailureKind.REFUSED for failure in failures)
+
+
+def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
+    """Return the forwarder's environment, with the run's target and settings."""
+    environ = without_receiver(environ)
+    passed = {
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED_VARIABLES
+        or name.upper() in _PASSED_VARIABLES
+        or name.startswith(DELIVERY_PREFIXES)
+        or is_further_variable(name, configured)
+    }
+    # The run's target takes precedence over the target that this process's variables name.
+    of_run = configured.target_variables
+    has_target = bool(of_run) or is_published(environ)
+    of_node = environ.get(NODE_VARIABLES, "").split(",")  # its own agent, for example
+    of_others = [name for name in passed if has_target and names_target(name, configured)]
+    for name in set(of_others).difference(of_node):
+        if without_credentials(passed[name].strip()) != of_run.get(name):
+            del passed[name]
+    passed = {**of_run, **passed}
+    names = (*given_to_forwarder("starter"), *given_to_forwarder("founder"))
+    passed[CONFIG_VARIABLE] = to_variable(
+        {name: getattr(configured, name) for name in names} | from_founder(configured.run_id, environ)
+    )
+    passed |= path_with_package(passed)
+    passed["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    return passed
+
+
+class ForwarderSupervisor:
+    """Keep a forwarder running from a thread, and log why it cannot deliver.
+
+    Args:
+        node_dir: the node directory to forward.
+        configured: settings of the run.
+        found: creates the node directory and its manifest unless they exist.
+    """
+
+    def __init__(self, node_dir: Path, configured: Settings, found: Callable[[], object]) -> None:
+        self._node_dir = node_dir
+        self._settings = configured
+        self._found = found
+        self._reported: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it starts the forwarder, so that user code does not wait."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; the forwarder goes on."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        checks = 0
+        while True:
+            try:
+                if self._settings.receive:
+                    receiving.ensure_receiver(self._node_dir, self._settings)
+                ensure_forwarder(self._node_dir, self._settings)
+                self._restore_manifest()
+                self._report_problems()
+            except Exception as error:  # noqa: BLE001 - the thread goes on, and training is not disturbed
+                self._log_once(f"the forwarder cannot be started or checked: {error}")
+            checks += 1
+            interval = waits().receiver_check if self._settings.receive else waits().forwarder_check
+            if self._stop.wait(waits().first_check if checks < _FIRST_CHECKS else interval):
+                return
+
+    def _restore_manifest(self) -> None:
+        """Write a removed manifest again: without it, commands find no directory.
+
+        Cleaners of temporary directories remove the manifest first, because it is never written to. If the
+        journals are gone too, the directory is being removed, and its writers create another directory.
+        """
+        if not (self._node_dir / layout.MANIFEST).exists() and layout.journals(self._node_dir):
+            self._found()
+
+    def _report_problems(self) -> None:
+        from otel_rollout.account.ledger_reader import read_ledger
+        from otel_rollout.exporting.api import FailureKind
+
+        if self._settings.receive and (reason := receiving.problem(self._node_dir)):
+            self._log_once(f"nothing is received: {reason}", logging.ERROR)
+        ledger = read_ledger(self._node_dir)
+        for exporter, failure in ledger.failures.items():
+            level = logging.ERROR if failure.kind is FailureKind.REFUSED else logging.WARNING
+            self._log_once(
+                f"{exporter} does not take spans at present; they are kept on disk. {failure.message}", level
+            )
+        for exporter, (run, problem) in ledger.links.items():
+            if problem:
+                self._log_once(f"{exporter}: traces are not linked to the run {run}. {problem}")
+
+    def _log_once(self, message: str, level: int = logging.WARNING) -> None:
+        if message not in self._reported and len(self._reported) < _MAX_REPORTED:
+            self._reported.add(message)
+            _logger.log(level, "otel-rollout: %s", message)

@@ -1,0 +1,83 @@
+"""End recording, and wait until the run's spans are delivered."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+
+from otel_rollout._state import EndedRun, process
+from otel_rollout.account.report import Report
+from otel_rollout.record.launch import drain
+from otel_rollout.record.launch.status import complete
+from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.founding import leave_run
+from otel_rollout.record.runs.membership import decide
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def shutdown(timeout: float | None) -> Report:
+    """End recording in this process, and wait until the run's spans are delivered.
+
+    A later span begins another run if the environment switches tracing on, or configure() is called again.
+
+    Args:
+        timeout: seconds to wait; by default the setting ``shutdown_timeout``.
+    """
+    with process.lock:
+        configured = decide()
+        process.off = True
+        active = process.take_runtime()
+        if not configured.enabled:
+            return Report.empty()
+        deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)
+        leads = process.is_root
+        if leads:
+            process.ended_run = EndedRun(configured)
+        if active is not None:
+            active.close(deadline - time.monotonic())
+        try:
+            drain_other_nodes(_left(deadline))
+        except Exception as error:  # noqa: BLE001 - Ray may be ending; this machine must still be drained
+            _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
+        if leads:
+            leave_run()
+            process.arguments = {}
+        process.is_over, process.off = True, process.is_exiting
+    node_dir = node_directory(configured)
+    here = drain.drain(node_dir, configured, _left(deadline), shows_progress=leads)
+    if active is not None or os.path.lexists(node_dir):  # else nothing was recorded
+        here = complete(here, active.writer if active is not None else None)
+    others = [node.final_report(_left(deadline)) for node in process.other_nodes.values()]
+    report = Report.merged([here, *others])
+    if leads:
+        process.ended_run = EndedRun(configured, report)
+    return report
+
+
+def drain_other_nodes(timeout: float | None = None) -> None:
+    """Wait until the cluster's other machines have delivered their spans.
+
+    The founder of the run calls this while Ray still runs, since forwarders may not outlive their machines.
+    """
+    configured = decide()
+    if configured.enabled and process.is_root and "ray" in sys.modules:
+        from otel_rollout.record.launch import ray_nodes
+
+        limit = configured.shutdown_timeout if timeout is None else timeout
+        process.other_nodes = ray_nodes.drain_others(
+            process.other_nodes, configured, node_directory(configured), _bounded(limit)
+        )
+
+
+def _left(deadline: float) -> float:
+    """Return the seconds until a deadline, or 0."""
+    return max(0.0, deadline - time.monotonic())
+
+
+def _bounded(seconds: float) -> float:
+    """Return ``seconds`` as a timeout that a wait accepts; infinity is too large."""
+    return min(seconds, threading.TIMEOUT_MAX / 2)

@@ -1,0 +1,231 @@
+"""Add ``traceparent`` to the requests of HTTP clients inside a trajectory.
+
+The clients are urllib3 (and so requests and botocore), httpx, httpx2 and aiohttp. Each hook is below the
+client's redirects, retries and choice of proxy. It sees each request with the host that it is for, and leaves
+the application's headers as they are, so a redirect carries nothing on to another host.
+
+A header that the application or an instrumentor has set stays. If an instrumentor of OpenTelemetry is on, the
+request carries the instrumentor's span.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+
+from otel_rollout import settings_reader
+from otel_rollout._state import process
+from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.record.capture.context import is_in_trajectory
+from otel_rollout.record.propagation import carrier, http_hosts
+
+_TRACEPARENT: Final = "traceparent"
+_HEADERS: Final[tuple[str, ...]] = (_TRACEPARENT, "tracestate", carrier.IDENTITY_KEY)
+_SUPPRESSED: Final = (
+    getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", ""),
+    "suppress_instrumentation",
+)
+"""Keys of a context in which an exporter of OpenTelemetry sends spans; the second is of older versions."""
+
+_DOING: Final = "adding trace headers to a request"
+Headers = Mapping[Any, Any]
+
+
+def install() -> None:
+    """Patch the clients that are imported, and each other one when it is imported.
+
+    Nothing is patched if variables switch tracing off.
+    """
+    if process.http_patches is not None or settings_reader.switched_off(os.environ):
+        return
+    process.http_patches = Patches()
+    for name, patch in _PATCHES.items():
+        when_imported(name, patch)
+
+
+def uninstall() -> None:
+    """Undo :func:`install`."""
+    if process.http_patches is not None:
+        process.http_patches.undo()
+        process.http_patches = None
+
+
+def missing_headers(host: str | None, given: Headers) -> dict[str, str]:
+    """Return the trace headers that a request should carry and does not.
+
+    Args:
+        host: host that the request is for; not the proxy that forwards it.
+        given: headers of the request.
+    """
+    context = carrier.active_context()
+    if context is None or not is_in_trajectory(context) or any(context.get(key) for key in _SUPPRESSED):
+        return {}
+    if not host or not http_hosts.traceparent_allowed(host):
+        return {}
+    carried = carrier.inject() if http_hosts.identity_allowed(host) else carrier.inject_span()
+    if carried is None or _TRACEPARENT not in carried:
+        return {}
+    present = {_text(name).lower(): value for name, value in given.items()}
+    missing = {name: carried[name] for name in _HEADERS if name in carried and name not in present}
+    if _TRACEPARENT in present:  # of an instrumentor's span, or of another trace
+        is_same_trace = _text(present[_TRACEPARENT])[:36] == carried[_TRACEPARENT][:36]
+        return {name: missing[name] for name in missing if name == carrier.IDENTITY_KEY and is_same_trace}
+    return missing
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _with(given: Headers, added: Mapping[str, str]) -> Any:
+    """Return a copy of headers, of their type where it can copy, with further ones."""
+    copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
+    copied.update(added)
+    return copied
+
+
+# --- The clients --------------------------------------------------------------------------------------------
+#
+# A hook calls ``original.__get__(self)`` in place of ``original(self, …)``: an instrumentor's wrapper (wrapt)
+# needs to be bound to know the instance.
+
+
+def _urlopen(urllib3: ModuleType, patches: Patches, original: Any) -> Callable[..., Any]:
+    """Return a replacement of ``HTTPConnectionPool.urlopen``."""
+
+    @internal_errors(_DOING)
+    def traced(pool: Any, url: str, headers: Headers | None) -> Any:
+        given = pool.headers if headers is None else headers
+        added = missing_headers(_host_of(urllib3, pool, url), given)
+        return _with(given, added) if added else headers
+
+    @functools.wraps(original)
+    def urlopen(
+        self: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if patches.active:
+            headers = traced(self, url, headers) or headers
+        return original.__get__(self)(method, url, body, headers, *args, **kwargs)
+
+    return urlopen
+
+
+def _host_of(urllib3: ModuleType, pool: Any, url: str) -> str | None:
+    """Return the host that a request of a pool is for; the pool may be a proxy's."""
+    if url.startswith("/"):
+        return str(pool.host)
+    try:
+        host: str | None = urllib3.util.parse_url(url).host
+    except ValueError:  # the request is about to fail
+        return None
+    return host
+
+
+def _handle_request(patches: Patches, original: Any) -> Callable[..., Any]:
+    """Return a replacement of ``HTTPTransport.handle_request``."""
+
+    @functools.wraps(original)
+    def handle_request(self: Any, request: Any) -> Any:
+        if patches.active:
+            request = _traced_request(request) or request
+        return original.__get__(self)(request)
+
+    return handle_request
+
+
+def _handle_async_request(patches: Patches, original: Any) -> Callable[..., Awaitable[Any]]:
+    """Return a replacement of ``AsyncHTTPTransport.handle_async_request``."""
+
+    @functools.wraps(original)
+    async def handle_async_request(self: Any, request: Any) -> Any:
+        if patches.active:
+            request = _traced_request(request) or request
+        return await original.__get__(self)(request)
+
+    return handle_async_request
+
+
+@internal_errors(_DOING)
+def _traced_request(request: Any) -> Any:
+    """Return a copy of a request with trace headers; None if it needs none."""
+    added = missing_headers(request.url.host, request.headers)
+    if not added:
+        return None
+    copied: Any = object.__new__(type(request))
+    vars(copied).update(vars(request))  # `copy.copy` would leave out the body
+    copied.headers = _with(request.headers, added)
+    return copied
+
+
+def _send(patches: Patches, original: Any) -> Callable[..., Awaitable[Any]]:
+    """Return a replacement of ``ClientRequest.send``."""
+
+    @internal_errors(_DOING)
+    def add_to(request: Any) -> dict[str, str]:
+        added = missing_headers(request.url.host, request.headers)
+        request.headers.update(added)
+        return added
+
+    @functools.wraps(original)
+    async def send(self: Any, conn: Any) -> Any:
+        is_traced = patches.active and self.method != "CONNECT"  # which is for the proxy
+        added = (add_to(self) if is_traced else None) or {}
+        try:
+            return await original.__get__(self)(conn)
+        finally:
+            for name in added:  # a middleware may send the request again, to another host
+                self.headers.pop(name, None)
+
+    return send
+
+
+Replacement = Callable[[Patches, Any], Callable[..., Any]]
+
+
+def _patch(module: ModuleType, owner: str, method: str, parameter: str, replacement: Replacement) -> None:
+    """Replace a method, unless the client's version has no such method or parameter."""
+    patches = process.http_patches
+    if patches is None:  # uninstall() was called before the client was imported
+        return
+    class_ = getattr(module, owner, None)
+    function = vars(class_).get(method) if isinstance(class_, type) else None
+    if not callable(function) or parameter not in inspect.signature(function).parameters:
+        warn_once(
+            f"requests of {module.__name__} {getattr(module, '__version__', '')} carry no traceparent, "
+            f"because it has no {owner}.{method}({parameter}). Add the header with "
+            "otel_rollout.http.inject_headers"
+        )
+        return
+    patches.replace(class_, method, functools.partial(replacement, patches))
+
+
+def _patch_urllib3(urllib3: ModuleType) -> None:
+    _patch(urllib3, "HTTPConnectionPool", "urlopen", "headers", functools.partial(_urlopen, urllib3))
+
+
+def _patch_httpx(httpx: ModuleType) -> None:
+    _patch(httpx, "HTTPTransport", "handle_request", "request", _handle_request)
+    _patch(httpx, "AsyncHTTPTransport", "handle_async_request", "request", _handle_async_request)
+
+
+def _patch_aiohttp(aiohttp: ModuleType) -> None:
+    _patch(aiohttp, "ClientRequest", "send", "conn", _send)
+
+
+_PATCHES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
+    "urllib3": _patch_urllib3,
+    "httpx": _patch_httpx,
+    "httpx2": _patch_httpx,
+    "aiohttp": _patch_aiohttp,
+}
+"""Module of a client → what patches it. Requests and botocore send with urllib3."""
+
+CLIENTS: Final = tuple(_PATCHES)
+"""Modules of the clients whose requests carry trace headers."""

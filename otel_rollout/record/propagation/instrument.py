@@ -1,0 +1,153 @@
+"""Switch propagation on and off in a process."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from otel_rollout import settings_reader
+from otel_rollout._state import process
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.record.launch import at_exit
+from otel_rollout.record.launch.shutdown import drain_other_nodes
+from otel_rollout.record.propagation import (
+    http_clients,
+    process_pools,
+    ray_calls,
+    ray_later_runs,
+    ray_own_cluster,
+    ray_worker_setup,
+    thread_pools,
+)
+from otel_rollout.record.propagation.ray_private_api import UnsupportedRay
+from otel_rollout.record.runs import membership, ray_job
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def instrument() -> None:
+    """Continue trajectories in Ray's tasks and actors, in pools, and over HTTP.
+
+    Call it before ``ray.init``. Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and
+    ``multiprocessing.Pool``. Create pools of processes after :func:`otel_rollout.configure`, because their
+    processes inherit the settings when they start.
+
+    Requests of requests, urllib3, httpx, httpx2 and aiohttp carry ``traceparent`` to the hosts of the setting
+    ``traceparent_hosts``.
+
+    Your calls of Ray need no change. ``ray.init`` passes this process's settings to the job's workers and
+    instruments them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray
+    is patched once it is imported; if it lacks a name that a patch needs, a warning says so. Never raises.
+    """
+    with process.instrument_lock, internal_errors("instrumenting pools and HTTP clients"):
+        process.is_uninstrumented = False
+        if process.patches is None:
+            process.patches = Patches()
+            if not settings_reader.switched_off(os.environ):
+                thread_pools.install()
+                process_pools.install(process.patches)
+                http_clients.install()
+            when_imported("ray", _instrument_driver)
+    process.switch_on_instrumentors()
+
+
+def init_by_variable(untraced: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``ray.init`` for a program in which variables alone switch tracing on. Never raises."""
+    with internal_errors("instrumenting Ray"):
+        if not process.is_uninstrumented:
+            instrument()
+        if process.patches is not None:
+            return _preparing_workers(process.patches, untraced)
+    return untraced
+
+
+def uninstrument() -> None:
+    """Undo :func:`instrument` in this process, and keep variables from instrumenting it.
+
+    Workers of a running job stay instrumented. In such a worker, Ray's calls stay patched: other processes
+    go on to send it trajectories, which user functions must not see.
+    """
+    with process.instrument_lock:
+        process.is_uninstrumented = True
+        job = ray_job.current()
+        if process.ray_patches is not None and not (job and job.in_worker and job.is_prepared):
+            process.ray_patches.undo()
+            process.ray_patches = None
+        if process.patches is not None:
+            process.patches.undo()
+            process.patches = None
+        thread_pools.uninstall()
+        http_clients.uninstall()
+
+
+@internal_errors("instrumenting Ray")
+def _instrument_driver(ray: ModuleType) -> None:
+    patches = process.patches
+    if patches is None:  # uninstrument() was called before Ray was imported
+        return
+    try:
+        patches.replace(ray, "init", functools.partial(_preparing_workers, patches))
+        _replace_where_it_is_pickled(patches, ray.init)
+        patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
+        ray_calls.patch()
+        if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
+            _logger.warning(
+                "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
+                "process's settings nor the trajectories of its calls. Workers whose own environment "
+                "switches tracing on record traces of their own. Call instrument() before ray.init(), or set "
+                "OTEL_TRACES_EXPORTER before Python starts."
+            )
+    except UnsupportedRay as missing:
+        _logger.warning(
+            "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "
+            "Put @otel_rollout.ray.carry_context below @ray.remote on classes and functions that are "
+            "part of trajectories.",
+            ray.__version__,
+            missing,
+        )
+
+
+def _replace_where_it_is_pickled(patches: Patches, init: Callable[..., Any]) -> None:
+    """Put ``ray.init`` also into the module that defines it: pickled functions are looked up there."""
+    home = sys.modules.get(init.__module__)
+    if callable(vars(home).get(init.__name__) if home is not None else None):
+        patches.replace(home, init.__name__, lambda _: init)
+
+
+def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        preparation = ray_worker_setup.Preparation(kwargs)
+        if patches.active and not _is_ray_client(*args, **kwargs):
+            with internal_errors("preparing Ray's workers"):
+                preparation = ray_worker_setup.prepare(args, kwargs, os.environ)
+        with preparation.during:
+            result = original(*args, **preparation.arguments)
+        if patches.active and membership.decide().enabled:
+            at_exit.register()  # again: the exit function must run before Ray's own
+        return result
+
+    return init
+
+
+def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def shutdown(*args: Any, **kwargs: Any) -> Any:
+        if patches.active:
+            with internal_errors("waiting for delivery on other nodes"):
+                drain_other_nodes()
+                ray_later_runs.remove_published()
+        return original(*args, **kwargs)
+
+    return shutdown
+
+
+def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
+    """Return whether the address is Ray Client's, whose server is not instrumented."""
+    return "://" in str(ray_own_cluster.address_of(args, kwargs, os.environ))

@@ -1,0 +1,28 @@
+"""Patch Ray's calls in this process: those that it sends, and those that it receives."""
+
+from __future__ import annotations
+
+from otel_rollout._state import process
+from otel_rollout.base.patching import Patches
+from otel_rollout.record.propagation import ray_incoming_calls, ray_outgoing_calls, ray_private_api
+
+
+def patch() -> None:
+    """Patch outgoing and incoming calls, both or neither; a second call does nothing.
+
+    The caller holds ``process.instrument_lock``.
+
+    Raises:
+        UnsupportedRay: when Ray lacks a private name that the patches need.
+    """
+    if process.ray_patches is not None:
+        return
+    names = ray_private_api.look_up()
+    patches = Patches()
+    try:
+        ray_incoming_calls.install(names, patches)
+        ray_outgoing_calls.install(names, patches)
+    except Exception:
+        patches.undo()
+        raise
+    process.ray_patches = patches

@@ -1,0 +1,116 @@
+"""Continue trajectories in decorated classes and functions, without patching Ray.
+
+The decorator sets ``__ray_invocation_decorator__``, a hook by which Ray lets a function change how it is
+called. No private name of Ray's is needed. The price: each class and function must be decorated, its
+signature gets one more parameter, and each process that uses its handle needs this package. Constructors and
+``__ray_call__`` carry no context, since Ray ignores the hook there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, TypeVar
+
+import orjson
+
+from otel_rollout.record.propagation.ray_incoming_calls import receiving
+from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT, carrier_of_call
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def carry_context(decorated: Decorated) -> Decorated:
+    """Continue the caller's trajectory in a Ray task or the methods of a Ray actor.
+
+    Put the decorator below ``@ray.remote``. The workers need this package::
+
+        @ray.remote
+        @carry_context
+        class Server: ...
+    """
+    if not inspect.isclass(decorated):
+        return _carrying(decorated)  # type: ignore[return-value] # a function with the same parameters
+    for name in dir(decorated):
+        if name.startswith("__"):
+            continue
+        member = inspect.getattr_static(decorated, name)
+        if isinstance(member, (staticmethod, classmethod)):
+            setattr(decorated, name, type(member)(_carrying(member.__func__)))
+        elif inspect.isfunction(member):
+            setattr(decorated, name, _carrying(member))
+    return decorated
+
+
+def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
+    if hasattr(function, "__ray_invocation_decorator__"):
+        return function
+    wrapper = functools.wraps(function)(_wrapper(function))
+    # Ray reads the signature through __wrapped__, and would miss the added parameter.
+    del wrapper.__wrapped__
+    wrapper.__signature__ = _with_argument(inspect.signature(function))  # type: ignore[attr-defined]
+    wrapper.__ray_invocation_decorator__ = _invoking  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function in one of its own type, by which Ray decides how to run it.
+
+    The types are plain, coroutine, generator and asynchronous generator.
+    """
+    receive = receiving(function)
+    if inspect.iscoroutinefunction(function):
+
+        async def call_coroutine(*args: Any, **kwargs: Any) -> Any:
+            return await receive(*args, **kwargs)
+
+        return call_coroutine
+    if inspect.isgeneratorfunction(function):
+
+        def call_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            return (yield from receive(*args, **kwargs))
+
+        return call_generator
+    if inspect.isasyncgenfunction(function):
+
+        async def call_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            generator = receive(*args, **kwargs)
+            sent = None
+            try:
+                while True:
+                    try:
+                        item = await generator.asend(sent)
+                    except StopAsyncIteration:
+                        return
+                    sent = yield item
+            finally:
+                await generator.aclose()
+
+        return call_async_generator
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return receive(*args, **kwargs)
+
+    return call
+
+
+def _with_argument(signature: inspect.Signature) -> inspect.Signature:
+    """Return ``signature`` with the carrier as a keyword-only parameter."""
+    parameters = list(signature.parameters.values())
+    added = inspect.Parameter(ARGUMENT, inspect.Parameter.KEYWORD_ONLY, default=None)
+    takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    parameters.insert(len(parameters) - takes_any, added)
+    return signature.replace(parameters=parameters)
+
+
+def _invoking(invocation: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``invocation``, which sends a call, to add the carrier to the call."""
+
+    def invoke(args: Any, kwargs: Any) -> Any:
+        carried = carrier_of_call()
+        if carried is not None:
+            kwargs = {**(kwargs or {}), ARGUMENT: orjson.dumps(carried)}
+        return invocation(args, kwargs)
+
+    return invoke

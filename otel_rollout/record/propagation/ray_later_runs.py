@@ -1,0 +1,99 @@
+"""Have a job's workers join the driver's next run.
+
+Workers start with the settings of the driver's first run. When the driver records a later run, it puts that
+run's settings into Ray's control store, and its calls carry the run's id. A called worker reads the settings,
+joins the run, and carries the id in its own calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout._state import process
+from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.record.runs import membership
+from otel_rollout.settings import CONFIG_VARIABLE
+
+RUN_KEY: Final = "otel-rollout-run"
+"""Entry of a carrier that holds the run's id."""
+_NAMESPACE: Final = b"otel-rollout"
+_NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
+"""Variables not published with the others: the first has its own entry, the second differs per machine."""
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def set_first_run(run_id: str) -> None:
+    """Set the id of the run whose settings this job's workers start with."""
+    process.run_of_workers = run_id
+    process.published_runs.clear()
+
+
+def is_later_run() -> bool:
+    """Return whether this process records a later run than the workers' first run."""
+    run_id = membership.run_id()
+    return bool(run_id and process.run_of_workers) and run_id != process.run_of_workers
+
+
+def run_id_to_carry() -> str | None:
+    """Return the run id that a call has to carry; None if receivers know the run.
+
+    Publish the run's settings before the run's first call.
+    """
+    if not is_later_run():
+        return None
+    run_id = membership.run_id()
+    if run_id not in process.published_runs:
+        run_id = membership.settle_for_workers().run_id
+        process.published_runs.add(run_id)
+        _publish(run_id)
+    return run_id
+
+
+def _publish(run_id: str) -> None:
+    from ray.experimental import internal_kv
+
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIXES) and name not in _NOT_SENT
+    }
+    settings = {"config": os.environ.get(CONFIG_VARIABLE, ""), "variables": variables}
+    internal_kv._internal_kv_put(run_id.encode(), orjson.dumps(settings), namespace=_NAMESPACE)
+
+
+def remove_published() -> None:
+    """Remove the settings of runs, with their credentials, from Ray's control store."""
+    from ray.experimental import internal_kv
+
+    while process.published_runs:
+        internal_kv._internal_kv_del(process.published_runs.pop().encode(), namespace=_NAMESPACE)
+
+
+def join(run_id: str) -> None:
+    """Record into the run ``run_id`` from now on; warn if its settings are missing."""
+    if run_id == membership.run_id() or run_id in process.unknown_runs:
+        return
+    settings = _published_settings(run_id)
+    if settings is None:
+        process.unknown_runs.add(run_id)
+        _logger.warning(
+            "otel-rollout: the run %s called this worker, but Ray's control store has no settings of that "
+            "run. The worker still records into %s. Call ray.shutdown() and ray.init() between two runs.",
+            run_id,
+            membership.run_id(),
+        )
+        return
+    membership.join(settings["config"], settings["variables"])
+    process.published_runs.add(run_id)  # the driver published them; do not publish again
+
+
+def _published_settings(run_id: str) -> Any:
+    from ray.experimental import internal_kv
+
+    encoded = internal_kv._internal_kv_get(run_id.encode(), namespace=_NAMESPACE)
+    return orjson.loads(encoded) if encoded else None

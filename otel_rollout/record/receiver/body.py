@@ -1,0 +1,121 @@
+"""Decode the body of a request: its compression within a limit, then protobuf or JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import orjson
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_rollout.otlp import received_json, received_protobuf
+from otel_rollout.otlp.received import ReceivedScope, RedactResource
+from otel_rollout.record.receiver.message_count import has_more_messages
+
+MAX_BYTES: Final = 32 << 20
+"""Maximum bytes of a body, as it is sent and after decompression."""
+MAX_MESSAGES: Final = 1 << 20
+"""Maximum number of spans, attributes, values, … of a body. Decoded, each takes some hundred bytes, though it
+has as few as two in the body."""
+_SMALL_BYTES: Final = 2 * MAX_MESSAGES
+"""Bytes of a body that cannot have more than ``MAX_MESSAGES``, because each takes two bytes."""
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character in JSON. JavaScript writes one where it has cut a text within a character."""
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+ENCODINGS: Final = {"": 0, "identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15}
+"""Content encoding → window bits of zlib; 0 for none."""
+
+
+class BodyError(ValueError):
+    """Raised for a body that cannot be decoded; the message is a sentence."""
+
+
+class TooLargeError(BodyError):
+    """Raised for a body that is larger than ``MAX_BYTES`` after decompression."""
+
+
+class Body(NamedTuple):
+    """A body, and what its headers say about it."""
+
+    content: bytes
+    type_: str
+    encoding: str
+
+    def scopes(self, redact: RedactResource | None) -> Iterator[ReceivedScope]:
+        """Yield the scopes of the request.
+
+        Raises:
+            BodyError: the body is no request of OTLP.
+        """
+        bits = ENCODINGS[self.encoding]
+        content = _decompressed(self.content, bits) if bits else self.content
+        if len(content) > _SMALL_BYTES and self._has_many_messages(content):
+            raise TooLargeError(f"The body has more than {MAX_MESSAGES} messages or values.")
+        if self.type_ == PROTOBUF:
+            return received_protobuf.scopes_of(_parsed_protobuf(content), redact)
+        return iter(_scopes_of_json(content, redact))
+
+    def _has_many_messages(self, content: bytes) -> bool:
+        if self.type_ == PROTOBUF:
+            return has_more_messages(content, MAX_MESSAGES)
+        return content.count(b"{") + content.count(b"[") > MAX_MESSAGES
+
+
+def _parsed_protobuf(content: bytes) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    try:
+        request.ParseFromString(content)
+    except DecodeError:
+        raise BodyError("The body is no ExportTraceServiceRequest in protobuf.") from None
+    return request
+
+
+def _scopes_of_json(content: bytes, redact: RedactResource | None) -> list[ReceivedScope]:
+    try:
+        parsed = _parsed_json(content)
+    except (ValueError, RecursionError):
+        raise BodyError("The body is no JSON.") from None
+    try:
+        return list(received_json.scopes_of(parsed, redact))
+    except ValueError as error:
+        raise BodyError(f"The body is no request of OTLP in JSON: {error}.") from None
+
+
+def _parsed_json(content: bytes) -> Any:
+    """Parse JSON; halves of characters become question marks.
+
+    Raises:
+        ValueError: the content is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        if not _SURROGATE.search(content):
+            raise
+    text = json.dumps(json.loads(content), ensure_ascii=False)
+    return orjson.loads(text.encode("utf-8", "replace"))
+
+
+def _decompressed(content: bytes, bits: int) -> bytes:
+    """Decompress a body; several members may follow each other, as gzip allows."""
+    parts: list[bytes] = []
+    size = 0
+    while content:
+        stream = zlib.decompressobj(bits)
+        try:
+            parts.append(stream.decompress(content, MAX_BYTES - size + 1))
+        except zlib.error:
+            raise BodyError("The body is not compressed as its Content-Encoding says.") from None
+        size += len(parts[-1])
+        if size > MAX_BYTES:
+            raise TooLargeError(f"The body has more than {MAX_BYTES} bytes after decompression.")
+        if not stream.eof:
+            raise BodyError("The compressed body is incomplete.")
+        content = stream.unused_data
+    return b"".join(parts)

@@ -1,0 +1,123 @@
+"""Notice model calls that are recorded twice: by two instrumentors, or by one and an operation."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from opentelemetry.trace import Span
+
+from otel_rollout._state import process
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import MAX_REPORTED, internal_errors, warn_once
+from otel_rollout.otlp import writer
+from otel_rollout.record.recording.joined_span import is_model_call
+from otel_rollout.record.recording.span import RecordingSpan
+
+_logger = logging.getLogger("otel_rollout")
+_LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
+_CHAIN: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_CHAIN),)
+_BASE: Final = "opentelemetry.instrumentation.instrumentor"
+
+
+def give_way(above: RecordingSpan, scope_name: str) -> None:
+    """Turn an operation of kind LLM into a CHAIN: the model call directly below it is the LLM's span.
+
+    Then lists and sums of model calls count the call once.
+
+    Args:
+        above: the span directly above a model call.
+        scope_name: instrumentation scope of the model call.
+    """
+    if above.encoded.get(semconv.SPAN_KIND) == _LLM and not above.ended:
+        above.encoded[semconv.SPAN_KIND] = _CHAIN
+        _warn_of_operation(scope_name)
+
+
+def _warn_of_operation(scope_name: str) -> None:
+    warn_once(
+        f"an operation of kind LLM contains a model call that {scope_name} records: the operation is "
+        "recorded as CHAIN, so that the call counts once. Give the operation kind='CHAIN', or switch the "
+        "instrumentor off",
+        f"LLM around {scope_name}",
+    )
+
+
+def note_counted(above: Any) -> None:
+    """Note on a span that tokens are counted below it, so that it does not count them again."""
+    if isinstance(above, RecordingSpan):
+        above.has_replies_below = True
+    elif process.sdk_spans and isinstance(above, Span):
+        open_span = process.sdk_spans.get(above.get_span_context().span_id)
+        if open_span is not None:
+            open_span.has_replies_below = True
+
+
+def is_counted_below(span: Span) -> bool:
+    """Return whether tokens are counted below a span of ours."""
+    if type(span) is RecordingSpan:
+        return span.has_replies_below
+    open_span = process.sdk_spans.get(span.get_span_context().span_id)
+    return open_span is not None and bool(open_span.has_replies_below)
+
+
+def report_call_below(above: Any, scope_name: str) -> None:
+    """Notice what is around a model call that an application's own provider records.
+
+    The span stays in the application's trace. So an operation around it gives way in our record alone, and of
+    another library's model call around it a warning tells.
+    """
+    if isinstance(above, RecordingSpan):
+        give_way(above, scope_name)
+        return
+    attributes = getattr(above, "attributes", None)
+    if not isinstance(attributes, Mapping) or not is_model_call(attributes):
+        return
+    open_span = process.sdk_spans.get(above.get_span_context().span_id)
+    if open_span is None:
+        return
+    if open_span.is_ours:
+        open_span.attributes[semconv.SPAN_KIND] = semconv.KIND_CHAIN
+        _warn_of_operation(scope_name)
+        return
+    outer = getattr(getattr(above, "instrumentation_scope", None), "name", "")
+    warn_once(
+        f"{outer} and {scope_name} both record one model call through the application's tracer provider, so "
+        "its tokens count twice: switch one of them off",
+        f"{scope_name} in {outer}",
+    )
+
+
+def report_nested(outer: str, inner: str) -> None:
+    """Tell once that a model call is recorded by the outer of two instrumentation scopes."""
+    key = f"{inner} in {outer}"
+    if key not in process.reported and len(process.reported) < MAX_REPORTED:
+        process.reported.add(key)
+        _logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
+
+
+@internal_errors("looking for instrumentors of one library")
+def report_instrumentors() -> None:
+    """Warn of two instrumentors that instrument one library in this process."""
+    base = getattr(sys.modules.get(_BASE), "BaseInstrumentor", None)
+    if base is None:
+        return
+    switched_on: dict[str, type] = {}
+    for class_ in _subclasses(base):
+        instance = vars(class_).get("_instance")
+        if not getattr(instance, "is_instrumented_by_opentelemetry", False):
+            continue
+        other = switched_on.setdefault(class_.__name__.lower(), class_)
+        if other.__module__ != class_.__module__:
+            warn_once(
+                f"{other.__module__} and {class_.__module__} both instrument one library, so its calls may "
+                "be recorded twice: switch one of them off"
+            )
+
+
+def _subclasses(class_: Any) -> Iterator[type]:
+    for subclass in class_.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

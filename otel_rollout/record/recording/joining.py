@@ -1,0 +1,353 @@
+"""Join the spans of other libraries: inside a trajectory, any OpenTelemetry tracer records.
+
+While nobody has set a tracer provider, OpenTelemetry's API hands out proxies, whose spans do nothing. This
+module replaces the property by which a proxy looks for its real tracer. The replacement returns that tracer
+if there is one, as before; else it returns a :class:`JoinedTracer`. The application may set its provider at
+any time: the API's variable stays free.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer, TracerProvider
+
+from otel_rollout._state import process
+from otel_rollout.base.current_spans import span_context
+from otel_rollout.base.errors import fault, internal_errors, warn_once
+from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.otlp.writer import AttributeInput, text_of
+from otel_rollout.record.recording import content, doubles, joined_events, runtime_context
+from otel_rollout.record.recording.application import sdk_provider_in
+from otel_rollout.record.recording.entered import present_context
+from otel_rollout.record.recording.identity import identity_in
+from otel_rollout.record.recording.joined_span import JoinedSpan, end_never_ended, is_model_call
+from otel_rollout.record.recording.provider import Place, RecordingTracer, current_span
+from otel_rollout.record.recording.runtime_context import span_above
+from otel_rollout.record.recording.span import RecordingSpan
+
+if TYPE_CHECKING:
+    from otel_rollout.record.runtime import Runtime
+
+_OURS: Final = "_otel_rollout_joined"
+"""Attribute of a proxy that holds the delegate of ours."""
+
+
+class Scope:
+    """An instrumentation scope, as the arguments of ``get_tracer``."""
+
+    __slots__ = ("attributes", "name", "schema_url", "version")
+
+    def __init__(
+        self,
+        name: str,
+        version: str | None = None,
+        schema_url: str | None = None,
+        attributes: Mapping[str, AttributeInput] | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.schema_url = schema_url
+        self.attributes = attributes
+
+    def tracer_of(self, provider: TracerProvider) -> Tracer:
+        """Return a provider's tracer for this scope."""
+        attributes: Any = self.attributes
+        return provider.get_tracer(self.name, self.version, self.schema_url, attributes)
+
+
+class JoinedTracer(Tracer):
+    """Records spans inside trajectories; other spans are left to another tracer.
+
+    Args:
+        scope: the instrumentation scope.
+        outside: starts the spans outside any trajectory: a no-op, or the application's tracer.
+    """
+
+    def __init__(self, scope: Scope, outside: Tracer) -> None:
+        self._scope = scope
+        self._outside = outside
+        self._recorder: tuple[RecordingTracer, content.Limits] | None = None
+
+    def start_span(
+        self,
+        name: str,
+        context: Context | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Mapping[str, AttributeInput] | None = None,
+        links: Sequence[Link] | None = None,
+        start_time: int | None = None,
+        record_exception: bool = True,
+        set_status_on_exception: bool = True,
+    ) -> Span:
+        """Start a span, in the trajectory of the context (OpenTelemetry's API)."""
+        try:
+            exceptions = (record_exception, set_status_on_exception)
+            span = self.joined(text_of(name), context, attributes, exceptions)
+            if isinstance(span, JoinedSpan):
+                span.set_start(kind, links, start_time)
+            if span is not None:
+                return span
+        except Exception as error:  # noqa: BLE001 - we are inside user code
+            fault("joining a span of another library", error)
+        given: Any = attributes
+        return self._outside.start_span(
+            name, context, kind, given, links, start_time, record_exception, set_status_on_exception
+        )
+
+    @span_context
+    def start_as_current_span(
+        self,
+        name: str,
+        context: Context | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Mapping[str, AttributeInput] | None = None,
+        links: Sequence[Link] | None = None,
+        start_time: int | None = None,
+        record_exception: bool = True,
+        set_status_on_exception: bool = True,
+        end_on_exit: bool = True,
+    ) -> Iterator[Span]:
+        """Start a span that is current inside the block (OpenTelemetry's API)."""
+        span = self.start_span(name, context, kind, attributes, links, start_time)
+        with current_span(span, end_on_exit, record_exception, set_status_on_exception):
+            yield span
+
+    def joined(
+        self,
+        name: str,
+        context: Context | None,
+        attributes: Mapping[str, AttributeInput] | None,
+        exceptions: tuple[bool, bool] = (True, True),
+    ) -> Span | None:
+        """Return a span of the trajectory in a context; None outside any trajectory.
+
+        A :class:`JoinedSpan` is recorded; any other span is not.
+        """
+        parent = span_above(context if context is not None else present_context())
+        above = parent if isinstance(parent, RecordingSpan) else None  # or a wrapper, as OpenInference's
+        identity = above.identity if above is not None else identity_in(context)
+        if not identity.attributes:
+            return parent if _is_unrecorded(parent) else None
+        active = process.current_runtime()
+        if active is None:
+            return None
+        end_never_ended()
+        given: Any = attributes  # `isinstance` would ask it, which may raise
+        if above is not None and issubclass(type(given), Mapping) and is_model_call(given):
+            if isinstance(above, JoinedSpan) and above.is_model_call:
+                doubles.report_nested(above.scope_name, self._scope.name)
+                return NonRecordingSpan(above.get_span_context())
+            doubles.give_way(above, self._scope.name)
+        tracer, limits = self._recorder_of(active)
+        if above is not None:
+            head = above.head_below or above.begin_below()
+            place: Place | None = (above.trace_id, head, above.trace_state)
+        else:
+            place = tracer.place(parent, name)
+        if place is None:
+            return parent if _is_unrecorded(parent) else tracer.unrecorded(parent)
+        trace_id, head, trace_state = place
+        span = JoinedSpan(
+            tracer,
+            name,
+            trace_id,
+            head,
+            identity,
+            parent=above,
+            scope_name=self._scope.name,
+            content_limits=limits,
+            exceptions=exceptions,
+        )
+        span.trace_state = trace_state
+        if attributes is not None:
+            span.set_attributes(attributes)
+        return span
+
+    def _recorder_of(self, active: Runtime) -> tuple[RecordingTracer, content.Limits]:
+        """Return the tracer of the present run for this scope, and the limits of its content."""
+        recorder = self._recorder
+        if recorder is None or recorder[0].provider is not active.provider:
+            doubles.report_instrumentors()
+            limits = content.limits_of(active.settings)
+            scope = self._scope
+            tracer = active.provider.get_tracer(scope.name, scope.version, scope.schema_url, scope.attributes)
+            recorder = self._recorder = tracer, limits
+        return recorder
+
+
+def _is_unrecorded(span: Span) -> bool:
+    """Return whether a span says that nothing below it is recorded."""
+    if not isinstance(span, NonRecordingSpan):  # ddtrace decides about sampling when asked for a context
+        return False
+    context = span.get_span_context()
+    return context.is_valid and not context.trace_flags.sampled
+
+
+# --- The provider that applications hand to instrumentors ---------------------------------------------------
+
+
+class ProvidedTracer(JoinedTracer):
+    """A tracer of :func:`otel_rollout.tracer_provider`.
+
+    If the application has set a provider of OpenTelemetry's SDK, its tracer starts every span, so that the
+    application's own backend gets it, too. The spans inside trajectories reach the spool from there.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope, trace.NoOpTracer())
+        self._provider: TracerProvider | None = None
+        self._application: Tracer | None = None
+
+    def start_span(self, *args: Any, **kwargs: Any) -> Span:
+        """Start a span (OpenTelemetry's API)."""
+        with internal_errors("looking for the application's provider"):
+            self._look_for_provider()
+        if self._application is not None:
+            return self._application.start_span(*args, **kwargs)
+        return super().start_span(*args, **kwargs)
+
+    def _look_for_provider(self) -> None:
+        provider = trace.get_tracer_provider()
+        if provider is self._provider or isinstance(provider, _WITHOUT_TRACERS):
+            return
+        tracer = self._scope.tracer_of(provider)
+        if sdk_provider_in(provider) is not None:
+            _join_application()
+            self._application = tracer
+        self._outside = tracer
+        self._provider = provider
+
+
+class JoinedTracerProvider(TracerProvider):
+    """Makes tracers whose spans belong to trajectories: for instrumentors' ``tracer_provider``."""
+
+    def get_tracer(
+        self,
+        instrumenting_module_name: str,
+        instrumenting_library_version: str | None = None,
+        schema_url: str | None = None,
+        attributes: Mapping[str, AttributeInput] | None = None,
+    ) -> Tracer:
+        """Return a tracer for one instrumentation scope."""
+        return ProvidedTracer(
+            Scope(instrumenting_module_name, instrumenting_library_version, schema_url, attributes)
+        )
+
+
+_WITHOUT_TRACERS: Final = (JoinedTracerProvider, trace.ProxyTracerProvider)
+"""Providers whose tracers lead back to this module, or nowhere."""
+
+
+# --- The seams in OpenTelemetry's API -----------------------------------------------------------------------
+
+
+def install() -> None:
+    """Join the tracers that OpenTelemetry's API hands out; a second call does nothing. Never raises."""
+    with process.lock, internal_errors("joining OpenTelemetry's tracers"):
+        if process.join_patches is not None:
+            return
+        patches = process.join_patches = Patches()
+        missing = problem()
+        if missing:
+            warn_once(missing)
+            return
+        patches.replace(trace.ProxyTracer, "_tracer", _joining(patches, "_noop_tracer", _tracer_for))
+        if "_set_tracer_provider" in vars(trace):
+            patches.replace(trace, "_set_tracer_provider", functools.partial(_noticing_provider, patches))
+        when_imported(runtime_context.DDTRACE, functools.partial(runtime_context.note_spans_above, patches))
+        for module, class_, name in joined_events.SEAMS:
+            when_imported(module, functools.partial(_join_events, patches, class_, name))
+
+
+def uninstall() -> None:
+    """Restore OpenTelemetry's API."""
+    with process.lock:
+        if process.join_patches is not None:
+            process.join_patches.undo()
+            process.join_patches = None
+
+
+def problem() -> str:
+    """Return why other libraries' spans are lost without a provider; empty if they are not."""
+    proxy = getattr(trace, "ProxyTracer", None)
+    if isinstance(vars(proxy).get("_tracer") if proxy is not None else None, property):
+        try:
+            if hasattr(trace.ProxyTracer("otel-rollout"), "_noop_tracer"):
+                return ""
+        except TypeError:  # other arguments than in the versions that are known
+            pass
+    from importlib.metadata import version
+
+    return (
+        f"opentelemetry-api {version('opentelemetry-api')} has no ProxyTracer._tracer, so spans of other "
+        "libraries are not recorded unless their instrumentors get "
+        "tracer_provider=otel_rollout.tracer_provider() or the application sets a tracer provider"
+    )
+
+
+def _joining(patches: Patches, noop: str, make: Callable[[Any], Any]) -> Callable[[property], property]:
+    """Return a function that replaces the property by which a proxy looks for its delegate.
+
+    Args:
+        patches: active while the replacement is in force.
+        noop: name of the proxy's attribute with the delegate that does nothing.
+        make: makes a delegate of ours for a proxy.
+    """
+
+    def replace(original: property) -> property:
+        find = original.fget
+        assert find is not None
+
+        def delegate(self: Any) -> Any:
+            found = find(self)
+            if found is not vars(self).get(noop) or not patches.active:
+                return found
+            ours = vars(self).get(_OURS)
+            if ours is None:
+                ours = vars(self)[_OURS] = make(self)
+            return ours
+
+        return property(delegate)
+
+    return replace
+
+
+def _tracer_for(proxy: Any) -> Tracer:
+    scope = Scope(
+        proxy._instrumenting_module_name,
+        getattr(proxy, "_instrumenting_library_version", None),
+        getattr(proxy, "_schema_url", None),
+        getattr(proxy, "_attributes", None),
+    )
+    return JoinedTracer(scope, proxy._noop_tracer)
+
+
+def _join_events(patches: Patches, class_: str, name: str, module: ModuleType) -> None:
+    proxy = getattr(module, class_, None)
+    if patches.active and isinstance(getattr(proxy, name, None), property):
+        patches.replace(proxy, name, _joining(patches, f"_noop{name}", joined_events.JoinedLogger))
+
+
+def _noticing_provider(patches: Patches, original: Callable[..., None]) -> Callable[..., None]:
+    """Record the spans of the application's provider from the moment in which it is set."""
+
+    @functools.wraps(original)
+    def set_provider(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        if patches.active:
+            _join_application()
+
+    return set_provider
+
+
+@internal_errors("joining the application's tracer provider")
+def _join_application() -> None:
+    active = process.runtime
+    if active is not None:
+        active.application_tracer()

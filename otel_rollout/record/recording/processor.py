@@ -1,0 +1,394 @@
+"""Record spans of an application's own OpenTelemetry SDK, in a span processor.
+
+The processor is used if the application has set an SDK provider. Then the application's spans and ours nest
+in the application's backend. All spans of a trajectory, including the application's, reach our spool.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context import get_current
+from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.trace import StatusCode
+
+from otel_rollout._state import process
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.otlp import engine_phases
+from otel_rollout.otlp import writer as otlp_json
+from otel_rollout.record.recording import content, doubles, previews
+from otel_rollout.record.recording.entered import present_context
+from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in
+from otel_rollout.record.recording.joined_span import TOKEN_COUNTS, is_model_call
+from otel_rollout.record.recording.runtime_context import TRAJECTORY, span_above
+from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan, Span
+    from opentelemetry.trace import SpanContext
+    from opentelemetry.util import types
+    from opentelemetry.util.types import AttributeValue
+
+    from otel_rollout.record.recording.writer import SegmentWriter
+
+
+MAX_OPEN = 1 << 16
+"""Maximum number of open spans whose data are kept. Some applications start spans and never end them."""
+
+
+class _OpenSpan:
+    """The data of an open span, independent of the limits of the application's SDK.
+
+    Attributes:
+        identity: the trajectory's identity.
+        is_ours: whether our own tracer started the span. Only then are all the following data kept.
+        limits: what may be recorded of the content of another library's span.
+        above, trajectory: the span above another library's span, and the trajectory around it.
+        has_replies_below: whether tokens are counted below.
+        attributes: uncut attributes that were set after the start.
+        events: encoded, uncut events; for a span of another library, only its log events.
+        links: encoded, uncut links.
+        dropped: numbers of attributes, events and links beyond our own limits.
+    """
+
+    __slots__ = (
+        "above",
+        "attributes",
+        "dropped",
+        "events",
+        "has_replies_below",
+        "identity",
+        "is_ours",
+        "limits",
+        "links",
+        "trajectory",
+    )
+
+    def __init__(self, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
+        self.identity = identity
+        self.is_ours = is_ours
+        self.limits = limits
+        self.above: Any = None
+        self.trajectory: Any = None
+        self.has_replies_below = False
+        self.attributes: dict[str, AttributeValue] = {}
+        self.events: list[bytes] = []
+        self.links: list[bytes] = []
+        self.dropped = [0, 0, 0]
+
+    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Keep attributes set on the span."""
+        for key, value in attributes.items():
+            if len(self.attributes) < MAX_ATTRIBUTES or key in self.attributes:
+                # A copy, because a list may change later.
+                self.attributes[str(key)] = tuple(value) if isinstance(value, list) else value
+            else:
+                self.dropped[0] += 1
+
+    def add_event(self, name: str, attributes: types.Attributes, timestamp: int) -> None:
+        """Keep an event added to the span."""
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(_event(name, attributes, timestamp))
+        else:
+            self.dropped[1] += 1
+
+    def add_log_event(self, name: str, attributes: Mapping[str, Any], timestamp: int | None = None) -> None:
+        """Keep a log event of another library's span."""
+        self.add_event(name, self.limits.applied(attributes), timestamp or time.time_ns())
+
+    def add_link(self, context: SpanContext, attributes: types.Attributes) -> None:
+        """Keep a link added to the span."""
+        if len(self.links) < MAX_LINKS:
+            self.links.append(_link(context, attributes))
+        else:
+            self.dropped[2] += 1
+
+
+def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Limits) -> _OpenSpan:
+    spans = process.sdk_spans
+    while len(spans) >= MAX_OPEN:
+        spans.pop(next(iter(spans)), None)
+    open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours, limits)
+    if is_ours:
+        # Every change of a span goes through one of these functions. They refer to the span weakly: with the
+        # garbage collector off, a span that refers to itself would stay in memory.
+        span_ref = weakref.ref(span)
+        vars(span).update(
+            set_attribute=functools.partial(_set_attribute, span_ref, open_span),
+            set_attributes=functools.partial(_set_attributes, span_ref, open_span),
+            add_event=functools.partial(_add_event, span_ref, open_span),
+            add_link=functools.partial(_add_link, span_ref, open_span),
+        )
+    return open_span
+
+
+def _set_attribute(
+    span_ref: weakref.ref[Span], open_span: _OpenSpan, key: str, value: AttributeValue
+) -> None:
+    _set_attributes(span_ref, open_span, {key: value})
+
+
+def _set_attributes(
+    span_ref: weakref.ref[Span], open_span: _OpenSpan, attributes: Mapping[str, AttributeValue]
+) -> None:
+    span = span_ref()
+    if span is not None:
+        if span.is_recording():
+            _keep(open_span.set_attributes, attributes)
+        type(span).set_attributes(span, attributes)
+
+
+def _add_event(
+    span_ref: weakref.ref[Span],
+    open_span: _OpenSpan,
+    name: str,
+    attributes: types.Attributes = None,
+    timestamp: int | None = None,
+) -> None:
+    span = span_ref()
+    if span is not None:
+        timestamp = timestamp or time.time_ns()
+        if span.is_recording():
+            _keep(open_span.add_event, name, attributes, timestamp)
+        type(span).add_event(span, name, attributes, timestamp)
+
+
+def _add_link(
+    span_ref: weakref.ref[Span],
+    open_span: _OpenSpan,
+    context: SpanContext,
+    attributes: types.Attributes = None,
+) -> None:
+    span = span_ref()
+    if span is not None:
+        if span.is_recording():
+            _keep(open_span.add_link, context, attributes)
+        type(span).add_link(span, context, attributes)
+
+
+def _keep(keep: Callable[..., None], *arguments: Any) -> None:
+    try:
+        keep(*arguments)
+    except Exception as error:  # noqa: BLE001 - an exception of a user's value must not reach user code
+        pass_on(error)
+
+
+class IdentityProcessor(SpanProcessor):
+    """Sets a trajectory's identity on the application's spans inside; records none of them."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Set the identity of the current trajectory on the span."""
+        identity = identity_in(parent_context)
+        if identity.attributes:
+            span.set_attributes(identity.attributes)
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Do nothing: no span waits here."""
+        return True
+
+
+class SpoolSpanProcessor(IdentityProcessor):
+    """Sets a trajectory's identity on its spans, and records the spans when they end.
+
+    The processor ignores spans of the application outside any trajectory. It records our operations outside
+    any trajectory.
+
+    Args:
+        scope: instrumentation scope of our operations.
+    """
+
+    def __init__(self, scope: str) -> None:
+        self._scope = scope
+        self._has_looked = False
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Set the identity of the current trajectory on the span; keep the span's data."""
+        super().on_start(span, parent_context)
+        identity = identity_in(parent_context)
+        scope = span.instrumentation_scope
+        is_ours = scope is not None and scope.name == self._scope
+        if (identity.attributes or is_ours) and span.get_span_context().trace_flags.sampled:
+            active = process.current_runtime()
+            if active is not None:
+                try:
+                    open_span = _remember(span, identity, is_ours, content.limits_of(active.settings))
+                except (RuntimeError, StopIteration):  # another thread removed entries at the same time
+                    return
+                if not is_ours:
+                    inside = get_current() if parent_context is None else parent_context
+                    open_span.above, open_span.trajectory = span_above(inside), inside.get(TRAJECTORY)
+                active.writer.started()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Record the span if it belongs to a trajectory or to our tracer."""
+        context = span.get_span_context()
+        open_span = process.sdk_spans.pop(context.span_id, None) if context is not None else None
+        active = process.current_runtime() if open_span is not None else None
+        if open_span is None or active is None:
+            return
+        writer = active.writer
+        try:
+            if not open_span.is_ours:
+                present_context()  # a stream that was closed has restored the context of its trajectory
+            end_ns = otlp_json.valid_time(span.end_time, time.time_ns())
+            status = span.status
+            has_message = open_span.is_ours or open_span.limits.mode == "full"
+            message = status.description if has_message else None
+            body = _line(span, open_span, end_ns, status.status_code.value, message)
+        except Exception as error:  # noqa: BLE001 - we are inside user code
+            writer.counters.drop("encoding", open_span.identity)
+            pass_on(error)
+        else:
+            if not open_span.is_ours:
+                if not self._has_looked:
+                    self._has_looked = True
+                    doubles.report_instrumentors()
+                _tell_above(span, open_span)
+            if writer.write(body, open_span.identity) and not open_span.is_ours:
+                scope = span.instrumentation_scope
+                writer.counters.recorded_by(scope.name if scope is not None else "")
+                if span.name == semconv.ENGINE_REQUEST:
+                    _record_phases(span, open_span.identity, writer)
+
+    def shutdown(self) -> None:
+        """Do nothing: the runtime closes its writer."""
+
+
+@internal_errors("recording the phases of an engine's request")
+def _record_phases(span: ReadableSpan, identity: Identity, writer: SegmentWriter) -> None:
+    """Record the phases of an engine's request as spans of ours."""
+    context = span.get_span_context()
+    assert context is not None
+    ids = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
+    phases = engine_phases.phases_of(span.name, ids[1], span.attributes or {}, span.start_time or 0)
+    encoded = identity.encoded or identity.encode()
+    for line in engine_phases.phase_lines(phases, *ids, context.trace_flags, encoded):
+        writer.started()
+        writer.write(line, identity)
+
+
+@internal_errors("telling the span above another library's span")
+def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
+    """Tell the span above of tokens and of a model call; offer a root its input and output."""
+    if span.name == semconv.ENGINE_REQUEST:  # its tokens are those of the call above, which counts them
+        return
+    above, attributes = open_span.above, span.attributes or {}
+    limit = getattr(getattr(span, "_attributes", None), "maxlen", None) or 0
+    is_full = len(attributes) >= limit  # else the SDK dropped an attribute with an invalid name
+    if span.dropped_events or (span.dropped_attributes and is_full):
+        warn_once(
+            f"the limits of the application's tracer provider dropped {span.dropped_attributes} attributes "
+            f"and {span.dropped_events} events of {span.name!r}: set "
+            "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000 and OTEL_SPAN_EVENT_COUNT_LIMIT=1000, or its SpanLimits",
+            "limits of the application's provider",
+        )
+    if open_span.has_replies_below or any(key.startswith(TOKEN_COUNTS) for key in attributes):
+        doubles.note_counted(above)
+    if is_model_call(attributes):
+        scope = span.instrumentation_scope
+        doubles.report_call_below(above, scope.name if scope is not None else "")
+    if open_span.trajectory is not None and open_span.trajectory.root is above:
+        applied = open_span.limits.applied
+        events = [(event.name, applied(event.attributes or {})) for event in span.events]
+        logged = previews.events_of(open_span.events)
+        longest = open_span.limits.longest
+        previews.offer(open_span.trajectory, applied(attributes), [*events, *logged], longest)
+
+
+def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
+    """Return the line, without end time, to be recorded if the process dies.
+
+    Args:
+        span: the root span of a trajectory.
+        longest: if given, return only the trajectory's identity, with texts cut to this many characters.
+    """
+    context = span.get_span_context()
+    open_span = process.sdk_spans.get(context.span_id) if context is not None else None
+    if open_span is None:
+        open_span = _OpenSpan(NO_IDENTITY, False, content.NOTHING)
+    if longest is None:
+        return _line(span, open_span, 0, StatusCode.ERROR.value, UNFINISHED)
+    kind = _attributes(span, open_span).get(semconv.SPAN_KIND, semconv.KIND_AGENT)
+    attributes = b"[%b,%b]" % (
+        open_span.identity.shortened(longest),
+        otlp_json.attribute(semconv.SPAN_KIND, kind),
+    )
+    details = otlp_json.Details(status=StatusCode.ERROR.value, status_message=UNFINISHED)
+    return _line_of(span, span.name[:longest], 0, attributes, details.encoded())
+
+
+def _attributes(span: ReadableSpan, open_span: _OpenSpan) -> dict[str, AttributeValue]:
+    """Return a span's attributes, uncut for our spans even if the SDK cut them."""
+    identity = open_span.identity.attributes
+    return {**identity, **(span.attributes or {}), **open_span.attributes, **identity}
+
+
+def _line(span: ReadableSpan, open_span: _OpenSpan, end_ns: int, status: int, message: str | None) -> bytes:
+    kept: Mapping[str, Any] = _attributes(span, open_span)
+    if open_span.is_ours:  # our operations have limited their content already
+        events, links, dropped = open_span.events, open_span.links, open_span.dropped
+    else:
+        limits = open_span.limits
+        kept = limits.applied(kept)
+        events = [_event(e.name, limits.applied(e.attributes or {}), e.timestamp) for e in span.events]
+        events += open_span.events
+        links = [_link(link.context, link.attributes) for link in span.links]
+        dropped = [span.dropped_attributes, span.dropped_events + open_span.dropped[1], span.dropped_links]
+    attributes, failed = otlp_json.kept_attributes(kept)
+    dropped = [dropped[0] + failed, *dropped[1:]]
+    details = otlp_json.Details(events, links, dropped, status, message).encoded()
+    return _line_of(span, span.name, end_ns, attributes, details)
+
+
+def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, details: bytes) -> bytes:
+    context = span.get_span_context()
+    assert context is not None
+    start_ns = otlp_json.valid_time(span.start_time, end_ns or time.time_ns())
+    scope, parent = span.instrumentation_scope, span.parent
+    scope_head = (
+        otlp_json.scope_head(scope.name, scope.version, scope.attributes, scope.schema_url)
+        if scope
+        else otlp_json.scope_head("", None, None, None)
+    )
+    head = otlp_json.head_below(
+        b"%032x" % context.trace_id,
+        b"%016x" % parent.span_id if parent else b"",
+        context.trace_flags | _remote_bits(parent),
+    )
+    pieces = otlp_json.line(
+        scope_head,
+        head,
+        b"%016x" % context.span_id,
+        otlp_json.json_string(name),
+        span.kind.value + 1,
+        start_ns,
+        end_ns,
+        (attributes,),
+        details + otlp_json.trace_state(context.trace_state.to_header()),
+    )
+    return b"".join(pieces)
+
+
+def _event(name: str, attributes: types.Attributes, timestamp: int) -> bytes:
+    return otlp_json.event(name, otlp_json.valid_time(timestamp, time.time_ns()), attributes or {})
+
+
+def _link(context: SpanContext, attributes: types.Attributes) -> bytes:
+    return otlp_json.link(
+        context.trace_id,
+        context.span_id,
+        context.trace_state.to_header(),
+        context.trace_flags | _remote_bits(context),
+        attributes or {},
+    )
+
+
+def _remote_bits(parent: SpanContext | None) -> int:
+    return otlp_json.HAS_IS_REMOTE | (otlp_json.IS_REMOTE if parent is not None and parent.is_remote else 0)

@@ -1,0 +1,119 @@
+"""Found a run: name it, and publish it to the processes that this process starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import Any, Final
+
+from otel_rollout import settings_reader
+from otel_rollout._state import process
+from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.version import VERSION
+from otel_rollout.record.runs import ray_job, target
+from otel_rollout.record.runs.directory import absolute, node_directory, working_directory
+from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
+from otel_rollout.spool import layout
+
+_logger = logging.getLogger("otel_rollout")
+_PUBLISHED: Final = (
+    "run_id", "working_dir", "home_node", "exporters", "project_name", "target_variables",
+)  # fmt: skip
+"""Settings that the founder of a run publishes besides its arguments."""
+
+
+def found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
+    """Found a run, or continue this process's own run; return its settings.
+
+    Args:
+        configured: settings of the run; an empty run id is replaced by a new one.
+        arguments: arguments of ``configure()`` for the run.
+    """
+    if not process.is_root:
+        inherited = settings_reader.inherited(os.environ) if _is_inherited() else {}
+        process.inherited_config = os.environ.get(CONFIG_VARIABLE)
+        process.arguments = {name: value for name, value in inherited.items() if name not in _PUBLISHED}
+        process.other_nodes = {}
+        if inherited:
+            _log_own_run(configured.run_id, inherited["run_id"], bool(arguments))
+    process.is_root = True
+    process.arguments |= arguments
+    if not configured.run_id:
+        process.has_made_id = True
+        configured = with_id_of_ray_job(dataclasses.replace(configured, run_id=layout.new_run_id()))
+    return publish(
+        dataclasses.replace(
+            configured,
+            working_dir=configured.working_dir or working_directory(),
+            home_node=configured.home_node or configured.node or layout.node_id(),
+        )
+    )
+
+
+def publish(configured: Settings) -> Settings:
+    """Publish the run and its target to child processes; return their settings."""
+    configured = dataclasses.replace(
+        configured, target_variables=target.published_variables(without_receiver(os.environ), configured)
+    )
+    published = process.arguments | {name: getattr(configured, name) for name in _PUBLISHED}
+    if not configured.spool_dir.is_absolute():  # other processes may have other working directories
+        published["spool_dir"] = absolute(configured.spool_dir)
+    of_forwarder = {name: getattr(configured, name) for name in given_to_forwarder("founder")}
+    of_forwarder[settings_reader.VERSION_KEY] = VERSION
+    os.environ[CONFIG_VARIABLE] = settings_reader.to_variable(
+        {**published, settings_reader.FOUNDER_KEY: of_forwarder}
+    )
+    process.is_published_before_ray |= ray_job.current() is None
+    return dataclasses.replace(configured, **settings_reader.as_inherited(published))
+
+
+def leave_run() -> None:
+    """Leave the run that this process founded; later spans belong to another run."""
+    if process.inherited_config is None:
+        os.environ.pop(CONFIG_VARIABLE, None)
+    else:
+        os.environ[CONFIG_VARIABLE] = process.inherited_config
+    process.is_root = process.has_made_id = False
+
+
+def with_id_of_ray_job(configured: Settings) -> Settings:
+    """Replace a run id that this process made up by the id of its Ray job."""
+    job = ray_job.current() if process.has_made_id else None
+    if job is None or job.is_prepared or (job.owns_cluster and process.is_published_before_ray):
+        return configured
+    process.is_root = not job.in_worker
+    return dataclasses.replace(configured, run_id=job.run_id)
+
+
+def beside_other_target(configured: Settings) -> Settings:
+    """Found a run of its own if processes with another target use this run id."""
+    manifest = layout.read_manifest(node_directory(configured))
+    if manifest is None or manifest.target in ("", target.fingerprint(configured)):
+        return configured
+    own_id = target.own_run_id(configured.run_id, configured)
+    _logger.warning(
+        "otel-rollout: run %s delivers to another target than this process names; this process records run "
+        "%s instead.",
+        configured.run_id,
+        own_id,
+    )
+    return found_run(dataclasses.replace(configured, run_id=own_id), {})
+
+
+def _is_inherited() -> bool:
+    try:
+        return "run_id" in settings_reader.inherited(os.environ)
+    except ValueError:  # logged when the settings were read
+        return False
+
+
+def _log_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:
+    _logger.log(
+        logging.INFO if is_asked_for else logging.WARNING,
+        "otel-rollout: %s another target, project or exporter than the inherited run %s; this process "
+        "records a run of its own, %s.",
+        "configure() names" if is_asked_for else "the environment names",
+        inherited_id,
+        run_id,
+    )

@@ -1,0 +1,305 @@
+"""Set up what this process records with, at its first span.
+
+``capture`` asks :func:`current` for the :class:`Runtime`; None means that tracing is off.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from otel_rollout import _state
+from otel_rollout._state import process
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.finalizers import watch_collections
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.version import VERSION
+from otel_rollout.base.waits import waits
+from otel_rollout.otlp.writer import AttributeInput
+from otel_rollout.record.launch import launcher
+from otel_rollout.record.recording import runtime_context
+from otel_rollout.record.recording.application import SCOPE, Application
+from otel_rollout.record.recording.joined_span import end_never_ended
+from otel_rollout.record.recording.provider import RecordingTracer, RecordingTracerProvider
+from otel_rollout.record.recording.sampling import Decision, GroupSampling, decision_of
+from otel_rollout.record.recording.tokenizers import Tokenizers
+from otel_rollout.record.recording.writer import SegmentWriter
+from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.membership import settle
+from otel_rollout.redaction.redaction import Redaction, redacted_attributes, redaction_of
+from otel_rollout.settings import Settings
+from otel_rollout.spool import layout
+
+_logger = logging.getLogger("otel_rollout")
+
+
+class Runtime:
+    """The objects that a process records with: writer, tracer, forwarder supervisor.
+
+    Args:
+        configured: settings with tracing enabled and a run id.
+        resource: redacted attributes of the resource.
+        redact: redacts lines before they are written.
+        decision: the sampler's decision; None records every trace.
+
+    Raises:
+        OSError: the spool cannot be used.
+    """
+
+    def __init__(
+        self,
+        configured: Settings,
+        resource: Mapping[str, AttributeInput],
+        redact: Redaction | None,
+        decision: Decision | None,
+    ) -> None:
+        self.settings = configured
+        found = functools.partial(create_node_directory, configured)
+        node_dir = found()
+        self.writer = SegmentWriter(
+            node_dir,
+            resource,
+            spool_limit=configured.spool_limit or layout.default_limit(node_dir),
+            found=found,
+            redact=redact,
+            observe=_span_observer(configured),
+        )
+        self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
+        self.provider = RecordingTracerProvider(self.writer, decision, configured.run_id)
+        self.tracer: RecordingTracer = self.provider.get_tracer(SCOPE, VERSION)
+        self.sampling = GroupSampling.of(configured)
+        self.application_tracer = Application(configured).tracer
+        self.node_dir = node_dir
+        self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)
+        self.keeper.start()
+        watch_collections()
+
+    def close(self, timeout: float) -> None:
+        """Flush and stop recording."""
+        deadline = time.monotonic() + timeout
+        end_never_ended()
+        self.keeper.stop()
+        self.tokenizers.finish(timeout / 2)
+        self.writer.close(max(0.0, deadline - time.monotonic()))
+
+
+class Start:
+    """Creates a runtime in a thread, where no signal handler can interrupt it.
+
+    Python runs signal handlers in the main thread. If a handler's exception interrupts a waiting caller, the
+    start goes on, and the next caller waits for it. The caller holds locks while it waits, so the thread runs
+    none of the application's code: redaction and sampler are loaded before, and a span that the thread
+    happens to start (in a ``__del__``) is not recorded.
+
+    Attributes:
+        runtime: the runtime, once it exists.
+        thread_id: id of the thread that is creating the runtime; 0 before and afterwards.
+    """
+
+    def __init__(self, configured: Settings) -> None:
+        self.settings = configured
+        self.runtime: Runtime | None = None
+        self.thread_id = 0
+        self._redact = redaction_of(configured.redact)  # the application's code, which may import modules
+        self._resource = redacted_attributes(self._redact, _resource(configured))
+        self._decision = _sampler_decision(configured)  # the application's code, too
+        self._error: Exception | None = None
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        """Held while ``runtime`` and ``_is_abandoned`` are set."""
+        self._is_abandoned = False
+        self._is_over = threading.Event()
+
+    def result(self) -> Runtime | None:
+        """Wait for the runtime; return None if the start was abandoned.
+
+        Raises:
+            OSError: the spool cannot be used.
+        """
+        if not self._is_over.is_set():
+            threading.Thread(target=self._run, name="otel-rollout-start", daemon=True).start()
+            self._is_over.wait()
+        if self._error is not None:
+            raise self._error
+        return None if self._is_abandoned else self.runtime
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the runtime could not be created."""
+        return self._is_over.is_set() and self._error is not None
+
+    def abandon(self) -> Runtime | None:
+        """Return the runtime if it exists; otherwise its thread will close it."""
+        with self._lock:
+            self._is_abandoned = True
+            return self.runtime
+
+    def _run(self) -> None:
+        if not self._turn.acquire(blocking=False):  # the thread of an interrupted caller is creating it
+            return
+        try:
+            self.thread_id = threading.get_ident()
+            created = Runtime(self.settings, self._resource, self._redact, self._decision)
+            with self._lock:
+                self.runtime = None if self._is_abandoned else created
+            if self.runtime is None:
+                created.close(waits().close)
+        except BaseException as error:  # noqa: BLE001 - raised by result()
+            self._error = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        finally:
+            self.thread_id = 0  # another thread may get this id
+            self._is_over.set()
+
+
+def current() -> Runtime | None:
+    """Return this process's runtime, set up at first use; None without tracing.
+
+    Never raises.
+    """
+    active = process.runtime
+    if active is not None or process.off:
+        return active
+    start = process.start
+    if start is not None and start.thread_id == threading.get_ident():  # a caller waits and holds the lock
+        return None
+    with process.lock:
+        if process.is_starting:  # a span of the application's redaction or sampler, which is being loaded
+            return None
+        if process.runtime is None and not process.off:
+            _set_up()
+        active = process.runtime
+    if active is not None and not process.metrics_are_offered:
+        process.metrics_are_offered = True  # once per process: the instruments serve all its runs
+        if process.patches is not None:  # instrument() may have come before the variables were set
+            process.switch_on_instrumentors()
+        with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
+            from otel_rollout.record import metrics  # here, as the next: the import of this package is quick
+            from otel_rollout.record.launch.status import delivered_here, present_writer
+
+            metrics.offer(present_writer, delivered_here)
+    return active
+
+
+def _set_up() -> None:
+    """Set ``process.runtime``; set ``process.off`` if this process does not record."""
+    process.is_starting = True
+    try:
+        _set_up_once()
+    finally:
+        process.is_starting = False
+
+
+def _set_up_once() -> None:
+    try:
+        if process.is_over and not _may_begin_again():
+            process.off = True
+            return
+        configured = settle()
+        if configured.enabled:
+            started = _started(configured)
+            process.runtime = started
+            process.start = None
+            if started is not None:
+                with internal_errors("keeping OpenTelemetry's context whole"):
+                    runtime_context.keep_whole()
+            return
+    except OSError as error:
+        pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError
+        _logger.error(
+            "otel-rollout: tracing is OFF in this process: cannot record in %s: %s. Set "
+            "OTEL_ROLLOUT_SPOOL_DIR to a local directory of your own with some room.",
+            process.settings.spool_dir if process.settings else "the spool",
+            error.strerror or error,
+        )
+    except Exception as error:  # noqa: BLE001 - training goes on without tracing
+        pass_on(error)
+        _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
+    process.off = True
+
+
+def _started(configured: Settings) -> Runtime | None:
+    """Return a runtime with these settings, from an interrupted start or a new one.
+
+    Return None if a signal handler has ended recording meanwhile.
+    """
+    start = process.start
+    if start is None or start.settings != configured:
+        outdated = process.take_runtime()
+        if outdated is not None:
+            outdated.close(waits().close)
+        start = process.start = Start(configured)
+    try:
+        started = start.result()
+    except Exception:  # of the start; or of a signal handler, and the start goes on
+        if start.has_failed:
+            process.start = None
+        raise
+    if started is not None and "console" in configured.exporters and process.is_root:
+        _logger.warning(
+            "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
+            started.node_dir / layout.FORWARDER_LOG,
+        )
+    if started is not None and configured.missing_exporters and process.is_root:
+        _logger.warning(
+            "otel-rollout: OTEL_ROLLOUT_STEP_METRICS=%s has no effect without %s in "
+            "OTEL_TRACES_EXPORTER: its numbers come from the rollout table and go to the tracker.",
+            configured.step_metrics,
+            " and ".join(configured.missing_exporters),
+        )
+    return started
+
+
+def _may_begin_again() -> bool:
+    """Return whether a span after shutdown() begins another run.
+
+    It does not if the program called configure(): then the program begins runs.
+    """
+    if not process.is_configured:
+        return True
+    _logger.warning(
+        "otel-rollout: shutdown() has ended recording; later spans are not recorded. Call configure() again "
+        "to begin another run."
+    )
+    return False
+
+
+def _sampler_decision(configured: Settings) -> Decision | None:
+    try:
+        return decision_of(configured.sampler, configured.sampler_arg)
+    except ValueError as error:
+        _logger.error("otel-rollout: %s; all trajectories are recorded.", error)
+        return None
+
+
+def _span_observer(configured: Settings) -> Callable[[bytes], object] | None:
+    """Return what measures recorded spans; None if no metrics of spans are wanted."""
+    if not configured.metrics:
+        return None
+    from otel_rollout.account.span_metrics import SpanMetrics  # late: it costs time, and is off by default
+
+    return SpanMetrics().observe
+
+
+def _resource(configured: Settings) -> dict[str, str]:
+    """Return the resource attributes of this process's spans."""
+    resource = {semconv.SERVICE_NAME: configured.project_name, **configured.resource_attributes}
+    if configured.service_name:  # takes precedence over OTEL_RESOURCE_ATTRIBUTES (OTel specification)
+        resource[semconv.SERVICE_NAME] = configured.service_name
+    return {**resource, semconv.RUN_ID: configured.run_id, semconv.PROJECT_NAME: configured.project_name}
+
+
+def _after_fork_in_child() -> None:
+    """Let a forked child record without the parent's writer, threads, exit handler."""
+    inherited = process.present_runtime()
+    _state.reset(after_fork=True)
+    if inherited is not None:
+        inherited.writer.abandon()
+
+
+process.current_runtime = current
+os.register_at_fork(after_in_child=_after_fork_in_child)
