@@ -25,7 +25,7 @@ from typing import Any
 import otel_rollout
 from benchmarks.tracers import PAYLOAD, RESULT
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout._state import process
+from otel_rollout.record.recording.state import state
 
 BASELINE = Path(__file__).parent / "results" / "counts.json"
 Counts = dict[str, dict[str, int]]
@@ -103,9 +103,9 @@ def measure() -> Counts:
     with recording():
         with rollout_trace_attr(step=1, sample_index=3, rollout_n=0):
             on = counts_of(call)
-            process.off = True
+            state.off = True
             off = counts_of(call)
-            process.off = False
+            state.off = False
         with rollout_trace_attr(trace=False):
             not_traced = counts_of(call)
         whole = counts_of(trajectory)

@@ -21,7 +21,7 @@ from typing import Any
 import otel_rollout
 from benchmarks.tracers import PAYLOAD, RESULT
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout._state import process
+from otel_rollout.record.recording.state import state
 
 IDENTITY: dict[str, str | int | bool] = {
     "rollout.project_name": "bench",
@@ -125,11 +125,11 @@ def _nothing() -> Iterator[None]:
 @contextmanager
 def _switched_off() -> Iterator[None]:
     """Set the state of a process without configuration."""
-    process.off, before = True, process.off
+    state.off, before = True, state.off
     try:
         yield
     finally:
-        process.off = before
+        state.off = before
 
 
 def _not_recorded() -> Any:

@@ -79,13 +79,13 @@ def _client() -> Any:
 
 def _joined() -> tuple[Callable[[int], Any], Callable[[], object]]:
     import otel_rollout
-    from otel_rollout._state import process
+    from otel_rollout.record.recording.state import state
 
     otel_rollout.configure("spool")
 
     def settle() -> None:
         time.sleep(_SETTLE_SECONDS)
-        active = process.runtime
+        active = state.runtime
         assert active is None or active.writer.flush(10)
 
     return lambda sample: otel_rollout.rollout_trace_attr(step=1, sample_index=sample), settle

@@ -19,7 +19,6 @@ import os as _os
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_rollout import _state
 from otel_rollout import settings_reader as _settings_reader
 from otel_rollout.base.errors import guard_loggers as _guard_loggers
 from otel_rollout.base.errors import internal_errors as _internal_errors
@@ -27,7 +26,9 @@ from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.record.capture.decorator import rollout_trace_op
 from otel_rollout.record.capture.scores import score
 from otel_rollout.record.capture.trajectory import Trajectory, rollout_trace_attr
+from otel_rollout.record.recording.state import state as _recording
 from otel_rollout.record.runs import membership as _membership
+from otel_rollout.record.runs.state import state as _runs
 from otel_rollout.settings import ExporterOptions, Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -106,8 +107,7 @@ def configure(
             **settings,
         }
     )
-    if _state.process.patches is not None:  # instrument() came first
-        _switch_on_instrumentors()
+    _switch_on_instrumentors()  # instrument() may have come first
 
 
 def instrument() -> None:
@@ -136,14 +136,15 @@ def uninstrument() -> None:
 
     Spans of other libraries are then no longer joined.
     """
+    from otel_rollout.integrations.state import state as integrations
     from otel_rollout.record.propagation import instrument as propagation
 
     propagation.uninstrument()
-    if _state.process.instrumentors:
+    if integrations.instrumentors:
         from otel_rollout.integrations import switching
 
         switching.switch_off()
-    if _state.process.join_patches is not None:
+    if _recording.join_patches is not None:
         from otel_rollout.record.recording import joining
 
         joining.uninstall()
@@ -256,8 +257,11 @@ def shutdown(timeout: float | None = None) -> Report:
 
 @_internal_errors("switching on instrumentors")
 def _switch_on_instrumentors() -> None:
-    configured = _present_settings()
-    if configured.enabled and configured.instrument:
+    """Switch on the chosen instrumentors, if instrument() was called."""
+    from otel_rollout.record.propagation.state import state as propagation
+
+    configured = _present_settings() if propagation.patches is not None else None
+    if configured is not None and configured.enabled and configured.instrument:
         from otel_rollout.integrations import switching
 
         switching.switch_on(configured)
@@ -290,11 +294,11 @@ def __getattr__(name: str) -> Any:
 
 def _present_settings() -> Settings:
     """Return this process's settings, without deciding them: the program may still set variables."""
-    return _state.process.settings or _settings_reader.from_environment(_os.environ)[0]
+    return _runs.settings or _settings_reader.from_environment(_os.environ)[0]
 
 
 _guard_loggers("otel_rollout", "otel_rollout.deliver", "otel_rollout.look.conversation")
-_state.process.register_exit = _register_exit
-_state.process.switch_on_instrumentors = _switch_on_instrumentors
+_runs.register_exit = _register_exit
+_recording.switch_on_instrumentors = _switch_on_instrumentors
 _membership.announce()
 _wait_for_frameworks()

@@ -17,9 +17,10 @@ import pytest
 
 import otel_rollout
 from otel_rollout import settings
-from otel_rollout._state import process
 from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.state import state as base
 from otel_rollout.record.launch import launcher
+from otel_rollout.record.recording.state import state as recording
 from tests.exporters import install
 from tests.forwarders import end_forwarders
 from tests.fresh_process import fresh_process as new_process
@@ -115,7 +116,7 @@ def no_internal_errors(request: pytest.FixtureRequest, caplog: pytest.LogCapture
 
     Tests with the mark ``internal_errors`` are exempt.
     """
-    process.reported.clear()  # each error is logged once in a process; here, once in a test
+    base.reported.clear()  # each error is logged once in a process; here, once in a test
     yield
     if request.node.get_closest_marker("internal_errors") is None:
         records = [*caplog.get_records("setup"), *caplog.get_records("call")]
@@ -199,7 +200,7 @@ def recorded(tracing: None, tmp_path: Path) -> Callable[[], list[Recorded]]:
     """Return a function that reads the spans recorded so far."""
 
     def read() -> list[Recorded]:
-        active = process.runtime
+        active = recording.runtime
         assert active is None or active.writer.flush(10)
         return read_directory(tmp_path / "spool")
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import otel_rollout
-from otel_rollout import _state, settings
-from otel_rollout._state import process
+from otel_rollout import settings
+from otel_rollout.base.state import reset
+from otel_rollout.record.recording.state import state
 
 
 @contextmanager
@@ -19,13 +20,13 @@ def fresh_process() -> Iterator[None]:
     """
     otel_rollout.uninstrument()
     os.environ.pop(settings.CONFIG_VARIABLE, None)
-    _state.reset()
+    reset()
     try:
         yield
     finally:
-        active = process.take_runtime()
+        active = state.take_runtime()
         if active is not None:
             active.close(5)
         otel_rollout.uninstrument()
         os.environ.pop(settings.CONFIG_VARIABLE, None)
-        _state.reset()
+        reset()

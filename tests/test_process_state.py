@@ -1,23 +1,29 @@
-"""Every variable of the process is a field of otel_rollout._state.process."""
+"""Every variable of the process is a field of its room's state, which base/state.py resets."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
-import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from otel_rollout import _state
-from otel_rollout._state import process
+from otel_rollout.account.state import state as account
+from otel_rollout.base.state import reset
+from otel_rollout.base.state import state as base
+from otel_rollout.record.propagation.state import state as propagation
+from otel_rollout.record.recording.state import state as recording
+from otel_rollout.record.runs.state import state as runs
 
 ROOT = Path(__file__).parents[1]
 MODULES = [path for room in ("otel_rollout", "autoload", "exporters") for path in (ROOT / room).rglob("*.py")]
 EXCEPTIONS = {
-    "otel_rollout/_state.py:process": "the one object",
+    "otel_rollout/base/state.py:_states": "the states of all rooms",
     "otel_rollout/base/finalizers.py:COLLECTING": "the garbage collector's state, set by C functions",
     "otel_rollout/base/finalizers.py:_HERE": "the garbage collector's state, in each thread",
     "otel_rollout/base/finalizers.py:_LATEST": "the garbage collector's state",
@@ -41,7 +47,7 @@ EXCEPTIONS = {
     "otel_rollout/record/recording/identity.py:NO_IDENTITY": "a constant that remembers its encoded form",
     "otel_rollout/look/pages/rendering.py:_environment": "templates of the package, read once",
 }
-"""Module and name of what changes during a program beside the process's state, and why."""
+"""Module and name of what changes during a program beside the rooms' states, and why."""
 MUTABLE = {
     "Barrier", "BoundedDict", "Condition", "Counter", "Event", "Lock", "OrderedDict", "Queue", "RLock",
     "Semaphore", "SimpleNamespace", "SimpleQueue", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary",
@@ -138,11 +144,11 @@ def variables_of(tree: ast.Module, stateful: set[str]) -> Iterator[str]:
 
 
 def test_no_variable_of_the_process_lies_outside_the_state() -> None:
-    """What changes in a module is a field of the state, or a named exception."""
+    """What changes in a module is a field of a registered state, or a named exception."""
     trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in MODULES}
     stateful = stateful_classes(list(trees.values()))
     found = {f"{path}:{name}" for path, tree in trees.items() for name in variables_of(tree, stateful)}
-    assert found - EXCEPTIONS.keys() == set(), "make each a field of ProcessState"
+    assert found - EXCEPTIONS.keys() == set(), "make each a field of its room's State"
     assert EXCEPTIONS.keys() - found == set(), "these exceptions exist no more"
 
 
@@ -180,16 +186,54 @@ def test_constants_are_no_process_variables() -> None:
     assert list(variables_of(tree, stateful_classes([tree]))) == []
 
 
+def state_modules() -> list[str]:
+    """Return the names of the modules that hold states."""
+    return [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES if path.name == "state.py"
+    ]
+
+
+def test_state_is_the_one_object_of_its_module() -> None:
+    """Nothing else is registered, so a state is pickled by its module's name and ``state``."""
+    registered = [
+        (path.relative_to(ROOT).as_posix(), ast.unparse(node))
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("register(")
+    ]
+    assert sorted(registered) == sorted(
+        (f"{module.replace('.', '/')}.py", "state = register(State())") for module in state_modules()
+    )
+
+
+def test_fork_and_reset_give_variables_their_initial_values() -> None:
+    """A child forgets what is marked as its parent's, reset() all but what is set at import."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.programs.changed_variables", *state_modules()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    found: dict[str, list[str]] = json.loads(ran.stdout)
+    assert found["changed in a child"] == [
+        name for name in found["variables"] if name not in found["per process"]
+    ]
+    assert found["changed after reset()"] == found["wired"]
+    assert found["pickled by reference"] == found["slotted"] == state_modules()
+    assert ran.stderr == ""
+
+
 def test_reset_gives_every_field_its_initial_value(fresh_process: None) -> None:
     """After reset() a process has decided nothing and reported nothing."""
-    initial = _state.ProcessState()
-    process.off, process.is_configured = True, True
-    process.reported.add("a message")
-    register_exit, lock = process.register_exit, process.lock
-    _state.reset()
-    assert (process.off, process.is_configured, process.reported) == (False, False, initial.reported)
-    assert process.register_exit is register_exit, "the package sets it at import"
-    assert process.lock is not lock
+    recording.off, runs.is_configured = True, True
+    base.reported.add("a message")
+    register_exit, lock = runs.register_exit, recording.lock
+    reset()
+    assert (recording.off, runs.is_configured, base.reported) == (False, False, set())
+    assert runs.register_exit is register_exit, "the package sets it at import"
+    assert recording.lock is not lock
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # since Python 3.12, with threads
@@ -198,23 +242,18 @@ def test_forked_child_keeps_decisions_and_gets_own_locks(fresh_process: None) ->
 
     What its parent has logged is not logged again.
     """
-    process.is_root = process.is_configured = True
-    process.reported.add("a message")
-    with process.lock, process.instrument_lock, process.ledger_lock:
+    runs.is_root = runs.is_configured = True
+    base.reported.add("a message")
+    with recording.lock, propagation.instrument_lock, account.ledger_lock:
         child = os.fork()
         if child == 0:
             acquired: list[bool] = []
-            locks = (process.lock, process.instrument_lock, process.ledger_lock)
+            locks = (recording.lock, propagation.instrument_lock, account.ledger_lock)
             thread = threading.Thread(
                 target=lambda: acquired.extend(lock.acquire(timeout=5) for lock in locks)
             )
             thread.start()
             thread.join()
-            kept = (process.is_configured, process.reported) == (True, {"a message"})
-            os._exit(0 if acquired == [True] * 3 and kept and not process.is_root else 1)
+            kept = (runs.is_configured, base.reported) == (True, {"a message"})
+            os._exit(0 if acquired == [True] * 3 and kept and not runs.is_root else 1)
         assert os.waitpid(child, 0)[1] == 0
-
-
-def test_process_state_is_pickled_by_reference() -> None:
-    """A function that is pickled by value uses its receiver's state."""
-    assert pickle.loads(pickle.dumps(process)) is process

@@ -13,8 +13,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout._state import process
 from otel_rollout.record.propagation import carrier
+from otel_rollout.record.recording.state import state
 from tests.spool_reader import Recorded, read_directory
 
 Read = Callable[[], list[Recorded]]
@@ -43,7 +43,7 @@ def under(
         for index in range(trajectories):
             with rollout_trace_attr(step=1, sample_index=index):
                 op("x" * 1000)
-        active = process.runtime
+        active = state.runtime
         assert active is None or active.writer.flush(10)
         return read_directory(tmp_path / "spool") if active else []
 

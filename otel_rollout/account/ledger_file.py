@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from otel_rollout._state import process
 from otel_rollout.account.ledger_reader import (
     FILE,
     FILE_SUFFIXES,
@@ -22,6 +21,7 @@ from otel_rollout.account.ledger_reader import (
     read_ledger,
     version_of,
 )
+from otel_rollout.account.state import state
 
 _logger = logging.getLogger("otel_rollout.forwarder")
 _FOREIGN_CONTENT = ("no such", "unsupported file format")
@@ -123,7 +123,7 @@ class LedgerFile:
 
     def keep(self) -> None:
         """Restore the file with its content if it was removed; replace it if it was cut."""
-        with process.ledger_lock:
+        with state.ledger_lock:
             if self._is_ours() and self._is_replaced():
                 removed = self._db
                 self._db, self._file = self._open()
@@ -143,7 +143,7 @@ class LedgerFile:
         The connection stays open on the damaged file; :meth:`keep` opens the new one.
         """
         is_damaged = type(error) is sqlite3.DatabaseError or any(s in str(error) for s in _FOREIGN_CONTENT)
-        with process.ledger_lock:
+        with state.ledger_lock:
             if is_damaged and self._is_ours() and _is_same_file(self._path, self._file):
                 _replace(self._path.parent, f"{self._path} is damaged: {error}")
 
@@ -154,7 +154,7 @@ class LedgerFile:
                 return False
             _replace(self._path.parent, f"another program has cut {self._path}")
             return True
-        by_another_thread = process.replaced_ledgers.get(self._path)
+        by_another_thread = state.replaced_ledgers.get(self._path)
         return bool(by_another_thread and _is_same_file(self._path, by_another_thread)) or self._write_again()
 
     def _write_again(self) -> bool:
@@ -171,7 +171,7 @@ class LedgerFile:
             for suffix in FILE_SUFFIXES:  # SQLite would read the old file's journal into the new file
                 self._path.with_name(FILE + suffix).unlink(missing_ok=True)
             fresh.rename(self._path)
-            process.replaced_ledgers[self._path] = os.stat(self._path)
+            state.replaced_ledgers[self._path] = os.stat(self._path)
         except (OSError, sqlite3.Error) as error:
             if not self._has_failed:
                 _logger.error(
@@ -186,7 +186,7 @@ class LedgerFile:
     @contextmanager
     def _change(self) -> Iterator[None]:
         """Run a transaction on the file that readers see."""
-        with process.ledger_lock:
+        with state.ledger_lock:
             self.keep()
             with self._db:
                 yield
@@ -211,7 +211,7 @@ def replace_unreadable(node_dir: Path) -> None:
     forwarder's lock calls this regularly, because an open connection that reads from memory may not notice
     damage.
     """
-    with process.ledger_lock:
+    with state.ledger_lock:
         try:
             problem = read_ledger(node_dir).problem
             if problem is not None:
@@ -224,7 +224,7 @@ def _replace(node_dir: Path, problem: str) -> None:
     """Replace a ledger by an empty one, which :meth:`LedgerFile.keep` opens."""
     name = _set_aside(node_dir)
     with closing(LedgerFile(node_dir)):
-        process.replaced_ledgers[node_dir / FILE] = os.stat(node_dir / FILE)
+        state.replaced_ledgers[node_dir / FILE] = os.stat(node_dir / FILE)
     _logger.error("%s. It is renamed to %s, and made again from what this process knows", problem, name)
 
 

@@ -11,8 +11,8 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import Final
 
-from otel_rollout._state import process
 from otel_rollout.base.interrupts import interrupt_in, pass_on
+from otel_rollout.base.state import state
 
 _logger = logging.getLogger("otel_rollout")
 MAX_REPORTED: Final = 10_000
@@ -107,9 +107,9 @@ def warn_once(message: str, once_for: str | None = None, logger: logging.Logger 
 
 
 def _is_new(message: str) -> bool:
-    if message in process.reported or len(process.reported) >= MAX_REPORTED:
+    if message in state.reported or len(state.reported) >= MAX_REPORTED:
         return False
-    process.reported.add(message)
+    state.reported.add(message)
     return True
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.integrations.instrumentors import (
@@ -28,6 +27,7 @@ from otel_rollout.integrations.instrumentors import (
 )
 from otel_rollout.integrations.switching import module_of
 from otel_rollout.record.propagation import http_clients
+from otel_rollout.record.propagation.state import state as propagation
 from otel_rollout.record.recording import joining
 from otel_rollout.record.recording.application import Application, sdk_provider_in
 from otel_rollout.settings import Settings
@@ -255,7 +255,7 @@ def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: 
     if hosts == "none":
         return Finding(check, Verdict.OK, "on no request: OTEL_ROLLOUT_TRACEPARENT_HOSTS is none")
     clients = ", ".join(f"{name} {version}" for name, version in _client_versions()) or "none is installed"
-    when = "" if process.http_patches is not None else ", after otel_rollout.instrument()"
+    when = "" if propagation.http_patches is not None else ", after otel_rollout.instrument()"
     return Finding(check, Verdict.OK, f"to the hosts {hosts}{when}, by the clients: {clients}")
 
 

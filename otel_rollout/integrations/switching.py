@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.patching import when_imported
 from otel_rollout.integrations.instrumentors import Instrumentor, choose, installed, normalized
+from otel_rollout.integrations.state import state
 from otel_rollout.record.recording import joining
 from otel_rollout.settings import Settings
 
@@ -48,7 +48,7 @@ def switch_on(configured: Settings) -> None:
     for sentence in choice.problems:
         warn_once(f"OTEL_ROLLOUT_INSTRUMENT: {sentence.removesuffix('.')}")
     for each in choice.instrumentors:
-        known = process.instrumentors
+        known = state.instrumentors
         if each.entry_point.value not in known and not each.is_on:
             known[each.entry_point.value] = None
             captures_content = configured.capture_content == "full"
@@ -57,7 +57,7 @@ def switch_on(configured: Settings) -> None:
 
 def switch_off() -> None:
     """Switch off the instrumentors that :func:`switch_on` has switched on."""
-    switched_on, process.instrumentors = process.instrumentors, {}
+    switched_on, state.instrumentors = state.instrumentors, {}
     for instrumentor in switched_on.values():
         if instrumentor is not None:
             with internal_errors("switching off an instrumentor"):
@@ -67,7 +67,7 @@ def switch_off() -> None:
 def _switch_on(chosen: Instrumentor, captures_content: bool, _: ModuleType) -> None:
     """Switch on one instrumentor; its library has just been imported."""
     value = chosen.entry_point.value
-    if value not in process.instrumentors:  # switch_off() was called before
+    if value not in state.instrumentors:  # switch_off() was called before
         return
     try:
         instrumentor = chosen.entry_point.load()()
@@ -87,7 +87,7 @@ def _switch_on(chosen: Instrumentor, captures_content: bool, _: ModuleType) -> N
             error,
         )
         return
-    process.instrumentors[value] = instrumentor
+    state.instrumentors[value] = instrumentor
     _warn_of_layers()
 
 

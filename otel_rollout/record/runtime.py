@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from otel_rollout import _state
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import watch_collections
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.state import reset
 from otel_rollout.base.version import VERSION
 from otel_rollout.base.waits import waits
 from otel_rollout.otlp.writer import AttributeInput
@@ -27,10 +26,12 @@ from otel_rollout.record.recording.application import SCOPE, Application
 from otel_rollout.record.recording.joined_span import end_never_ended
 from otel_rollout.record.recording.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.record.recording.sampling import Decision, GroupSampling, decision_of
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.recording.tokenizers import Tokenizers
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.record.runs.directory import create_node_directory
 from otel_rollout.record.runs.membership import settle
+from otel_rollout.record.runs.state import state as runs
 from otel_rollout.redaction.redaction import Redaction, redacted_attributes, redaction_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
@@ -161,22 +162,21 @@ def current() -> Runtime | None:
 
     Never raises.
     """
-    active = process.runtime
-    if active is not None or process.off:
+    active: Runtime | None = recording.runtime
+    if active is not None or recording.off:
         return active
-    start = process.start
+    start: Start | None = recording.start
     if start is not None and start.thread_id == threading.get_ident():  # a caller waits and holds the lock
         return None
-    with process.lock:
-        if process.is_starting:  # a span of the application's redaction or sampler, which is being loaded
+    with recording.lock:
+        if recording.is_starting:  # a span of the application's redaction or sampler, which is being loaded
             return None
-        if process.runtime is None and not process.off:
+        if recording.runtime is None and not recording.off:
             _set_up()
-        active = process.runtime
-    if active is not None and not process.metrics_are_offered:
-        process.metrics_are_offered = True  # once per process: the instruments serve all its runs
-        if process.patches is not None:  # instrument() may have come before the variables were set
-            process.switch_on_instrumentors()
+        active = recording.runtime
+    if active is not None and not recording.metrics_are_offered:
+        recording.metrics_are_offered = True  # once per process: the instruments serve all its runs
+        recording.switch_on_instrumentors()  # instrument() may have come before the variables were set
         with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
             from otel_rollout.record import metrics  # here, as the next: the import of this package is quick
             from otel_rollout.record.launch.status import delivered_here, present_writer
@@ -186,24 +186,24 @@ def current() -> Runtime | None:
 
 
 def _set_up() -> None:
-    """Set ``process.runtime``; set ``process.off`` if this process does not record."""
-    process.is_starting = True
+    """Set ``recording.runtime``; set ``recording.off`` if this process does not record."""
+    recording.is_starting = True
     try:
         _set_up_once()
     finally:
-        process.is_starting = False
+        recording.is_starting = False
 
 
 def _set_up_once() -> None:
     try:
-        if process.is_over and not _may_begin_again():
-            process.off = True
+        if runs.is_over and not _may_begin_again():
+            recording.off = True
             return
         configured = settle()
         if configured.enabled:
             started = _started(configured)
-            process.runtime = started
-            process.start = None
+            recording.runtime = started
+            recording.start = None
             if started is not None:
                 with internal_errors("keeping OpenTelemetry's context whole"):
                     runtime_context.keep_whole()
@@ -213,13 +213,13 @@ def _set_up_once() -> None:
         _logger.error(
             "otel-rollout: tracing is OFF in this process: cannot record in %s: %s. Set "
             "OTEL_ROLLOUT_SPOOL_DIR to a local directory of your own with some room.",
-            process.settings.spool_dir if process.settings else "the spool",
+            runs.settings.spool_dir if runs.settings else "the spool",
             error.strerror or error,
         )
     except Exception as error:  # noqa: BLE001 - training goes on without tracing
         pass_on(error)
         _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
-    process.off = True
+    recording.off = True
 
 
 def _started(configured: Settings) -> Runtime | None:
@@ -227,24 +227,24 @@ def _started(configured: Settings) -> Runtime | None:
 
     Return None if a signal handler has ended recording meanwhile.
     """
-    start = process.start
+    start: Start | None = recording.start
     if start is None or start.settings != configured:
-        outdated = process.take_runtime()
+        outdated = recording.take_runtime()
         if outdated is not None:
             outdated.close(waits().close)
-        start = process.start = Start(configured)
+        start = recording.start = Start(configured)
     try:
         started = start.result()
     except Exception:  # of the start; or of a signal handler, and the start goes on
         if start.has_failed:
-            process.start = None
+            recording.start = None
         raise
-    if started is not None and "console" in configured.exporters and process.is_root:
+    if started is not None and "console" in configured.exporters and runs.is_root:
         _logger.warning(
             "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
             started.node_dir / layout.FORWARDER_LOG,
         )
-    if started is not None and configured.missing_exporters and process.is_root:
+    if started is not None and configured.missing_exporters and runs.is_root:
         _logger.warning(
             "otel-rollout: OTEL_ROLLOUT_STEP_METRICS=%s has no effect without %s in "
             "OTEL_TRACES_EXPORTER: its numbers come from the rollout table and go to the tracker.",
@@ -259,7 +259,7 @@ def _may_begin_again() -> bool:
 
     It does not if the program called configure(): then the program begins runs.
     """
-    if not process.is_configured:
+    if not runs.is_configured:
         return True
     _logger.warning(
         "otel-rollout: shutdown() has ended recording; later spans are not recorded. Call configure() again "
@@ -295,11 +295,11 @@ def _resource(configured: Settings) -> dict[str, str]:
 
 def _after_fork_in_child() -> None:
     """Let a forked child record without the parent's writer, threads, exit handler."""
-    inherited = process.present_runtime()
-    _state.reset(after_fork=True)
+    inherited = recording.present_runtime()
+    reset(after_fork=True)
     if inherited is not None:
         inherited.writer.abandon()
 
 
-process.current_runtime = current
+recording.current_runtime = current
 os.register_at_fork(after_in_child=_after_fork_in_child)

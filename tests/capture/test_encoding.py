@@ -31,10 +31,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from benchmarks.counts import instructions
-from otel_rollout._state import process
 from otel_rollout.record.capture import encoding
 from otel_rollout.record.capture.encoding import size, to_json
 from otel_rollout.record.capture.encoding.in_parts import BoundedEncoder
+from otel_rollout.record.capture.encoding.state import state
 from otel_rollout.record.capture.encoding.work import Work
 
 LIMIT = 1 << 20
@@ -126,7 +126,7 @@ ROWS = re.findall(r"^\| (.*) \| `(.*)` \| `(.*)` \|$", PAGE.read_text("utf-8"), 
 @pytest.fixture(autouse=True)
 def nothing_large_before(monkeypatch):
     """Start each test as a process that has not encoded a large value yet."""
-    monkeypatch.setattr(process, "values_to_measure", 0)
+    monkeypatch.setattr(state, "values_to_measure", 0)
 
 
 def test_values_page_has_its_table():

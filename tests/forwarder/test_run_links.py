@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout._state import process
 from otel_rollout.record.launch import launcher
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import directory, membership
+from otel_rollout.record.runs.state import state as runs
 from tests.forwarder.test_delivery import record
 from tests.waiting import wait_for
 
@@ -58,12 +59,12 @@ def test_last_published_run_is_linked(tracing: None, target: Path) -> None:
 def test_run_published_after_the_forwarder_exited_is_linked(tracing: None, target: Path) -> None:
     """publish_run() starts a forwarder if none runs."""
     record(1)
-    arguments = dict(process.arguments)
+    arguments = dict(runs.arguments)
     run_id = membership.decide().run_id
     otel_rollout.shutdown(30)
     node_dir = directory.node_directory(membership.decide())
     wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the end of the forwarder")
-    process.off = False
+    recording.off = False
     membership.configure({**arguments, "run_id": run_id})
     otel_rollout.publish_run(**RUN)
     wait_for(lambda: links(target), what="the link")
@@ -93,8 +94,8 @@ def test_publish_run_raises_nothing(fresh_process: None, monkeypatch: pytest.Mon
     """Nothing is raised without tracing, for an unused exporter, or on a full disk."""
     otel_rollout.publish_run(mlflow="run")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", os.devnull)
-    process.settings = None
-    monkeypatch.setattr(process, "off", False)
+    runs.settings = None
+    monkeypatch.setattr(recording, "off", False)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     otel_rollout.publish_run(mlflow="run")
     otel_rollout.publish_run(console="run")

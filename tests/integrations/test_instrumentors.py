@@ -13,8 +13,10 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr
-from otel_rollout._state import process
 from otel_rollout.integrations import instrumentors
+from otel_rollout.integrations.state import state as integrations
+from otel_rollout.record.recording.state import state as recording
+from otel_rollout.record.runs.state import state as runs
 from tests.integrations.distributions import add_instrumentor, add_library
 from tests.spool_reader import Recorded, read_directory
 
@@ -113,11 +115,11 @@ def test_variables_set_after_instrument_count(site, fresh_process, test_exporter
     importlib.invalidate_caches()
     importlib.import_module("liba")
     otel_rollout.instrument()
-    assert process.settings is None
+    assert runs.settings is None
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_ROLLOUT_INSTRUMENT", "liba")
     call("liba")
-    active = process.runtime
+    active = recording.runtime
     assert active is not None
     assert active.writer.flush(10)
     assert scopes(read_directory(tmp_path / "spool")) == ["opentelemetry_instrumentation_liba"]
@@ -240,7 +242,7 @@ def test_nothing_is_switched_on_unasked(site, recorded):
     call("liba")
     call("libb")
     assert scopes(recorded()) == ["opentelemetry_instrumentation_liba"]
-    assert process.instrumentors == {}
+    assert integrations.instrumentors == {}
 
 
 @pytest.mark.parametrize("word", ["none", "None", "off", "false", "0", " none, "])
@@ -249,7 +251,7 @@ def test_word_for_none_switches_nothing_on_without_a_warning(site, tracing, capl
     add_library(site, "liba")
     add_instrumentor(site, "opentelemetry-instrumentation-liba", "liba")
     instrument(word)
-    assert process.instrumentors == {}
+    assert integrations.instrumentors == {}
     assert caplog.text == ""
 
 

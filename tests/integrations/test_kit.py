@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout._state import process
 from otel_rollout.base.patching import ReportingFinder
 from otel_rollout.integrations.kit import logged_errors
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
@@ -24,6 +23,8 @@ from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.seams import Ended, Seams, after, timed
 from otel_rollout.integrations.kit.spans import set_attributes, set_output, tool_call
 from otel_rollout.integrations.kit.tracker import active_runs, unless_set
+from otel_rollout.record.propagation.state import state as propagation
+from otel_rollout.record.runs.state import state as runs
 from tests.spool_reader import Recorded
 
 FRAMEWORK = {
@@ -237,14 +238,14 @@ def test_integration_that_is_imported_before_configure_traces_from_then_on(
     """Nothing is patched before; the framework may have been imported in between."""
     finders = list(sys.meta_path)
     seams.install({"fake_framework.broken": (".hint",)}, {})
-    assert (sys.meta_path, process.patches) == (finders, None)
+    assert (sys.meta_path, propagation.patches) == (finders, None)
     broken = importlib.import_module("fake_framework.broken") if is_imported else None
     assert not hasattr(broken, "hint")
     otel_rollout.configure(project_name="project")
     assert sys.meta_path == finders
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered.jsonl")}})
     assert importlib.import_module("fake_framework.broken").hint
-    assert (process.waiting_for_configure, process.patches is None) == ([], False)
+    assert (runs.waiting_for_configure, propagation.patches is None) == ([], False)
 
 
 def test_logged_error_fails_the_span_with_its_exception(recorded: Callable[[], list[Recorded]]) -> None:

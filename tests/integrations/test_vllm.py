@@ -20,7 +20,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_rollout import rollout_trace_attr
-from otel_rollout._state import process
 from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
 from otel_rollout.integrations.vllm import (
     construction,
@@ -31,6 +30,7 @@ from otel_rollout.integrations.vllm import (
     trace_headers,
 )
 from otel_rollout.integrations.vllm.patched_modules import seams
+from otel_rollout.integrations.vllm.state import state as engines
 from tests.spool_reader import Recorded, tree
 
 ENDPOINT = "grpc://127.0.0.1:4317"
@@ -322,7 +322,7 @@ def test_request_is_recorded_when_it_ends_in_the_trajectory_that_made_it(
         assert tree(own) == {name: ["llm_request"]}
         assert {span.attributes.get("gen_ai.request.id", name) for span in own} == {name}
     assert len(spans) == 4
-    assert not process.engine_requests[processor]
+    assert not engines.requests[processor]
 
 
 def test_embedding_and_further_input_are_no_request(
@@ -410,9 +410,9 @@ def test_open_requests_are_bounded_and_go_with_their_engine(
     with rollout_trace_attr(step=1):
         for number in range(10):
             processor.add_request(request(str(number)))
-    assert list(process.engine_requests[processor]) == ["7", "8", "9"]
+    assert list(engines.requests[processor]) == ["7", "8", "9"]
     del processor
-    assert len(process.engine_requests) == 0
+    assert len(engines.requests) == 0
 
 
 def test_missing_seam_is_one_warning_and_the_rest_is_patched(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import otel_rollout
-from otel_rollout._state import process
+from otel_rollout.record.recording.state import state
 from tests.waiting import wait_for
 
 
 def has_reported() -> bool:
-    return process.runtime is not None and bool(process.runtime.keeper._reported)
+    return state.runtime is not None and bool(state.runtime.keeper._reported)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import settings
-from otel_rollout._state import process
+from otel_rollout.record.recording.state import state
 from tests import exporters
 from tests.spool_reader import Recorded, read_directory
 
@@ -67,7 +67,7 @@ class Job:
             time.sleep(0.05)
 
     def _read(self) -> list[Recorded]:
-        active = process.runtime
+        active = state.runtime
         assert active is None or active.writer.flush(10)
         for _ in range(100):
             with contextlib.suppress(json.JSONDecodeError):  # a worker is in the middle of a line

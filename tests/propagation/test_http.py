@@ -6,17 +6,17 @@ import pytest
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr
-from otel_rollout._state import process
 from otel_rollout.http import extract_headers, inject_headers
 from otel_rollout.record.propagation.carrier import IDENTITY_KEY
 from otel_rollout.record.recording.identity import identity_in
 from otel_rollout.record.runs import membership
+from otel_rollout.record.runs.state import state
 
 
 def allow(monkeypatch, hosts):
     """Configure the hosts that may receive the identity."""
     configured = dataclasses.replace(membership.decide(), identity_hosts=hosts)
-    monkeypatch.setattr(process, "settings", configured)
+    monkeypatch.setattr(state, "settings", configured)
 
 
 def sent_to(url: str) -> dict[str, str]:

@@ -19,7 +19,6 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout._state import process
 from otel_rollout.http import extract_headers, inject_headers
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.propagation import carrier, http_clients
@@ -27,6 +26,7 @@ from otel_rollout.record.propagation.carrier import IDENTITY_KEY
 from otel_rollout.record.propagation.http_hosts import is_listed
 from otel_rollout.record.recording.identity import identity_in
 from otel_rollout.record.runs import membership
+from otel_rollout.record.runs.state import state
 from tests.fake_server import serving
 from tests.propagation.http_clients import CLIENTS, send
 
@@ -61,7 +61,7 @@ def server():
 
 def configure(monkeypatch, **settings):
     """Change settings of this process."""
-    monkeypatch.setattr(process, "settings", dataclasses.replace(membership.decide(), **settings))
+    monkeypatch.setattr(state, "settings", dataclasses.replace(membership.decide(), **settings))
 
 
 def traceparents(server, part=""):

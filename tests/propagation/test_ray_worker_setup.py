@@ -9,10 +9,10 @@ from ray import cloudpickle
 from ray.runtime_env import RuntimeEnv
 
 from otel_rollout import settings
-from otel_rollout._state import process
 from otel_rollout.ray import ray_runtime_env
 from otel_rollout.record.propagation import ray_private_api, ray_worker_setup
 from otel_rollout.record.propagation.ray_worker_setup import HIDDEN, prepare
+from otel_rollout.record.propagation.state import state
 from otel_rollout.record.runs.ray_job import NODE_VARIABLES, RECEIVER_MARK, RECEIVES
 
 HOOK = "worker_process_setup_hook"
@@ -79,9 +79,9 @@ def test_call_that_starts_no_workers_is_left_alone(variables, monkeypatch):
     """Those of a connected process know their run; in local mode there are none."""
     assert prepare((), {"local_mode": True}, {}).arguments == {"local_mode": True}
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    process.run_of_workers = "first"
+    state.run_of_workers = "first"
     assert prepare((), {"address": "10.0.0.1:6379"}, {}).arguments == {"address": "10.0.0.1:6379"}
-    assert process.run_of_workers == "first"
+    assert state.run_of_workers == "first"
 
 
 @pytest.mark.parametrize("name", ["RAY_RUNTIME_ENV_HOOK", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"])

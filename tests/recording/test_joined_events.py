@@ -15,7 +15,7 @@ from opentelemetry.util._once import Once
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr
-from otel_rollout._state import process
+from otel_rollout.record.recording.state import state
 from tests.spool_reader import plain_attributes, read_directory
 
 TRACER = trace.get_tracer("opentelemetry.instrumentation.openai_v2")
@@ -99,7 +99,7 @@ def test_log_events_are_recorded_with_spans_of_the_applications_provider(
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, capture_content=mode)
     with rollout_trace_attr(step=1), provider.get_tracer("openai_v2").start_as_current_span("chat"):
         LOGGER.emit(record("gen_ai.user.message", {"content": "3+4?"}))
-    assert process.runtime.writer.flush(10)
+    assert state.runtime.writer.flush(10)
     (span,) = [each.span for each in read_directory(tmp_path / "spool") if each.name == "chat"]
     (event,) = span.events
     attributes = plain_attributes(event.attributes)

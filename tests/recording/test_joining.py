@@ -20,9 +20,9 @@ from opentelemetry.util._once import Once
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout._state import process
 from otel_rollout.record.recording import joining
 from otel_rollout.record.recording.joined_span import MAX_ATTRIBUTES
+from otel_rollout.record.recording.state import state
 from tests.spool_reader import Recorded, plain_attributes, read_directory, tree
 
 EARLY = trace.get_tracer("early", "1.2", schema_url="https://example.org/schema")
@@ -137,7 +137,7 @@ def test_nothing_is_recorded_in_a_trajectory_that_is_left_out(how, fresh_process
     with trajectory, EARLY.start_as_current_span("library") as span:
         assert not span.is_recording()
         op(1)
-    active = process.runtime
+    active = state.runtime
     assert active is not None
     assert active.writer.flush(10)
     assert read_directory(tmp_path / "spool") == []
@@ -233,7 +233,7 @@ def test_kept_tracer_records_in_a_forked_child(recorded):
         if child == 0:
             with EARLY.start_as_current_span("child"):
                 pass
-            active = process.runtime
+            active = state.runtime
             os._exit(0 if active is not None and active.writer.flush(10) else 1)
         assert os.waitpid(child, 0)[1] == 0
     assert tree(recorded()) == {"rollout_trace": [{"parent": ["child"]}]}
@@ -247,7 +247,7 @@ def test_kept_tracer_is_a_no_op_after_shutdown(recorded):
     otel_rollout.shutdown(20)
     with EARLY.start_as_current_span("after") as span:
         assert not span.is_recording()
-    assert process.runtime is None
+    assert state.runtime is None
     assert names(recorded()) == ["before", "rollout_trace"]
 
 
@@ -396,7 +396,7 @@ def test_content_is_limited_as_in_our_own_spans(mode, fresh_process, test_export
 
     with rollout_trace_attr(step=1), pytest.raises(ValueError, match="secret"):
         EARLY.start_as_current_span("call")(call)()
-    active = process.runtime
+    active = state.runtime
     assert active is not None
     assert active.writer.flush(10)
     line = next(each for each in read_directory(tmp_path / "spool") if each.name == "call")
@@ -412,7 +412,7 @@ def test_long_text_is_cut(fresh_process, test_exporters, tmp_path):
     with rollout_trace_attr(step=1), EARLY.start_as_current_span("long") as span:
         span.set_attribute("input.value", "x" * 150)
         span.set_attribute("texts", ["y" * 150, "z"])
-    active = process.runtime
+    active = state.runtime
     assert active is not None
     assert active.writer.flush(10)
     lines = {each.name: each.attributes for each in read_directory(tmp_path / "spool")}

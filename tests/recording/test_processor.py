@@ -13,10 +13,10 @@ from opentelemetry.trace import SpanContext, StatusCode
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-from otel_rollout._state import process
 from otel_rollout.base import own_ids, semconv
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.record.recording import processor
+from otel_rollout.record.recording.state import state
 from otel_rollout.spool import layout
 from tests.spool_reader import plain_attributes, read_directory, tree
 
@@ -280,7 +280,7 @@ def test_spans_that_never_end_take_bounded_memory(application, recorded, monkeyp
     with rollout_trace_attr(step=1):
         for _ in range(50):
             trace.get_tracer("app").start_span("never ends")
-    assert len(process.sdk_spans) <= 10
+    assert len(state.sdk_spans) <= 10
 
 
 def test_sampler_that_drops_everything_is_warned_of_once(recorded, monkeypatch, caplog):
@@ -342,7 +342,7 @@ def test_content_of_the_applications_spans_is_limited_in_the_spool_alone(
 
     with rollout_trace_attr(step=1), pytest.raises(ValueError, match="secret"):
         trace.get_tracer("app").start_as_current_span("call")(call)()
-    assert process.runtime.writer.flush(10)
+    assert state.runtime.writer.flush(10)
     line = next(each for each in read_directory(tmp_path / "spool") if each.name == "call")
     assert "secret" not in str(line.span)
     assert line.attributes["llm.input_messages.0.message.role"] == "user"
@@ -363,7 +363,7 @@ def test_long_text_of_the_applications_spans_is_cut_in_the_spool_alone(
     with rollout_trace_attr(step=1), trace.get_tracer("app").start_as_current_span("long") as span:
         span.set_attribute("input.value", "x" * 150)
         span.add_event("gen_ai.user.message", {"gen_ai.event.content": "y" * 150})
-    assert process.runtime.writer.flush(10)
+    assert state.runtime.writer.flush(10)
     line = next(each for each in read_directory(tmp_path / "spool") if each.name == "long")
     assert line.attributes["input.value"] == "x" * 100 + "… (50 more characters)"
     (event,) = line.span.events
@@ -390,7 +390,7 @@ def test_operation_around_a_model_call_of_the_applications_provider_counts_no_to
     with rollout_trace_attr(step=1):
         generate()
         generate()
-    assert process.runtime.writer.flush(10)
+    assert state.runtime.writer.flush(10)
     ours = [each for each in read_directory(tmp_path / "spool") if each.name == "generate"]
     assert [each.attributes["openinference.span.kind"] for each in ours] == ["CHAIN", "CHAIN"]
     assert not any(key.startswith("gen_ai.usage") for each in ours for key in each.attributes)
@@ -488,7 +488,7 @@ def test_phases_of_an_engine_in_this_process_are_recorded_below_its_span(applica
     assert {s.attributes["rollout.step"] for s in spans} == {3}
     assert {s.scope for s in spans if s.name in phases} == {"otel_rollout"}
     assert not {s.name for s in application.get_finished_spans()} & set(phases)
-    counted = process.runtime.writer.counters.read()
+    counted = state.runtime.writer.counters.read()
     assert (counted.started, counted.recorded, counted.other_scopes) == (8, 8, {"vllm.tracing.otel": 4})
 
 

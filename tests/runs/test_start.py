@@ -15,8 +15,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_op
-from otel_rollout._state import process
 from otel_rollout.record import runtime
+from otel_rollout.record.recording.state import state
 from otel_rollout.record.runs.directory import create_node_directory
 from otel_rollout.spool import layout, segments
 from tests.waiting import wait_for
@@ -139,7 +139,7 @@ def test_runtime_of_an_interrupted_start_is_closed_with_its_run(
         otel_rollout.configure("spool", project_name="other")
     interrupted.end()
     wait_for(lambda: not threads("otel-rollout-flush", "otel-rollout-keep"), what="the end of the run")
-    assert process.present_runtime() is None
+    assert state.present_runtime() is None
     assert not any(map(segments.living_writers, layout.node_directories(tmp_path / "spool")))
     operation()
     assert otel_rollout.shutdown(30).recorded == 1
@@ -166,9 +166,9 @@ def test_thread_that_gets_the_id_of_the_starting_thread_records(interrupted: Slo
 def test_runtime_is_released_by_shutdown(tracing: None) -> None:
     """Nothing refers to a runtime that was closed."""
     operation()
-    assert process.start is None
+    assert state.start is None
     otel_rollout.shutdown(30)
-    assert process.present_runtime() is None
+    assert state.present_runtime() is None
 
 
 def test_shutdown_in_a_signal_handler_ends_the_start_that_it_interrupts(
@@ -187,7 +187,7 @@ def test_shutdown_in_a_signal_handler_ends_the_start_that_it_interrupts(
         operation()
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert process.present_runtime() is None
+    assert state.present_runtime() is None
     assert "tracing is OFF" not in caplog.text
     otel_rollout.configure("spool", project_name="other")
     operation()

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from otel_rollout._state import process
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.record.launch import launcher
+from otel_rollout.record.launch.state import state
 from otel_rollout.spool import layout
 from otel_rollout.spool.forwarder_lock import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
 from tests.faults.target import Receiver, receiving
@@ -128,7 +128,7 @@ def test_process_with_all_variables_has_the_last_word(
 
     def takes_over(access: dict[str, str], starts: list[float]) -> bool:
         """Return whether a process with these variables replaces the forwarder."""
-        monkeypatch.setattr(process, "successor_starts", {tmp_path: starts})
+        monkeypatch.setattr(state, "successor_starts", {tmp_path: starts})
         if not launcher._would_successor_help(lock, tmp_path, access):
             return False
         starts.append(-10.0)

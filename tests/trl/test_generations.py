@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
+from otel_rollout.integrations.trl.state import state
 from tests.spool_reader import Recorded
 from tests.trl.stand_in import calls, says, traced, user
 
@@ -18,7 +18,7 @@ Reader = Callable[[], list[Recorded]]
 
 @pytest.fixture(autouse=True)
 def _first_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "trainer_count", 0)
+    monkeypatch.setattr(state, "trainer_count", 0)
 
 
 def shown(span: Recorded, key: str = semconv.OUTPUT_VALUE) -> Any:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout._state import process
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.seams import around
 from otel_rollout.integrations.trl import generation, loss_mask, progress, sample
 from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
+from otel_rollout.integrations.trl.state import state
 from tests.spool_reader import tree
 
 
@@ -40,14 +40,14 @@ def of(trainer: Any, rows: int) -> list[tuple[int | str, int]]:
 @pytest.fixture
 def first_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the next trainer be the process's first."""
-    monkeypatch.setattr(process, "trainer_count", 0)
+    monkeypatch.setattr(state, "trainer_count", 0)
 
 
 @pytest.mark.usefixtures("first_trainer")
 def test_rows_are_numbered_over_all_processes() -> None:
     """A group may lie in two processes: here the second one."""
     assert of(Trainer(process_index=0), 6) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
-    process.trainer_count = 0
+    state.trainer_count = 0
     assert of(Trainer(process_index=1), 6) == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)]
 
 

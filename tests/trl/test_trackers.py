@@ -14,11 +14,11 @@ from transformers import TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
 
 import otel_rollout
-from otel_rollout._state import process
 from otel_rollout.integrations.trl import tracking
 from otel_rollout.integrations.trl.patched_modules import seams
 from otel_rollout.record.runs import membership
 from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.state import state
 from otel_rollout.spool import layout
 from tests.spool_reader import Recorded
 
@@ -130,6 +130,6 @@ def test_name_of_a_run_that_records_does_not_change(tracing: None, tmp_path: Pat
     """A second trainer of the process records into the same run."""
     with otel_rollout.rollout_trace_attr(step=1):
         pass
-    before = process.settings
+    before = state.settings
     tracking._name_experiment(None, args=_arguments(tmp_path))
-    assert process.settings is before
+    assert state.settings is before

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from otel_rollout import _state, settings
+from otel_rollout import settings
+from otel_rollout.base.state import reset
 from tests.verifiers.scripted_model import ScriptedModel, serving
 
 ENVIRONMENTS = Path(__file__).with_name("environments")
@@ -31,7 +32,7 @@ def _import_verifiers_as_if_tracing() -> None:
         importlib.import_module("verifiers.v1.cli.eval.runner")
     for name in ("OTEL_TRACES_EXPORTER", settings.CONFIG_VARIABLE):
         os.environ.pop(name, None)
-    _state.reset()
+    reset()
 
 
 # These tests have an environment of their own: `make verifiers`.

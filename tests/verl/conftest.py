@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout import _state, settings
+from otel_rollout import settings
+from otel_rollout.base.state import reset
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -28,7 +29,7 @@ def _import_verl_as_if_tracing() -> None:
         importlib.import_module("verl.experimental.agent_loop")
     for name in ("OTEL_TRACES_EXPORTER", settings.CONFIG_VARIABLE):
         os.environ.pop(name, None)
-    _state.reset()
+    reset()
 
 
 # These tests have an environment of their own: `make verl`.

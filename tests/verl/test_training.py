@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import otel_rollout
-from otel_rollout._state import process
+from otel_rollout.record.recording.state import state
 from tests.verl.versions import VERL
 
 if VERL < (0, 9):
@@ -99,7 +99,7 @@ def test_batches_are_equal_with_and_without_tracing(
     """Bit by bit, and the same columns."""
     overrides = ("legacy", "algorithm.adv_estimator=reinforce_plus_plus")
     plain = train(tmp_path / "plain", *overrides, is_numbered=False)
-    assert process.runtime is None
+    assert state.runtime is None
     assert all(batch["advantages"].any() for batch in plain)
     request.getfixturevalue("tracing")
     traced = train(tmp_path / "traced", *overrides, is_numbered=False)

@@ -13,12 +13,12 @@ import pytest
 import torch
 from verl.protocol import DataProto
 
-from otel_rollout._state import process
 from otel_rollout.integrations.verl import legacy_training, v1_training
 from otel_rollout.integrations.verl.known_trajectories import Identity, known
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.training_columns import Columns, columns_of
 from otel_rollout.integrations.verl.v1_training import one_row_per_trajectory
+from otel_rollout.record.recording.state import state
 
 pytestmark = pytest.mark.usefixtures("tracing")
 _SIBLINGS = 2
@@ -79,8 +79,8 @@ def test_duplicated_dataset_rows_are_counted_and_not_recorded(
     """Of two trajectories of one identity, neither can be named."""
     rows = legacy_training.rows_of(_note(indices))
     assert rows == [None if index == 0 else Identity(1, index, n % 2) for n, index in enumerate(indices)]
-    assert process.runtime is not None
-    assert process.runtime.writer.counters.read().skips["score_of_unknown"] == indices.count(0)
+    assert state.runtime is not None
+    assert state.runtime.writer.counters.read().skips["score_of_unknown"] == indices.count(0)
     assert sum("same step, sample_index and rollout_n" in line for line in caplog.messages) == 1
 
 

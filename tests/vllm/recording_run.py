@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout._state import process
 from otel_rollout.account.report import Report
+from otel_rollout.record.recording.state import state
 from otel_rollout.spool import layout
 from otel_rollout.spool.receiver_files import ReceiverCounts, is_receiving, read_counts
 from tests.fresh_process import fresh_process
@@ -42,7 +42,7 @@ class Run:
 
     def recorded(self) -> list[Recorded]:
         """Return the spans that are recorded so far, in this process and by the receiver."""
-        active = process.runtime
+        active = state.runtime
         assert active is None or active.writer.flush(10)
         return read_directory(self.spool)
 

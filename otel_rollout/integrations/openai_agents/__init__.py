@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.base.version import VERSION
 from otel_rollout.integrations.openai_agents.processor import TrajectoryProcessor
+from otel_rollout.integrations.state import state
 
 NAME: Final = "openai_agents"
 
@@ -37,7 +37,7 @@ class OpenAIAgentsInstrumentor:
     @property
     def is_instrumented_by_opentelemetry(self) -> bool:
         """Return whether the processor receives the SDK's spans."""
-        return NAME in process.adapters
+        return NAME in state.adapters
 
     def instrument(self, *, tracer_provider: TracerProvider | None = None, **_: Any) -> None:
         """Add the processor, also to lists of processors that the application sets later."""
@@ -50,11 +50,11 @@ class OpenAIAgentsInstrumentor:
         provider = get_trace_provider()
         provider.register_processor(added.processor)
         added.patches.replace(type(provider), "set_processors", functools.partial(_keeping, added))
-        process.adapters[NAME] = added
+        state.adapters[NAME] = added
 
     def uninstrument(self) -> None:
         """Stop recording; the processor stays in the SDK's list, and does nothing."""
-        added: _Added | None = process.adapters.pop(NAME, None)
+        added: _Added | None = state.adapters.pop(NAME, None)
         if added is not None:
             added.processor.is_active = False
             added.patches.undo()

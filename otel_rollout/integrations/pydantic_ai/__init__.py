@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from opentelemetry.trace import TracerProvider
 
-from otel_rollout._state import process
+from otel_rollout.integrations.state import state
 
 NAME: Final = "pydantic_ai"
 
@@ -32,12 +32,12 @@ class PydanticAIInstrumentor:
         from pydantic_ai.models.instrumented import InstrumentationSettings
 
         if not _default():
-            process.adapters[NAME] = InstrumentationSettings(tracer_provider=tracer_provider)
-            Agent.instrument_all(process.adapters[NAME])
+            state.adapters[NAME] = InstrumentationSettings(tracer_provider=tracer_provider)
+            Agent.instrument_all(state.adapters[NAME])
 
     def uninstrument(self) -> None:
         """Restore PydanticAI's default, unless the application has set another."""
-        added = process.adapters.pop(NAME, None)
+        added = state.adapters.pop(NAME, None)
         if added is not None and _default() is added:
             from pydantic_ai import Agent
 

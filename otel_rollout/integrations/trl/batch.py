@@ -19,10 +19,45 @@ from otel_rollout.integrations.trl.patched_modules import seams
 from otel_rollout.record import runtime
 
 if TYPE_CHECKING:
-    from otel_rollout.integrations.trl.generation import ModelCall
     from otel_rollout.integrations.trl.progress import BatchIdentity
-    from otel_rollout.integrations.trl.rewards import Scored
-    from otel_rollout.integrations.trl.tool_loop import Turn
+
+
+@dataclass
+class Generation:
+    """One batched model call.
+
+    Attributes:
+        times: start and end, Unix time in ns.
+        rows: number of rows.
+        completion_ids: generated token ids per row. TRL may shorten them in place, to fit its limit.
+        log_probs: log probabilities per row; None if the backend gives none.
+        lengths: number of tokens that were generated per row.
+        error: the exception with which the call failed.
+    """
+
+    times: tuple[int, int]
+    rows: int
+    completion_ids: Sequence[Any] = ()
+    log_probs: Sequence[Any] | None = None
+    lengths: Sequence[int] = ()
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """The part of one row in a batched model call.
+
+    Attributes:
+        generation: the batched call.
+        position: the row's position in it.
+        context: the messages, or the text, that were sent.
+        prompt_ids: the token ids that were sent.
+    """
+
+    generation: Generation
+    position: int
+    context: Any
+    prompt_ids: Any
 
 
 @dataclass
@@ -62,6 +97,16 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """Prompts and completions that TRL gives to the reward functions, as they were at that time."""
+
+    prompts: Sequence[Any]
+    completions: Sequence[Any]
+    generated: Sequence[Generated | None]
+    """For each row the generation of the completion; None if that is not certain."""
+
+
+@dataclass(frozen=True)
 class Measured:
     """A block that TRL's profiler has timed.
 
@@ -90,7 +135,7 @@ class Batch:
         model_calls: number of its batched model calls that are attributed to rows.
         completions: messages of the rows' completions while TRL's tool loop runs; else None.
         contexts: token ids of the rows' prompts and of their completions while the tool loop runs.
-        turns: the tool calls of each row while the tool loop runs.
+        turns: the ``Turn`` of each row while the tool loop runs.
         is_scored: whether reward functions were called. What is generated later does not belong to the batch.
         scored: what the latest reward functions were given.
         rewards: tensor of rewards of all processes, per row and function; None before it is computed.
@@ -107,7 +152,7 @@ class Batch:
     model_calls: int = 0
     completions: list[Any] | None = None
     contexts: tuple[Sequence[Any], Sequence[Any]] = ((), ())
-    turns: Sequence[Turn] = ()
+    turns: Sequence[Any] = ()
     is_scored: bool = False
     scored: Scored | None = None
     rewards: Any = None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.spans import number
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl.batch import Batch, Generated, Sample
+from otel_rollout.integrations.trl.batch import Batch, Generated, Generation, ModelCall, Sample
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 
 # --- model calls -------------------------------------------------------------------------------------------
@@ -23,44 +22,6 @@ from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, 
 
 _GENERATION_BLOCKS: Final = ("vLLM.generate", "transformers.generate", "transformers.generate_batch")
 """Names of TRL's profiled blocks that hold the generation proper."""
-
-
-@dataclass
-class Generation:
-    """One batched model call.
-
-    Attributes:
-        times: start and end, Unix time in ns.
-        rows: number of rows.
-        completion_ids: generated token ids per row. TRL may shorten them in place, to fit its limit.
-        log_probs: log probabilities per row; None if the backend gives none.
-        lengths: number of tokens that were generated per row.
-        error: the exception with which the call failed.
-    """
-
-    times: tuple[int, int]
-    rows: int
-    completion_ids: Sequence[Any] = ()
-    log_probs: Sequence[Any] | None = None
-    lengths: Sequence[int] = ()
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True)
-class ModelCall:
-    """The part of one row in a batched model call.
-
-    Attributes:
-        generation: the batched call.
-        position: the row's position in it.
-        context: the messages, or the text, that were sent.
-        prompt_ids: the token ids that were sent.
-    """
-
-    generation: Generation
-    position: int
-    context: Any
-    prompt_ids: Any
 
 
 def times_of(batch: Batch, first: int, whole: tuple[int, int]) -> tuple[int, int]:

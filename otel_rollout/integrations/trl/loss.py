@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.trl import batch as batches
@@ -21,6 +20,7 @@ from otel_rollout.integrations.trl.batch import Batch
 from otel_rollout.integrations.trl.loss_mask import LossMask
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 from otel_rollout.integrations.trl.progress import Round, Use, progress_of
+from otel_rollout.integrations.trl.state import state
 
 ROW: Final = "otel_rollout_row"
 """Column that is added to TRL's batches: the number of each row among all rows of the trainer."""
@@ -144,6 +144,6 @@ def _train(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any
         return result
     finally:
         with internal_errors("recording what TRL's training has left over"):
-            progress = process.trainers.get(self)
+            progress = state.trainers.get(self)
             if progress is not None:
                 progress.uses.close(has_failed)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from otel_rollout._state import process
 from otel_rollout.base.training_reasons import UNUSED
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
+from otel_rollout.integrations.trl.state import state
 
 # --- the loss: kept for each row of a batch, and recorded when the batch is used up ------------------------
 
@@ -215,10 +215,10 @@ class Progress:
 
 def progress_of(trainer: Any) -> Progress:
     """Return the progress of a trainer."""
-    found: Progress | None = process.trainers.get(trainer)
+    found: Progress | None = state.trainers.get(trainer)
     if found is None:
-        process.trainer_count += 1
-        found = process.trainers[trainer] = Progress(process.trainer_count)
+        state.trainer_count += 1
+        found = state.trainers[trainer] = Progress(state.trainer_count)
     return found
 
 

@@ -10,14 +10,13 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.spans import records_content
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl.batch import Batch, Generated, Measured, Sample
+from otel_rollout.integrations.trl.batch import Batch, Generated, Measured, Sample, Scored
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 
 # --- reward functions: their times, the score of each row, and their errors --------------------------------
@@ -126,16 +125,6 @@ _UNKNOWN: Final = (
     "prompts and completions of a batch of TRL's are not recorded: the trainer has generated several times, "
     "and it is not known which answers it uses"
 )
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Prompts and completions that TRL gives to the reward functions, as they were at that time."""
-
-    prompts: Sequence[Any]
-    completions: Sequence[Any]
-    generated: Sequence[Generated | None]
-    """For each row the generation of the completion; None if that is not certain."""
 
 
 def note_scored(batch: Batch, prompts: Sequence[Any], completions: Sequence[Any]) -> None:

@@ -81,7 +81,8 @@ def _note_answers(trainer: Any, tool_messages: Sequence[Any], *_: Any, **__: Any
     batch = batches.current(trainer)
     if batch is None or not tool_messages:
         return
-    for turn in batch.turns:
+    turns: Sequence[Turn] = batch.turns
+    for turn in turns:
         if turn.entry.completion and turn.entry.completion[-1] is tool_messages[-1]:
             turn.finish(tool_messages)
 

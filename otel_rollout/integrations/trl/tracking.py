@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from otel_rollout._state import process
 from otel_rollout.integrations.kit.tracker import publish_active_runs
 from otel_rollout.integrations.trl.patched_modules import seams
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import membership
+from otel_rollout.record.runs.state import state as runs
 
 _VARIABLE: Final = "OTEL_ROLLOUT_EXPERIMENT"
 _CALLBACKS: Final = "transformers.integrations.integration_utils"
@@ -24,7 +25,7 @@ _CALLBACKS: Final = "transformers.integrations.integration_utils"
 )
 def _name_experiment(_: Any, *args: Any, **kwargs: Any) -> None:
     name = getattr(kwargs.get("args"), "run_name", None)
-    if not name or os.environ.get(_VARIABLE) or process.runtime is not None or process.is_over:
+    if not name or os.environ.get(_VARIABLE) or recording.runtime is not None or runs.is_over:
         return
     if membership.decide().experiment_name:
         return

@@ -6,9 +6,9 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from otel_rollout._state import process
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
+from otel_rollout.integrations.state import state
 
 _MAX_RUNNING: Final = 100_000
 """Rollouts that run at the same time; with more, the oldest are not recorded to their end."""
@@ -99,9 +99,9 @@ class Rollouts:
 
 def here() -> Rollouts:
     """Return the rollouts of this process."""
-    known = process.adapters.get("verifiers")
+    known = state.adapters.get("verifiers")
     if not isinstance(known, Rollouts):
-        known = process.adapters["verifiers"] = Rollouts()
+        known = state.adapters["verifiers"] = Rollouts()
     return known
 
 

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from otel_rollout._state import process
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl.state import state
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.record import runtime
 
@@ -153,9 +153,9 @@ class KnownTrajectories:
 
 def known() -> KnownTrajectories:
     """Return what this process knows."""
-    if process.verl_trajectories is None:
-        process.verl_trajectories = KnownTrajectories()
-    found: KnownTrajectories = process.verl_trajectories
+    if state.trajectories is None:
+        state.trajectories = KnownTrajectories()
+    found: KnownTrajectories = state.trajectories
     return found
 
 

@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
-from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl.state import state
 from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
@@ -33,7 +33,7 @@ _FIELDS: Final = ("token2text", "project_name", "experiment_name", "max_samples_
 def install(module: ModuleType) -> None:
     """Replace the module's functions, before any other module imports them."""
     for name in ("rollout_trace_op", "rollout_trace_attr"):  # for the backend that is left to verl
-        process.originals[f"verl.{name}"] = getattr(module, name, None)
+        state.originals[name] = getattr(module, name, None)
     seams.wrap(module, "rollout_trace_attr", lambda _: rollout_trace_attr, "no trajectories are traced")
     seams.wrap(module, "rollout_trace_op", lambda _: rollout_trace_op, "turns and tools are not traced")
 
@@ -118,7 +118,7 @@ def rollout_trace_attr(
     """
     by = recorded_by()
     if by is RecordedBy.VERL:
-        block: Any = process.originals["verl.rollout_trace_attr"](
+        block: Any = state.originals["rollout_trace_attr"](
             sample_index, step, rollout_n, name, validate, trace
         )
     elif by is RecordedBy.NOBODY or trajectory.is_started_for_this_call():
@@ -172,6 +172,6 @@ def form_to_call(
     if by is RecordedBy.OTEL_ROLLOUT:
         return traced_functions.part_of_span(func, args) or traced
     if by is RecordedBy.VERL and args:  # verl's decorator is for methods
-        own: Callable[..., Any] = process.originals["verl.rollout_trace_op"](func)
+        own: Callable[..., Any] = state.originals["rollout_trace_op"](func)
         return own
     return func

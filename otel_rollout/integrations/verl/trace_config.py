@@ -6,8 +6,8 @@ import sys
 from enum import Enum
 from typing import Any, Final
 
-from otel_rollout._state import process
 from otel_rollout.record import runtime
+from otel_rollout.record.recording.state import state
 
 _MODULE: Final = "verl.utils.rollout_trace"
 _ATTRIBUTE: Final = "_otel_rollout_recorded_by"
@@ -39,7 +39,7 @@ def recorded_by() -> RecordedBy:
     Until verl reads its configuration, the environment decides.
     """
     decided = getattr(config(), _ATTRIBUTE, RecordedBy.OTEL_ROLLOUT)
-    if decided is RecordedBy.OTEL_ROLLOUT and process.off:
+    if decided is RecordedBy.OTEL_ROLLOUT and state.off:
         return RecordedBy.NOBODY
     return decided if isinstance(decided, RecordedBy) else RecordedBy.OTEL_ROLLOUT
 

@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 
 from opentelemetry.context import Context
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.seams import after, before
 from otel_rollout.integrations.vllm.patched_modules import seams
+from otel_rollout.integrations.vllm.state import state as engines
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import engine_request
 from otel_rollout.record.capture.context import is_in_trajectory
@@ -70,7 +70,7 @@ def _begin(_: None, processor: Any, request: Any, *__: Any, **___: Any) -> None:
     if runtime.current() is None or not is_in_trajectory(context):
         return
     state = processor.request_states.get(request.request_id)
-    requests = process.engine_requests.setdefault(processor, BoundedDict(MAX_OPEN))
+    requests = engines.requests.setdefault(processor, BoundedDict(MAX_OPEN))
     if state is None or getattr(state, "detokenizer", None) is None or request.request_id in requests:
         return  # an embedding, or further input of a request
     is_traced = bool(getattr(processor, "tracing_enabled", False) and request.trace_headers)
@@ -80,7 +80,7 @@ def _begin(_: None, processor: Any, request: Any, *__: Any, **___: Any) -> None:
 
 
 def _finish(processor: Any, state: Any, finish_reason: Any = None, *_: Any, **__: Any) -> None:
-    requests = process.engine_requests.get(processor) or {}
+    requests = engines.requests.get(processor) or {}
     request = requests.get(state.request_id)
     if request is None or (request.is_traced and state.stats is None):
         return  # vLLM is about to make its span, and dies of the missing statistics: fail_all() records it
@@ -101,7 +101,7 @@ def _aborting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _abort(processor: Any, aborted: Iterable[str]) -> None:
-    requests = process.engine_requests.get(processor) or {}
+    requests = engines.requests.get(processor) or {}
     for request_id in aborted if requests else ():
         request = requests.pop(request_id, None)
         if request is not None:
@@ -110,7 +110,7 @@ def _abort(processor: Any, aborted: Iterable[str]) -> None:
 
 def fail_all(processor: Any, error: BaseException | None = None) -> None:
     """Record the requests of an engine that goes on with none of them."""
-    requests = process.engine_requests.pop(processor, None) or {}
+    requests = engines.requests.pop(processor, None) or {}
     for request in list(requests.values()):
         _record(request, error or _FAILED)
 

@@ -6,7 +6,7 @@ another process, that has already ended.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -16,23 +16,33 @@ from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 from otel_rollout.base.finalizers import attach
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.capture.trajectory_attributes import are_of_two_trajectories
+from otel_rollout.record.recording.entered import Block
 from otel_rollout.record.recording.entered import running_task as running_task
 from otel_rollout.record.recording.identity import NO_IDENTITY, identity_in, with_identity
 from otel_rollout.record.recording.provider import UnrecordedSpan
 from otel_rollout.record.recording.runtime_context import SPAN as SPAN
 from otel_rollout.record.recording.runtime_context import TRAJECTORY as TRAJECTORY
 
-if TYPE_CHECKING:
-    from otel_rollout.record.capture.trajectory import Trajectory
-
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 """Key of the current operation, if it is a method."""
 
 
-def trajectory_in(context: Context) -> Trajectory | None:
+class EnteredTrajectory(Block, Protocol):
+    """A trajectory that was entered, as the modules below ``trajectory`` see it."""
+
+    identity: dict[str, Any]
+
+    @property
+    def root(self) -> Span | None:
+        """The root span."""
+
+    def offer_output(self, encoded: bytes, text_of: str | None = None) -> None:
+        """Record the output of the last operation directly below as the trajectory's."""
+
+
+def trajectory_in(context: Context) -> EnteredTrajectory | None:
     """Return the current trajectory if it was started in this process, or None."""
-    found: Trajectory | None = context.get(TRAJECTORY)  # type: ignore[assignment] # nobody else has the key
-    return found
+    return context.get(TRAJECTORY)  # type: ignore[return-value] # nobody else has the key
 
 
 def is_in_trajectory(context: Context) -> bool:
@@ -48,7 +58,7 @@ def is_in_trajectory(context: Context) -> bool:
     return type(span) is UnrecordedSpan or (not is_sampled and remote_call.is_in(context))
 
 
-def span_of_another(trajectory: Trajectory, context: Context) -> Span | None:
+def span_of_another(trajectory: EnteredTrajectory, context: Context) -> Span | None:
     """Return the current span if a trajectory that starts in the context does not belong to it.
 
     That is so if the span's trajectory, operation, request or call has ended. This process does not know
@@ -64,7 +74,7 @@ def span_of_another(trajectory: Trajectory, context: Context) -> Span | None:
     return None if span.is_recording() else span
 
 
-def _is_of_another_caller(trajectory: Trajectory, around: Trajectory | None) -> bool:
+def _is_of_another_caller(trajectory: EnteredTrajectory, around: EnteredTrajectory | None) -> bool:
     """Return whether a trajectory that starts inside ``around`` is not part of it.
 
     That is so if both were started by different tasks, with different steps, samples or rollouts. A worker
@@ -93,7 +103,7 @@ def leave_ended_trajectories(context: Context) -> None:
         attach(with_identity(identity_in(outside), Context({**context, **entries})))
 
 
-def is_left_by(trajectory: Trajectory, context: Context) -> bool:
+def is_left_by(trajectory: EnteredTrajectory, context: Context) -> bool:
     """Return whether a context that is current when a trajectory ends belongs to that trajectory.
 
     A library's span may still be open there: a stream was abandoned. Another task's context stays.

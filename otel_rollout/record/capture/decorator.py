@@ -11,13 +11,13 @@ from typing import Any, TypeVar, cast, get_args, overload
 
 from opentelemetry.context import get_current
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.base.finalizers import attach
 from otel_rollout.base.given import MAX_NAMES
 from otel_rollout.record.capture.generators import traced_async_generator, traced_generator
 from otel_rollout.record.capture.operation import Capture, Operation, Options, start_call
+from otel_rollout.record.recording.state import state
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -154,7 +154,7 @@ def _wrapper_for(function: Any) -> Callable[[Operation, Callable[..., Any]], Cal
 def _traced_function(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if process.off:
+        if state.off:
             return function(*args, **kwargs)
         try:
             recorded = start_call(operation, args, kwargs)
@@ -190,7 +190,7 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
 def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        if process.off:
+        if state.off:
             return await function(*args, **kwargs)
         try:
             recorded = start_call(operation, args, kwargs)

@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.record.capture import encoding, usage
@@ -16,6 +15,7 @@ from otel_rollout.record.capture.context import SPAN
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.record.capture.generator_wrapper import generate_wrapper
 from otel_rollout.record.capture.operation import Operation, RecordedCall, start_call
+from otel_rollout.record.recording.state import state
 
 MAX_ITEMS: Final = 4096
 """Maximum number of items recorded of a generator; further items are only counted. The setting
@@ -55,7 +55,7 @@ def start_steps(
     """Start the recording and the steps of a generator, at its first step."""
     call = recording = None
     try:
-        call = None if process.off else start_call(operation, args, kwargs)
+        call = None if state.off else start_call(operation, args, kwargs)
         recording = _Recording(call) if type(call) is RecordedCall else None
     except Exception as error:  # noqa: BLE001
         fault("starting a generator", error)

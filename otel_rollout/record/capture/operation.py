@@ -14,10 +14,9 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp.writer import json_string
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import span_io, token2text, usage
-from otel_rollout.record.capture.context import OPERATION, SPAN, TRAJECTORY, trajectory_in
+from otel_rollout.record.capture.context import OPERATION, SPAN, TRAJECTORY, EnteredTrajectory, trajectory_in
 from otel_rollout.record.capture.encoding import ENCODERS, Encoder
 from otel_rollout.record.capture.signature import Binder, Parameters, make_binder
-from otel_rollout.record.capture.trajectory import Trajectory
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import identity_in
 from otel_rollout.record.recording.provider import UnrecordedSpan
@@ -135,7 +134,7 @@ class RecordedCall(Call):
         span: Span,
         outside: Context,
         active_method: _ActiveMethod | None,
-        trajectory: Trajectory | None,
+        trajectory: EnteredTrajectory | None,
         encode: Encoder | None,
         limit: int,
         shows_text: bool,
@@ -232,7 +231,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         raise
 
 
-def _trajectory_rooted_at(parent: Span, context: Context) -> Trajectory | None:
+def _trajectory_rooted_at(parent: Span, context: Context) -> EnteredTrajectory | None:
     trajectory = trajectory_in(context)
     return trajectory if trajectory is not None and parent is trajectory.root else None
 

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span, get_current_span
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.base.finalizers import COLLECTING, is_collecting
@@ -46,6 +45,7 @@ from otel_rollout.record.recording.joined_span import end_never_ended
 from otel_rollout.record.recording.runtime_context import span_above
 from otel_rollout.record.recording.sampling import CHOSEN, GroupSampling
 from otel_rollout.record.recording.span import RecordingSpan
+from otel_rollout.record.recording.state import state
 from otel_rollout.record.recording.writer import SegmentWriter
 
 _ENTERED_TWICE: Final = (
@@ -337,7 +337,7 @@ class Trajectory:
         return get_current_span(context) is get_current_span(inside) or is_left_by(self, context)
 
     def _exit(self, error: BaseException | None) -> None:
-        if process.never_ended:
+        if state.never_ended:
             end_never_ended()
         # Break the cycle of span, context and trajectory: some applications switch the garbage collector off.
         # Keep `context_outside`: an inner trajectory that ends later needs it.

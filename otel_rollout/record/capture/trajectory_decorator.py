@@ -5,19 +5,24 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar, cast
 
 from opentelemetry import context as otel_context
 
-from otel_rollout._state import process
 from otel_rollout.base.finalizers import attach
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.record.capture.generator_wrapper import generate_wrapper
-
-if TYPE_CHECKING:
-    from otel_rollout.record.capture.trajectory import Trajectory
+from otel_rollout.record.recording.state import state
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Trajectory(Protocol):
+    """A trajectory, as this module sees it."""
+
+    def another(self) -> AbstractContextManager[object]:
+        """Return a trajectory like this one, not yet entered."""
 
 
 def decorate(trajectory: Trajectory, function: Function) -> Function:
@@ -83,10 +88,11 @@ def _start_steps(
     **kwargs: Any,
 ) -> Steps | AsyncSteps:
     """Start a generator's trajectory at its first step; the consumer stays outside."""
-    if process.off:
+    if state.off:
         return steps(function(*args, **kwargs), None)
     outside = otel_context.get_current()
-    block = trajectory.another().__enter__()
+    block = trajectory.another()
+    block.__enter__()
     inside = otel_context.get_current()
     attach(outside)
     try:
@@ -99,7 +105,7 @@ def _start_steps(
 class _Ending:
     """Ends a trajectory when its generator does."""
 
-    def __init__(self, trajectory: Trajectory) -> None:
+    def __init__(self, trajectory: AbstractContextManager[object]) -> None:
         self._trajectory = trajectory
 
     def yielded(self, item: Any) -> None:

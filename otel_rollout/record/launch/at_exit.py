@@ -12,12 +12,15 @@ import time
 from types import FrameType
 from typing import Any
 
-from otel_rollout._state import EndedRun, process
 from otel_rollout.account import node_report
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch import drain, exit_message
 from otel_rollout.record.launch.shutdown import shutdown
+from otel_rollout.record.launch.state import state
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.state import EndedRun
+from otel_rollout.record.runs.state import state as runs
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -43,24 +46,24 @@ def _import_what_exit_needs() -> None:
 
 def run() -> None:
     """Shut down the process's run and earlier runs, and log the result. Never raises."""
-    process.is_exiting = True
+    state.is_exiting = True
     before = None
     try:
         before = _let_ctrl_c_interrupt_once()
         with contextlib.suppress(KeyboardInterrupt):  # ends the wait; the forwarder goes on
-            if process.is_root:
+            if runs.is_root:
                 shutdown(None)
             else:
                 close()
             _drain_earlier_runs()
-        for ended in filter(None, (*process.earlier_runs, process.ended_run)):
+        for ended in filter(None, (*runs.earlier_runs, state.ended_run)):
             with exit_message.ctrl_c_ignored():
                 _log_delivery(ended)
     except KeyboardInterrupt:  # pressed again
         pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
-    process.off = True  # exit handlers that run later must not begin another run
+    recording.off = True  # exit handlers that run later must not begin another run
     if before is not None:
         signal.signal(signal.SIGINT, before)
 
@@ -84,16 +87,16 @@ def _interrupt_once(number: int, frame: FrameType | None) -> None:
 
 def close() -> None:
     """Flush the recorded spans of a process that exits without ``atexit``."""
-    active = process.present_runtime()
-    if active is not None and not process.is_root:
+    active = recording.present_runtime()
+    if active is not None and not runs.is_root:
         active.close(waits().close)
 
 
 def _drain_earlier_runs() -> None:
     """Wait for delivery of the runs that configure() has ended."""
-    timeouts = [ended.settings.shutdown_timeout for ended in process.earlier_runs]
+    timeouts = [ended.settings.shutdown_timeout for ended in runs.earlier_runs]
     deadline = time.monotonic() + max(timeouts, default=0.0)
-    for ended in process.earlier_runs:
+    for ended in runs.earlier_runs:
         timeout = max(0.0, deadline - time.monotonic())
         node_dir = node_directory(ended.settings)
         ended.report = drain.drain(node_dir, ended.settings, timeout, shows_progress=True)
@@ -104,7 +107,7 @@ def _log_delivery(ended: EndedRun) -> None:
     node_dir = node_directory(ended.settings)
     report = ended.report
     if report is None or (
-        report.undelivered and not process.other_nodes
+        report.undelivered and not runs.other_nodes
     ):  # the wait was interrupted, or the report is out of date
         report = node_report.report(node_dir, ended.settings, at_once=report is None)
     exit_message.say(report, node_dir)

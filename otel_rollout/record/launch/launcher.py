@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from otel_rollout._state import process
 from otel_rollout.base.access_variables import access_in, without_credentials
 from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
 from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.record.launch import receiving
 from otel_rollout.record.launch.detached import path_with_package, start_detached
+from otel_rollout.record.launch.state import state
 from otel_rollout.record.runs.ray_job import NODE_VARIABLES
 from otel_rollout.record.runs.target import is_further_variable, is_published, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
@@ -69,7 +69,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
             is_needed = _would_successor_help(lock, node_dir, access_in(environ))
             if not is_needed or _is_successor_coming(lock, node_dir):
                 return
-            process.successor_starts.setdefault(node_dir, []).append(time.monotonic())
+            state.successor_starts.setdefault(node_dir, []).append(time.monotonic())
     finally:
         lock.close()
     arguments = ["-m", "otel_rollout.forwarder", str(node_dir)]
@@ -101,12 +101,12 @@ def _would_successor_help(lock: ForwarderLock, node_dir: Path, access: Mapping[s
     if not (lock.has_other_access(access) and _is_refused(node_dir)):
         return False
     most = 1 if lock.has_further_access(access) else _MAX_SUCCESSORS
-    return len(process.successor_starts.get(node_dir, ())) < most or _is_successor_coming(lock, node_dir)
+    return len(state.successor_starts.get(node_dir, ())) < most or _is_successor_coming(lock, node_dir)
 
 
 def _is_successor_coming(lock: ForwarderLock, node_dir: Path) -> bool:
     """Return whether a successor is starting, or waits for the lock."""
-    started = process.successor_starts.get(node_dir, [])
+    started = state.successor_starts.get(node_dir, [])
     is_starting = bool(started) and time.monotonic() - started[-1] < waits().succession
     return is_starting or lock.is_requested()
 

@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 
-from otel_rollout._state import EndedRun, process
 from otel_rollout.account.report import Report
 from otel_rollout.record.launch import drain
+from otel_rollout.record.launch.state import state
 from otel_rollout.record.launch.status import complete
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs.directory import node_directory
 from otel_rollout.record.runs.founding import leave_run
 from otel_rollout.record.runs.membership import decide
+from otel_rollout.record.runs.state import EndedRun
+from otel_rollout.record.runs.state import state as runs
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -27,16 +30,16 @@ def shutdown(timeout: float | None) -> Report:
     Args:
         timeout: seconds to wait; by default the setting ``shutdown_timeout``.
     """
-    with process.lock:
+    with recording.lock:
         configured = decide()
-        process.off = True
-        active = process.take_runtime()
+        recording.off = True
+        active = recording.take_runtime()
         if not configured.enabled:
             return Report.empty()
         deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)
-        leads = process.is_root
+        leads = runs.is_root
         if leads:
-            process.ended_run = EndedRun(configured)
+            state.ended_run = EndedRun(configured)
         if active is not None:
             active.close(deadline - time.monotonic())
         try:
@@ -45,16 +48,16 @@ def shutdown(timeout: float | None) -> Report:
             _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
         if leads:
             leave_run()
-            process.arguments = {}
-        process.is_over, process.off = True, process.is_exiting
+            runs.arguments = {}
+        runs.is_over, recording.off = True, state.is_exiting
     node_dir = node_directory(configured)
     here = drain.drain(node_dir, configured, _left(deadline), shows_progress=leads)
     if active is not None or os.path.lexists(node_dir):  # else nothing was recorded
         here = complete(here, active.writer if active is not None else None)
-    others = [node.final_report(_left(deadline)) for node in process.other_nodes.values()]
+    others = [node.final_report(_left(deadline)) for node in runs.other_nodes.values()]
     report = Report.merged([here, *others])
     if leads:
-        process.ended_run = EndedRun(configured, report)
+        state.ended_run = EndedRun(configured, report)
     return report
 
 
@@ -64,12 +67,12 @@ def drain_other_nodes(timeout: float | None = None) -> None:
     The founder of the run calls this while Ray still runs, since forwarders may not outlive their machines.
     """
     configured = decide()
-    if configured.enabled and process.is_root and "ray" in sys.modules:
+    if configured.enabled and runs.is_root and "ray" in sys.modules:
         from otel_rollout.record.launch import ray_nodes
 
         limit = configured.shutdown_timeout if timeout is None else timeout
-        process.other_nodes = ray_nodes.drain_others(
-            process.other_nodes, configured, node_directory(configured), _bounded(limit)
+        runs.other_nodes = ray_nodes.drain_others(
+            runs.other_nodes, configured, node_directory(configured), _bounded(limit)
         )
 
 

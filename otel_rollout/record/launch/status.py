@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_rollout._state import process
 from otel_rollout.account import node_report
 from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
 from otel_rollout.base.errors import warn_once
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.record.runs.directory import node_directory
 from otel_rollout.record.runs.membership import decide
+from otel_rollout.record.runs.state import state as runs
 
 
 def status() -> Report:
@@ -45,7 +46,7 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
 
 def present_writer() -> SegmentWriter | None:
     """Return this process's writer; None before the first span, or without tracing."""
-    active = process.runtime  # another thread may set it to None
+    active = recording.runtime  # another thread may set it to None
     return active.writer if active is not None else None
 
 
@@ -54,7 +55,7 @@ def delivered_here() -> dict[str, DeliveryCount]:
 
     Takes no lock: readers of metrics may call it at any moment.
     """
-    configured = process.settings
-    if not process.is_root or configured is None:
+    configured = runs.settings
+    if not runs.is_root or configured is None:
         return {}
     return node_report.delivered(node_directory(configured), configured)

@@ -11,12 +11,12 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.receiver_variables import marked, without_receiver
 from otel_rollout.base.trajectory_key import signed
 from otel_rollout.base.waits import waits
+from otel_rollout.record import runtime
 from otel_rollout.record.launch import receiving
 from otel_rollout.record.propagation import carrier
 from otel_rollout.spool.receiver_files import ReceiverAddress
@@ -53,7 +53,7 @@ def trajectory_key(secret: str) -> str:
     traceparent = None
     with internal_errors("making the key of a trajectory"):
         traceparent = (carrier.inject_span() or {}).get("traceparent")
-        if traceparent is None and process.current_runtime() is not None:
+        if traceparent is None and runtime.current() is not None:
             warn_once(_OUTSIDE)
     if traceparent is None:  # the agent runs also without tracing
         traceparent = _NOT_RECORDED.format(os.urandom(16).hex(), os.urandom(8).hex())
@@ -65,7 +65,7 @@ def trajectory_key(secret: str) -> str:
 
 def _receiver() -> ReceiverAddress | None:
     """Return the address of this machine's receiver; None without one, or if the user names another."""
-    active = process.current_runtime()
+    active = runtime.current()
     if active is None or not active.settings.receive:
         return None
     environ = without_receiver(os.environ)

@@ -20,11 +20,11 @@ from typing import Any, Final
 from opentelemetry import context as otel_context
 
 from otel_rollout import settings_reader
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.record.capture.context import is_in_trajectory
 from otel_rollout.record.propagation import carrier, http_hosts
+from otel_rollout.record.propagation.state import state
 
 _TRACEPARENT: Final = "traceparent"
 _HEADERS: Final[tuple[str, ...]] = (_TRACEPARENT, "tracestate", carrier.IDENTITY_KEY)
@@ -43,18 +43,18 @@ def install() -> None:
 
     Nothing is patched if variables switch tracing off.
     """
-    if process.http_patches is not None or settings_reader.switched_off(os.environ):
+    if state.http_patches is not None or settings_reader.switched_off(os.environ):
         return
-    process.http_patches = Patches()
+    state.http_patches = Patches()
     for name, patch in _PATCHES.items():
         when_imported(name, patch)
 
 
 def uninstall() -> None:
     """Undo :func:`install`."""
-    if process.http_patches is not None:
-        process.http_patches.undo()
-        process.http_patches = None
+    if state.http_patches is not None:
+        state.http_patches.undo()
+        state.http_patches = None
 
 
 def missing_headers(host: str | None, given: Headers) -> dict[str, str]:
@@ -191,7 +191,7 @@ Replacement = Callable[[Patches, Any], Callable[..., Any]]
 
 def _patch(module: ModuleType, owner: str, method: str, parameter: str, replacement: Replacement) -> None:
     """Replace a method, unless the client's version has no such method or parameter."""
-    patches = process.http_patches
+    patches = state.http_patches
     if patches is None:  # uninstall() was called before the client was imported
         return
     class_ = getattr(module, owner, None)

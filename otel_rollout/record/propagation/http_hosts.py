@@ -12,8 +12,8 @@ import ipaddress
 import re
 from typing import Final
 
-from otel_rollout._state import process
 from otel_rollout.record.runs import membership
+from otel_rollout.record.runs.state import state
 from otel_rollout.settings import Settings
 
 PRIVATE: Final = "private"
@@ -83,4 +83,4 @@ def is_private(host: str) -> bool:
 
 
 def _settings() -> Settings:
-    return process.settings or membership.decide()  # without the lock of decide(), which may be held
+    return state.settings or membership.decide()  # without the lock of decide(), which may be held

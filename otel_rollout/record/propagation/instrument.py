@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 from otel_rollout import settings_reader
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.record.launch import at_exit
@@ -26,6 +25,8 @@ from otel_rollout.record.propagation import (
     thread_pools,
 )
 from otel_rollout.record.propagation.ray_private_api import UnsupportedRay
+from otel_rollout.record.propagation.state import state
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import membership, ray_job
 
 _logger = logging.getLogger("otel_rollout")
@@ -45,25 +46,25 @@ def instrument() -> None:
     instruments them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray
     is patched once it is imported; if it lacks a name that a patch needs, a warning says so. Never raises.
     """
-    with process.instrument_lock, internal_errors("instrumenting pools and HTTP clients"):
-        process.is_uninstrumented = False
-        if process.patches is None:
-            process.patches = Patches()
+    with state.instrument_lock, internal_errors("instrumenting pools and HTTP clients"):
+        state.is_uninstrumented = False
+        if state.patches is None:
+            state.patches = Patches()
             if not settings_reader.switched_off(os.environ):
                 thread_pools.install()
-                process_pools.install(process.patches)
+                process_pools.install(state.patches)
                 http_clients.install()
             when_imported("ray", _instrument_driver)
-    process.switch_on_instrumentors()
+    recording.switch_on_instrumentors()
 
 
 def init_by_variable(untraced: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``ray.init`` for a program in which variables alone switch tracing on. Never raises."""
     with internal_errors("instrumenting Ray"):
-        if not process.is_uninstrumented:
+        if not state.is_uninstrumented:
             instrument()
-        if process.patches is not None:
-            return _preparing_workers(process.patches, untraced)
+        if state.patches is not None:
+            return _preparing_workers(state.patches, untraced)
     return untraced
 
 
@@ -73,22 +74,22 @@ def uninstrument() -> None:
     Workers of a running job stay instrumented. In such a worker, Ray's calls stay patched: other processes
     go on to send it trajectories, which user functions must not see.
     """
-    with process.instrument_lock:
-        process.is_uninstrumented = True
+    with state.instrument_lock:
+        state.is_uninstrumented = True
         job = ray_job.current()
-        if process.ray_patches is not None and not (job and job.in_worker and job.is_prepared):
-            process.ray_patches.undo()
-            process.ray_patches = None
-        if process.patches is not None:
-            process.patches.undo()
-            process.patches = None
+        if state.ray_patches is not None and not (job and job.in_worker and job.is_prepared):
+            state.ray_patches.undo()
+            state.ray_patches = None
+        if state.patches is not None:
+            state.patches.undo()
+            state.patches = None
         thread_pools.uninstall()
         http_clients.uninstall()
 
 
 @internal_errors("instrumenting Ray")
 def _instrument_driver(ray: ModuleType) -> None:
-    patches = process.patches
+    patches = state.patches
     if patches is None:  # uninstrument() was called before Ray was imported
         return
     try:

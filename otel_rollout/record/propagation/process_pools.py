@@ -14,12 +14,12 @@ from multiprocessing import util
 from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.launch import at_exit
 from otel_rollout.record.propagation import carrier, http_clients
+from otel_rollout.record.propagation.state import state
 from otel_rollout.record.propagation.thread_pools import run_in_context
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
@@ -80,7 +80,7 @@ def prepare_process() -> None:
 
     Children of ``multiprocessing`` skip ``atexit``.
     """
-    if process.flushing_pool_process != os.getpid():
-        process.flushing_pool_process = os.getpid()
+    if state.flushing_pool_process != os.getpid():
+        state.flushing_pool_process = os.getpid()
         util.Finalize(None, at_exit.close, exitpriority=0)
         http_clients.install()

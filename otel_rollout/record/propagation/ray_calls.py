@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from otel_rollout._state import process
 from otel_rollout.base.patching import Patches
 from otel_rollout.record.propagation import ray_incoming_calls, ray_outgoing_calls, ray_private_api
+from otel_rollout.record.propagation.state import state
 
 
 def patch() -> None:
     """Patch outgoing and incoming calls, both or neither; a second call does nothing.
 
-    The caller holds ``process.instrument_lock``.
+    The caller holds ``state.instrument_lock``.
 
     Raises:
         UnsupportedRay: when Ray lacks a private name that the patches need.
     """
-    if process.ray_patches is not None:
+    if state.ray_patches is not None:
         return
     names = ray_private_api.look_up()
     patches = Patches()
@@ -25,4 +25,4 @@ def patch() -> None:
     except Exception:
         patches.undo()
         raise
-    process.ray_patches = patches
+    state.ray_patches = patches

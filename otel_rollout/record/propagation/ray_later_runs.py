@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout._state import process
 from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.record.propagation.state import state
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 
@@ -29,14 +29,14 @@ _logger = logging.getLogger("otel_rollout")
 
 def set_first_run(run_id: str) -> None:
     """Set the id of the run whose settings this job's workers start with."""
-    process.run_of_workers = run_id
-    process.published_runs.clear()
+    state.run_of_workers = run_id
+    state.published_runs.clear()
 
 
 def is_later_run() -> bool:
     """Return whether this process records a later run than the workers' first run."""
     run_id = membership.run_id()
-    return bool(run_id and process.run_of_workers) and run_id != process.run_of_workers
+    return bool(run_id and state.run_of_workers) and run_id != state.run_of_workers
 
 
 def run_id_to_carry() -> str | None:
@@ -47,9 +47,9 @@ def run_id_to_carry() -> str | None:
     if not is_later_run():
         return None
     run_id = membership.run_id()
-    if run_id not in process.published_runs:
+    if run_id not in state.published_runs:
         run_id = membership.settle_for_workers().run_id
-        process.published_runs.add(run_id)
+        state.published_runs.add(run_id)
         _publish(run_id)
     return run_id
 
@@ -70,17 +70,17 @@ def remove_published() -> None:
     """Remove the settings of runs, with their credentials, from Ray's control store."""
     from ray.experimental import internal_kv
 
-    while process.published_runs:
-        internal_kv._internal_kv_del(process.published_runs.pop().encode(), namespace=_NAMESPACE)
+    while state.published_runs:
+        internal_kv._internal_kv_del(state.published_runs.pop().encode(), namespace=_NAMESPACE)
 
 
 def join(run_id: str) -> None:
     """Record into the run ``run_id`` from now on; warn if its settings are missing."""
-    if run_id == membership.run_id() or run_id in process.unknown_runs:
+    if run_id == membership.run_id() or run_id in state.unknown_runs:
         return
     settings = _published_settings(run_id)
     if settings is None:
-        process.unknown_runs.add(run_id)
+        state.unknown_runs.add(run_id)
         _logger.warning(
             "otel-rollout: the run %s called this worker, but Ray's control store has no settings of that "
             "run. The worker still records into %s. Call ray.shutdown() and ray.init() between two runs.",
@@ -89,7 +89,7 @@ def join(run_id: str) -> None:
         )
         return
     membership.join(settings["config"], settings["variables"])
-    process.published_runs.add(run_id)  # the driver published them; do not publish again
+    state.published_runs.add(run_id)  # the driver published them; do not publish again
 
 
 def _published_settings(run_id: str) -> Any:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches, environment_variables
 from otel_rollout.record.runs.ray_job import RECEIVER_MARK
+from otel_rollout.record.runs.state import state
 
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 """Variable by which Ray gives a worker its setup hook; part of a runtime_env that has a hook."""
@@ -72,7 +72,7 @@ def _publishing(
         if patches.active and node.head:
             with internal_errors("preparing the workers of Ray's cluster"):
                 of_workers = {**variables, HOOK_VARIABLE: _published(hook, node)}
-                process.prepared_cluster = node.cluster_id
+                state.prepared_cluster = node.cluster_id
         with environment_variables(of_workers):
             original(node)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from otel_rollout import settings_reader
-from otel_rollout._state import process
 from otel_rollout.base.patching import Patches
 from otel_rollout.record.propagation import (
     http_clients,
@@ -14,6 +13,9 @@ from otel_rollout.record.propagation import (
     ray_later_runs,
     thread_pools,
 )
+from otel_rollout.record.propagation.state import state
+from otel_rollout.record.recording.state import state as recording
+from otel_rollout.record.runs.state import state as runs
 
 
 def instrument_worker() -> None:
@@ -24,13 +26,13 @@ def instrument_worker() -> None:
     Raises:
         UnsupportedRay: when Ray lacks a private name that the patches need.
     """
-    with process.instrument_lock:
+    with state.instrument_lock:
         ray_calls.patch()
-        process.is_receiver = True
-        if process.patches is None:
-            process.patches = Patches()
-            process_pools.install(process.patches)
+        runs.is_receiver = True
+        if state.patches is None:
+            state.patches = Patches()
+            process_pools.install(state.patches)
             thread_pools.install()
             http_clients.install()
         ray_later_runs.set_first_run(settings_reader.inherited(os.environ).get("run_id", ""))
-    process.switch_on_instrumentors()
+    recording.switch_on_instrumentors()

@@ -16,10 +16,10 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 
-from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.record.propagation.carrier import active_context
+from otel_rollout.record.propagation.state import state
 from otel_rollout.record.recording.identity import SUBMITTED
 
 Submit = Callable[..., "Future[Any]"]
@@ -27,17 +27,17 @@ Submit = Callable[..., "Future[Any]"]
 
 def install() -> None:
     """Patch ``ThreadPoolExecutor.submit``, unless it is patched already."""
-    if process.thread_patches is not None:
+    if state.thread_patches is not None:
         return
-    patches = process.thread_patches = Patches()
+    patches = state.thread_patches = Patches()
     patches.replace(ThreadPoolExecutor, "submit", functools.partial(_with_context, patches))
 
 
 def uninstall() -> None:
     """Undo :func:`install`."""
-    if process.thread_patches is not None:
-        process.thread_patches.undo()
-        process.thread_patches = None
+    if state.thread_patches is not None:
+        state.thread_patches.undo()
+        state.thread_patches = None
 
 
 def _with_context(patches: Patches, original: Submit) -> Submit:
@@ -67,7 +67,7 @@ def run_in_context(
 @internal_errors("leaving the trajectory after a fork")
 def _leave_trajectory() -> None:
     """Empty a forked child's OTel context, so that it leaves the parent's trajectory."""
-    if process.thread_patches is not None:
+    if state.thread_patches is not None:
         otel_context.attach(otel_context.Context())
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_rollout import settings_reader
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.shared_backend import SharedBackend
+from otel_rollout.record.recording.state import state
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
@@ -101,12 +101,12 @@ class Application:
         from otel_rollout.record.recording import processor, sdk_tracer
 
         delivers_itself = self._is_exported_by_agent()
-        with process.lock:
-            if provider not in process.joined_providers:  # a processor stays, also in the next run
+        with state.lock:
+            if provider not in state.joined_providers:  # a processor stays, also in the next run
                 provider.add_span_processor(
                     processor.IdentityProcessor() if delivers_itself else processor.SpoolSpanProcessor(SCOPE)
                 )
-                process.joined_providers.add(provider)
+                state.joined_providers.add(provider)
             run_id = self._settings.run_id
             self._tracer = None if delivers_itself else sdk_tracer.tracer_of(provider, SCOPE, VERSION, run_id)
             self._provider = provider

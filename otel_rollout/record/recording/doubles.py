@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from opentelemetry.trace import Span
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import MAX_REPORTED, internal_errors, warn_once
+from otel_rollout.base.state import state as base
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.joined_span import is_model_call
 from otel_rollout.record.recording.span import RecordingSpan
+from otel_rollout.record.recording.state import state
 
 _logger = logging.getLogger("otel_rollout")
 _LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
@@ -49,8 +50,8 @@ def note_counted(above: Any) -> None:
     """Note on a span that tokens are counted below it, so that it does not count them again."""
     if isinstance(above, RecordingSpan):
         above.has_replies_below = True
-    elif process.sdk_spans and isinstance(above, Span):
-        open_span = process.sdk_spans.get(above.get_span_context().span_id)
+    elif state.sdk_spans and isinstance(above, Span):
+        open_span = state.sdk_spans.get(above.get_span_context().span_id)
         if open_span is not None:
             open_span.has_replies_below = True
 
@@ -59,7 +60,7 @@ def is_counted_below(span: Span) -> bool:
     """Return whether tokens are counted below a span of ours."""
     if type(span) is RecordingSpan:
         return span.has_replies_below
-    open_span = process.sdk_spans.get(span.get_span_context().span_id)
+    open_span = state.sdk_spans.get(span.get_span_context().span_id)
     return open_span is not None and bool(open_span.has_replies_below)
 
 
@@ -75,7 +76,7 @@ def report_call_below(above: Any, scope_name: str) -> None:
     attributes = getattr(above, "attributes", None)
     if not isinstance(attributes, Mapping) or not is_model_call(attributes):
         return
-    open_span = process.sdk_spans.get(above.get_span_context().span_id)
+    open_span = state.sdk_spans.get(above.get_span_context().span_id)
     if open_span is None:
         return
     if open_span.is_ours:
@@ -93,8 +94,8 @@ def report_call_below(above: Any, scope_name: str) -> None:
 def report_nested(outer: str, inner: str) -> None:
     """Tell once that a model call is recorded by the outer of two instrumentation scopes."""
     key = f"{inner} in {outer}"
-    if key not in process.reported and len(process.reported) < MAX_REPORTED:
-        process.reported.add(key)
+    if key not in base.reported and len(base.reported) < MAX_REPORTED:
+        base.reported.add(key)
         _logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
 
 

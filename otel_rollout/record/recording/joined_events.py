@@ -12,11 +12,11 @@ from typing import Any, Final
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.record.recording.joined_span import JoinedSpan
 from otel_rollout.record.recording.span import RecordingSpan
+from otel_rollout.record.recording.state import state
 
 SEAMS: Final = (
     ("opentelemetry._logs._internal", "ProxyLogger", "_logger"),
@@ -68,7 +68,7 @@ def _recorder_of(span: Span) -> Callable[..., None] | None:
     """
     if isinstance(span, RecordingSpan):
         return span.add_event if isinstance(span, JoinedSpan) else None
-    open_span = process.sdk_spans.get(span.get_span_context().span_id) if process.sdk_spans else None
+    open_span = state.sdk_spans.get(span.get_span_context().span_id) if state.sdk_spans else None
     return open_span.add_log_event if open_span is not None and not open_span.is_ours else None
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.given import items, listed
@@ -18,6 +17,7 @@ from otel_rollout.otlp import writer
 from otel_rollout.record.recording import content, previews
 from otel_rollout.record.recording.exception_text import qualified_name
 from otel_rollout.record.recording.span import ATTRIBUTE, EVENT, Encoded, RecordingSpan, harmless
+from otel_rollout.record.recording.state import Recorder, state
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -53,6 +53,8 @@ class JoinedSpan(RecordingSpan):
         content_limits: what may be recorded of messages, inputs and outputs.
         exceptions: whether an exception that leaves ``with span:`` is recorded, and sets the status.
     """
+
+    tracer: RecordingTracer
 
     def __init__(
         self,
@@ -228,11 +230,11 @@ class JoinedSpan(RecordingSpan):
 
         The garbage collector interrupts any code, which may hold locks. So nothing is encoded or logged here.
         """
-        active = process.runtime
-        if active is None or getattr(self, "ended", True) or len(process.never_ended) >= _MAX_NEVER_ENDED:
+        active: Recorder | None = state.runtime
+        if active is None or getattr(self, "ended", True) or len(state.never_ended) >= _MAX_NEVER_ENDED:
             return
         if self.tracer.provider is active.provider:  # not after a fork: the parent ends it
-            process.never_ended.append((self, time_ns()))
+            state.never_ended.append((self, time_ns()))
 
     def _encoded_one_by_one(self, attributes: Mapping[str, Any]) -> Encoded:
         encoded: Encoded = {}
@@ -296,7 +298,7 @@ def _encoded_at_once(attributes: Mapping[str, Any], limits: content.Limits) -> E
 
 def end_never_ended() -> None:
     """End the spans that nothing refers to any more, at the time at which that was noticed."""
-    waiting = process.never_ended
+    waiting = state.never_ended
     while waiting:
         with internal_errors("recording a span that was never ended"), suppress(IndexError):  # another thread
             span, end = waiting.popleft()

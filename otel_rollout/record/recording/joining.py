@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer, TracerProvider
 
-from otel_rollout._state import process
 from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
@@ -30,9 +29,7 @@ from otel_rollout.record.recording.joined_span import JoinedSpan, end_never_ende
 from otel_rollout.record.recording.provider import Place, RecordingTracer, current_span
 from otel_rollout.record.recording.runtime_context import span_above
 from otel_rollout.record.recording.span import RecordingSpan
-
-if TYPE_CHECKING:
-    from otel_rollout.record.runtime import Runtime
+from otel_rollout.record.recording.state import Recorder, state
 
 _OURS: Final = "_otel_rollout_joined"
 """Attribute of a proxy that holds the delegate of ours."""
@@ -134,7 +131,7 @@ class JoinedTracer(Tracer):
         identity = above.identity if above is not None else identity_in(context)
         if not identity.attributes:
             return parent if _is_unrecorded(parent) else None
-        active = process.current_runtime()
+        active = state.current_runtime()
         if active is None:
             return None
         end_never_ended()
@@ -169,7 +166,7 @@ class JoinedTracer(Tracer):
             span.set_attributes(attributes)
         return span
 
-    def _recorder_of(self, active: Runtime) -> tuple[RecordingTracer, content.Limits]:
+    def _recorder_of(self, active: Recorder) -> tuple[RecordingTracer, content.Limits]:
         """Return the tracer of the present run for this scope, and the limits of its content."""
         recorder = self._recorder
         if recorder is None or recorder[0].provider is not active.provider:
@@ -249,10 +246,10 @@ _WITHOUT_TRACERS: Final = (JoinedTracerProvider, trace.ProxyTracerProvider)
 
 def install() -> None:
     """Join the tracers that OpenTelemetry's API hands out; a second call does nothing. Never raises."""
-    with process.lock, internal_errors("joining OpenTelemetry's tracers"):
-        if process.join_patches is not None:
+    with state.lock, internal_errors("joining OpenTelemetry's tracers"):
+        if state.join_patches is not None:
             return
-        patches = process.join_patches = Patches()
+        patches = state.join_patches = Patches()
         missing = problem()
         if missing:
             warn_once(missing)
@@ -267,10 +264,10 @@ def install() -> None:
 
 def uninstall() -> None:
     """Restore OpenTelemetry's API."""
-    with process.lock:
-        if process.join_patches is not None:
-            process.join_patches.undo()
-            process.join_patches = None
+    with state.lock:
+        if state.join_patches is not None:
+            state.join_patches.undo()
+            state.join_patches = None
 
 
 def problem() -> str:
@@ -348,6 +345,6 @@ def _noticing_provider(patches: Patches, original: Callable[..., None]) -> Calla
 
 @internal_errors("joining the application's tracer provider")
 def _join_application() -> None:
-    active = process.runtime
+    active: Recorder | None = state.runtime
     if active is not None:
         active.application_tracer()

@@ -16,7 +16,6 @@ from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import StatusCode
 
-from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
@@ -28,6 +27,7 @@ from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identi
 from otel_rollout.record.recording.joined_span import TOKEN_COUNTS, is_model_call
 from otel_rollout.record.recording.runtime_context import TRAJECTORY, span_above
 from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
+from otel_rollout.record.recording.state import state
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -112,7 +112,7 @@ class _OpenSpan:
 
 
 def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Limits) -> _OpenSpan:
-    spans = process.sdk_spans
+    spans = state.sdk_spans
     while len(spans) >= MAX_OPEN:
         spans.pop(next(iter(spans)), None)
     open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours, limits)
@@ -215,7 +215,7 @@ class SpoolSpanProcessor(IdentityProcessor):
         scope = span.instrumentation_scope
         is_ours = scope is not None and scope.name == self._scope
         if (identity.attributes or is_ours) and span.get_span_context().trace_flags.sampled:
-            active = process.current_runtime()
+            active = state.current_runtime()
             if active is not None:
                 try:
                     open_span = _remember(span, identity, is_ours, content.limits_of(active.settings))
@@ -229,8 +229,8 @@ class SpoolSpanProcessor(IdentityProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span if it belongs to a trajectory or to our tracer."""
         context = span.get_span_context()
-        open_span = process.sdk_spans.pop(context.span_id, None) if context is not None else None
-        active = process.current_runtime() if open_span is not None else None
+        open_span = state.sdk_spans.pop(context.span_id, None) if context is not None else None
+        active = state.current_runtime() if open_span is not None else None
         if open_span is None or active is None:
             return
         writer = active.writer
@@ -310,7 +310,7 @@ def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
         longest: if given, return only the trajectory's identity, with texts cut to this many characters.
     """
     context = span.get_span_context()
-    open_span = process.sdk_spans.get(context.span_id) if context is not None else None
+    open_span = state.sdk_spans.get(context.span_id) if context is not None else None
     if open_span is None:
         open_span = _OpenSpan(NO_IDENTITY, False, content.NOTHING)
     if longest is None:

@@ -34,13 +34,12 @@ from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.recording.sampling import Decision
-from otel_rollout.record.recording.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, RecordingSpan
+from otel_rollout.record.recording.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, LineWriter, RecordingSpan
 from otel_rollout.record.recording.writer import SegmentWriter
 
 if TYPE_CHECKING:
     from otel_rollout.record.recording.counters import Counters
     from otel_rollout.record.recording.flusher import Line
-    from otel_rollout.record.recording.writer import SegmentWriter
 
 
 class RecordingTracerProvider(TracerProvider):
@@ -120,9 +119,7 @@ tuple, because a named one takes 0.14 us longer to make."""
 class RecordingTracer(Tracer):
     """Starts recording spans."""
 
-    def __init__(
-        self, provider: RecordingTracerProvider, scope: bytes, writer: SegmentWriter | ScopeWriter
-    ) -> None:
+    def __init__(self, provider: RecordingTracerProvider, scope: bytes, writer: LineWriter) -> None:
         self.provider = provider
         self.writer = writer
         self.scope = scope

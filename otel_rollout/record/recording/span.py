@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from time import time_ns
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import orjson
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
@@ -24,8 +24,9 @@ from otel_rollout.record.recording.exception_text import message_of, qualified_n
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from otel_rollout.record.recording.counters import Counters
+    from otel_rollout.record.recording.flusher import Line
     from otel_rollout.record.recording.identity import Identity
-    from otel_rollout.record.recording.provider import RecordingTracer
 
 MAX_ATTRIBUTES = 1024
 MAX_EVENTS = 1024
@@ -54,6 +55,27 @@ Encoded = dict[str, tuple[bytes, ...]]
 """Name → encoded attribute: its pieces, the first of which begins with a comma. The span's end joins them."""
 
 Method = TypeVar("Method", bound=Callable[..., None])
+
+
+class LineWriter(Protocol):
+    """Counts spans, and writes their lines."""
+
+    counters: Counters
+
+    def started(self) -> None:
+        """Count a span that has started."""
+
+    def write(self, body: Line, identity: Identity) -> bool:
+        """Record a line; return False if it was dropped."""
+
+
+class SpanTracer(Protocol):
+    """A tracer, as its spans see it."""
+
+    writer: LineWriter
+    scope: bytes
+    id_mark: bytes
+    random_bits: Callable[[int], int]
 
 
 def harmless(dropped: int | None) -> Callable[[Method], Method]:
@@ -95,7 +117,7 @@ class RecordingSpan(Span):
 
     def __init__(
         self,
-        tracer: RecordingTracer,
+        tracer: SpanTracer,
         name: bytes,
         trace_id: bytes,
         head: bytes,

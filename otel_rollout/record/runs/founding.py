@@ -8,11 +8,11 @@ import os
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout._state import process
 from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.runs import ray_job, target
 from otel_rollout.record.runs.directory import absolute, node_directory, working_directory
+from otel_rollout.record.runs.state import state
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.spool import layout
 
@@ -30,17 +30,17 @@ def found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
         configured: settings of the run; an empty run id is replaced by a new one.
         arguments: arguments of ``configure()`` for the run.
     """
-    if not process.is_root:
+    if not state.is_root:
         inherited = settings_reader.inherited(os.environ) if _is_inherited() else {}
-        process.inherited_config = os.environ.get(CONFIG_VARIABLE)
-        process.arguments = {name: value for name, value in inherited.items() if name not in _PUBLISHED}
-        process.other_nodes = {}
+        state.inherited_config = os.environ.get(CONFIG_VARIABLE)
+        state.arguments = {name: value for name, value in inherited.items() if name not in _PUBLISHED}
+        state.other_nodes = {}
         if inherited:
             _log_own_run(configured.run_id, inherited["run_id"], bool(arguments))
-    process.is_root = True
-    process.arguments |= arguments
+    state.is_root = True
+    state.arguments |= arguments
     if not configured.run_id:
-        process.has_made_id = True
+        state.has_made_id = True
         configured = with_id_of_ray_job(dataclasses.replace(configured, run_id=layout.new_run_id()))
     return publish(
         dataclasses.replace(
@@ -56,7 +56,7 @@ def publish(configured: Settings) -> Settings:
     configured = dataclasses.replace(
         configured, target_variables=target.published_variables(without_receiver(os.environ), configured)
     )
-    published = process.arguments | {name: getattr(configured, name) for name in _PUBLISHED}
+    published = state.arguments | {name: getattr(configured, name) for name in _PUBLISHED}
     if not configured.spool_dir.is_absolute():  # other processes may have other working directories
         published["spool_dir"] = absolute(configured.spool_dir)
     of_forwarder = {name: getattr(configured, name) for name in given_to_forwarder("founder")}
@@ -64,25 +64,25 @@ def publish(configured: Settings) -> Settings:
     os.environ[CONFIG_VARIABLE] = settings_reader.to_variable(
         {**published, settings_reader.FOUNDER_KEY: of_forwarder}
     )
-    process.is_published_before_ray |= ray_job.current() is None
+    state.is_published_before_ray |= ray_job.current() is None
     return dataclasses.replace(configured, **settings_reader.as_inherited(published))
 
 
 def leave_run() -> None:
     """Leave the run that this process founded; later spans belong to another run."""
-    if process.inherited_config is None:
+    if state.inherited_config is None:
         os.environ.pop(CONFIG_VARIABLE, None)
     else:
-        os.environ[CONFIG_VARIABLE] = process.inherited_config
-    process.is_root = process.has_made_id = False
+        os.environ[CONFIG_VARIABLE] = state.inherited_config
+    state.is_root = state.has_made_id = False
 
 
 def with_id_of_ray_job(configured: Settings) -> Settings:
     """Replace a run id that this process made up by the id of its Ray job."""
-    job = ray_job.current() if process.has_made_id else None
-    if job is None or job.is_prepared or (job.owns_cluster and process.is_published_before_ray):
+    job = ray_job.current() if state.has_made_id else None
+    if job is None or job.is_prepared or (job.owns_cluster and state.is_published_before_ray):
         return configured
-    process.is_root = not job.in_worker
+    state.is_root = not job.in_worker
     return dataclasses.replace(configured, run_id=job.run_id)
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from otel_rollout import settings_reader
-from otel_rollout._state import EndedRun, process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.receiver_variables import without_receiver
 from otel_rollout.base.waits import waits
+from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import founding, ray_job, target
 from otel_rollout.record.runs.directory import absolute, node_directory
+from otel_rollout.record.runs.state import EndedRun, state
 from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
 
 _logger = logging.getLogger("otel_rollout")
@@ -40,12 +41,12 @@ class _Resolution(NamedTuple):
 
 def decide() -> Settings:
     """Return this process's settings; at first use, read them from the environment."""
-    with process.lock:
-        if process.settings is None:
+    with recording.lock:
+        if state.settings is None:
             _warn_of_unknown_variables()
             _adopt({})
-        assert process.settings is not None
-        return process.settings
+        assert state.settings is not None
+        return state.settings
 
 
 def call_when_enabled(install: Callable[[], None]) -> None:
@@ -54,39 +55,39 @@ def call_when_enabled(install: Callable[[], None]) -> None:
     Args:
         install: must not raise; it is called without a lock of ours, because it may import modules.
     """
-    with process.lock:
+    with recording.lock:
         if not decide().enabled:
-            process.waiting_for_configure.append(install)
+            state.waiting_for_configure.append(install)
             return
     install()
 
 
 def settle() -> Settings:
     """Decide this process's run, before it records or Ray starts workers that do."""
-    with process.lock:
-        if process.is_over and not process.is_configured:
-            process.is_over, process.settings = False, None
+    with recording.lock:
+        if state.is_over and not state.is_configured:
+            state.is_over, state.settings = False, None
         configured = decide()
-        if not configured.enabled or process.runtime is not None or process.is_over:
+        if not configured.enabled or recording.runtime is not None or state.is_over:
             return configured
-        if process.is_root:  # a program may name its target after it has imported this package
+        if state.is_root:  # a program may name its target after it has imported this package
             configured = founding.publish(founding.with_id_of_ray_job(configured))
-        process.settings = founding.beside_other_target(configured)
-        return process.settings
+        state.settings = founding.beside_other_target(configured)
+        return state.settings
 
 
 def settle_for_workers() -> Settings:
     """Fix this process's run until it ends: Ray's workers are given the run's id."""
-    with process.lock:
+    with recording.lock:
         configured = settle()
-        process.has_made_id = False
+        state.has_made_id = False
         return configured
 
 
 def run_id() -> str:
     """Return the id of the run that this process records; empty if there is none."""
-    configured = process.settings
-    return configured.run_id if configured is not None and configured.enabled and not process.is_over else ""
+    configured = state.settings
+    return configured.run_id if configured is not None and configured.enabled and not state.is_over else ""
 
 
 def announce() -> None:
@@ -123,14 +124,14 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
     check_exporters(checked.get("exporters", {}))
     if "spool_dir" in checked:
         checked["spool_dir"] = absolute(checked["spool_dir"])
-    with process.lock:
+    with recording.lock:
         if _has_begun():
-            if _resolve(checked, joins).settings == process.settings:
+            if _resolve(checked, joins).settings == state.settings:
                 return
-            checked = process.arguments | checked
+            checked = state.arguments | checked
             _end_run()
-        process.is_over = process.off = False
-        process.is_configured = True
+        state.is_over = recording.off = False
+        state.is_configured = True
         _warn_of_unknown_variables()
         _adopt(checked, joins)
         if settings_reader.switched_off(os.environ):
@@ -160,14 +161,14 @@ def join(config: str, variables: Mapping[str, str]) -> None:
         config: value of ``OTEL_ROLLOUT_CONFIG`` in the processes of the other run.
         variables: further variables of the other run's founder.
     """
-    with process.lock:
-        active = process.take_runtime()
+    with recording.lock:
+        active = recording.take_runtime()
         for name in settings_reader.inherited(os.environ).get("target_variables", {}):
             os.environ.pop(name, None)
         os.environ.update(variables)
         os.environ[CONFIG_VARIABLE] = config
-        process.is_root = process.is_over = process.off = False
-        process.settings = None
+        state.is_root = state.is_over = recording.off = False
+        state.settings = None
         decide()
     _call_waiting()
     if active is not None:  # in a thread: the caller of join() must not wait for the flush
@@ -176,10 +177,10 @@ def join(config: str, variables: Mapping[str, str]) -> None:
 
 def _call_waiting() -> None:
     """Call what :func:`call_when_enabled` has kept, if tracing is on now; the caller holds no lock."""
-    with process.lock:
-        if process.settings is None or not process.settings.enabled:
+    with recording.lock:
+        if state.settings is None or not state.settings.enabled:
             return
-        waiting, process.waiting_for_configure = process.waiting_for_configure, []
+        waiting, state.waiting_for_configure = state.waiting_for_configure, []
     for install in waiting:
         install()
 
@@ -192,9 +193,9 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
     if configured.enabled:
         if founds_run:
             configured = founding.found_run(configured, arguments)
-        process.register_exit()
+        state.register_exit()
         _join_tracers()
-    process.settings = configured
+    state.settings = configured
 
 
 @internal_errors("joining the tracers of other libraries")
@@ -206,25 +207,25 @@ def _join_tracers() -> None:
 
 def _has_begun() -> bool:
     """Return whether this process records, or any process in the run it founded."""
-    if process.runtime is not None or process.start is not None:
+    if recording.runtime is not None or recording.start is not None:
         return True
-    is_id_given = "run_id" in process.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
+    is_id_given = "run_id" in state.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
     return (
-        process.settings is not None
-        and process.is_root
+        state.settings is not None
+        and state.is_root
         and not is_id_given  # a given id may name the directory of an earlier job
-        and node_directory(process.settings).exists()
+        and node_directory(state.settings).exists()
     )
 
 
 def _end_run() -> None:
     """End recording, and the run if this process founded it; do not wait."""
-    active = process.take_runtime()
+    active = recording.take_runtime()
     if active is not None:
         active.close(waits().close)
-    if process.is_root and process.settings is not None:
-        process.earlier_runs.append(EndedRun(process.settings))
-        _logger.info("otel-rollout: the run %s has ended; its delivery goes on", process.settings.run_id)
+    if state.is_root and state.settings is not None:
+        state.earlier_runs.append(EndedRun(state.settings))
+        _logger.info("otel-rollout: the run %s has ended; its delivery goes on", state.settings.run_id)
         founding.leave_run()
 
 
@@ -251,7 +252,7 @@ def _resolve(arguments: dict[str, Any], joins: bool) -> _Resolution:
     stated = dataclasses.replace(inherited, **by_variables)
     configured = target.completed(without_receiver(os.environ), stated, arguments)
     configured = dataclasses.replace(configured, **settings_reader.switched_off(os.environ))
-    if CONFIG_VARIABLE not in os.environ or not inherited.run_id or process.is_root:
+    if CONFIG_VARIABLE not in os.environ or not inherited.run_id or state.is_root:
         return _Resolution(configured, True)
     if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
         return _Resolution(dataclasses.replace(configured, exporters=inherited.exporters), False)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.record.runs.state import state
 
 RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"
 """Variable of workers that receive trajectories; lists the other variables that their job gives them."""
@@ -98,8 +98,8 @@ def is_prepared() -> bool:
 
     worker: Any = ray._private.worker.global_worker
     if worker.mode == ray.WORKER_MODE:
-        return RECEIVES in os.environ or process.is_receiver
-    if process.prepared_cluster == worker.current_cluster_and_job[0]:
+        return RECEIVES in os.environ or state.is_receiver
+    if state.prepared_cluster == worker.current_cluster_and_job[0]:
         return True
     runtime_env = ray.get_runtime_context().get_runtime_env_string()
     return f'"{RECEIVER_MARK}"' in runtime_env and f'"{SETUP_HOOK}"' in runtime_env

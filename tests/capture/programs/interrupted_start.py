@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import otel_rollout
-from otel_rollout._state import process
+from otel_rollout.record.recording.state import state
 from tests.capture.test_signals import Strikes, TimeLimit, one_trajectory
 
 
@@ -27,14 +27,14 @@ def open_files() -> int:
 def interrupt_until_started() -> int:
     """Interrupt spans until one starts the runtime; return their number."""
     interrupted = 0
-    while process.runtime is None:
+    while state.runtime is None:
         interrupted += 1
         strikes = Strikes(interrupted)
         sys.setprofile(strikes)
         with contextlib.suppress(TimeLimit):
             one_trajectory()
         sys.setprofile(None)
-        if process.off:
+        if state.off:
             sys.exit("tracing was switched off")
     return interrupted
 

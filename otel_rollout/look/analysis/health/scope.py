@@ -148,7 +148,8 @@ class Scope:
     @functools.cached_property
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
-        return texts.look(self)
+        size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.calls}")[0]["n"]  # noqa: S608
+        return texts.look(self.condition, size, self.batches)
 
     @functools.cached_property
     def size(self) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from otel_rollout.look.analysis.health.rates import Count
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.scope import Scope
 
 _MIN_LOOP: Final = 200
 """Least characters of a reply that can be repetitive: short answers may repeat words."""
@@ -104,9 +102,14 @@ class Tally:
         ]
 
 
-def look(scope: Scope) -> Looked:
-    """Look at the replies of a run."""
-    size = scope.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {scope.calls}")[0]["n"]  # noqa: S608
+def look(condition: str, size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
+    """Look at the replies of a run.
+
+    Args:
+        condition: SQL that is true of the run's spans.
+        size: bytes of all replies.
+        batches: runs a query, and yields its rows.
+    """
     part = min(1.0, _BUDGET / size) if size else 1.0
     chosen, note = "", ""
     if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
@@ -114,10 +117,10 @@ def look(scope: Scope) -> Looked:
         note = f" Only {part:.0%} of the trajectories were looked at."
     loops, calls = Tally(), Tally()
     sql = (
-        f"SELECT trace_id, step, reply FROM spans WHERE {scope.condition} AND kind = 'LLM' "  # noqa: S608
+        f"SELECT trace_id, step, reply FROM spans WHERE {condition} AND kind = 'LLM' "  # noqa: S608
         f"AND reply IS NOT NULL{chosen}"
     )
-    for batch in scope.batches(sql):
+    for batch in batches(sql):
         _add(batch, loops, calls)
     return Looked(loops.counts(), calls, note)
 

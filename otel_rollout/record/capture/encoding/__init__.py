@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.record.capture.encoding.in_parts import encode_in_parts
 from otel_rollout.record.capture.encoding.limits import MAX_CONVERSION_UNITS, MEASURED_AFTER_LARGE
 from otel_rollout.record.capture.encoding.size import is_larger, seems_larger
+from otel_rollout.record.capture.encoding.state import state
 from otel_rollout.record.capture.encoding.work import Work
 
 Encoder = Callable[[Any, int], bytes]
@@ -46,15 +46,15 @@ def to_json(value: Any, limit: int) -> bytes:
     signal handler is raised: a user's KeyboardInterrupt, for example.
     """
     try:
-        if process.values_to_measure or seems_larger(value, limit):
-            process.values_to_measure -= process.values_to_measure > 0
+        if state.values_to_measure or seems_larger(value, limit):
+            state.values_to_measure -= state.values_to_measure > 0
             larger = is_larger(value, limit, Work())
             if larger or (larger is None and seems_larger(value, limit)):
                 return encode_in_parts(value, limit)
         encoded = _dumps(value)
         if len(encoded) <= limit:
             return encoded
-        process.values_to_measure = MEASURED_AFTER_LARGE
+        state.values_to_measure = MEASURED_AFTER_LARGE
     except Exception as error:  # noqa: BLE001 - orjson refused a part, or another thread changed the value
         pass_on(error)
         if _NEEDS_DEFAULT in str(error):
@@ -68,7 +68,7 @@ def _with_objects(value: Any, limit: int) -> bytes:
         encoded = _dumps(value, Work(units=MAX_CONVERSION_UNITS).convert)
         if len(encoded) <= limit:
             return encoded
-        process.values_to_measure = MEASURED_AFTER_LARGE
+        state.values_to_measure = MEASURED_AFTER_LARGE
     except Exception as error:  # noqa: BLE001 - a user's object: any of its methods may have been called
         pass_on(error)
     return encode_in_parts(value, limit)

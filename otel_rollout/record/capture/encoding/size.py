@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from otel_rollout.record.capture.encoding.converters import dataclass_fields
 from otel_rollout.record.capture.encoding.limits import (
@@ -13,9 +13,6 @@ from otel_rollout.record.capture.encoding.limits import (
     SPLIT_PARTS,
     TYPED_MEMBERS,
 )
-
-if TYPE_CHECKING:
-    from otel_rollout.record.capture.encoding.work import Work
 
 SCALARS: Final = frozenset({type(None), bool, int, float})
 KEYS: Final = SCALARS | {str}
@@ -51,7 +48,13 @@ def seems_larger(value: Any, size: int, levels: int = MAX_ESTIMATED_LEVELS) -> b
     return type_ is str and len(value) > size
 
 
-def is_larger(value: Any, size: int, work: Work) -> bool | None:
+class Visits(Protocol):
+    """What is left of the work on a value: ``visits``, the number of values that may still be visited."""
+
+    visits: int
+
+
+def is_larger(value: Any, size: int, work: Visits) -> bool | None:
     """Measure whether a value takes more than ``size`` bytes; None: too many parts.
 
     The measure is a lower bound, so True is certain. Each level is measured by loops that run in C.
