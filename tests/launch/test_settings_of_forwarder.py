@@ -14,7 +14,7 @@ from otel_rollout.record.runs.ray_job import NODE_VARIABLES
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 
 PACKAGE = Path(settings_reader.__file__).parent
-FORWARDER = [*(PACKAGE / "forwarder").rglob("*.py"), *(PACKAGE / "exporting").rglob("*.py")]
+FORWARDER = [path for room in ("deliver", "turns", "exporting") for path in (PACKAGE / room).rglob("*.py")]
 """Modules that run in the forwarder and read settings."""
 PROPERTIES = {
     "enabled": {"exporters"},
