@@ -259,7 +259,7 @@ def _account(report: Report) -> dict[str, Any]:
 def _forwarder(node_dir: str) -> str:
     """Start the forwarder of a directory and return its process."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
-        if f"otel_rollout.deliver\0{node_dir}\0" in command.read_text():
+        if f"otel_rollout.forwarder\0{node_dir}\0" in command.read_text():
             return command.parent.name
     raise RuntimeError(f"nobody forwards {node_dir}")
 

@@ -159,7 +159,7 @@ def forwarders(spool: str) -> list[int]:
             command = (process / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue
-        if "otel_rollout.deliver" in command and any(part.startswith(spool) for part in command):
+        if "otel_rollout.forwarder" in command and any(part.startswith(spool) for part in command):
             found.append(int(process.name))
     return found
 

@@ -297,7 +297,7 @@ def _present_settings() -> Settings:
     return _runs.settings or _settings_reader.from_environment(_os.environ)[0]
 
 
-_guard_loggers("otel_rollout", "otel_rollout.deliver", "otel_rollout.look.conversation")
+_guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")
 _runs.register_exit = _register_exit
 _recording.switch_on_instrumentors = _switch_on_instrumentors
 _membership.announce()

@@ -14,7 +14,7 @@ def forwarders(place: Path | str) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             command = (process / "cmdline").read_bytes().decode().split("\0")
-            if "otel_rollout.deliver" in command and any(part.startswith(str(place)) for part in command):
+            if "otel_rollout.forwarder" in command and any(part.startswith(str(place)) for part in command):
                 found.append(int(process.name))
     return found
 

@@ -26,15 +26,15 @@ def find(target: Target, experiment_id: str, scores: Sequence[TrajectoryIdentity
         scores: scores of one project.
     """
     filters = {_filter(score): score.project for score in scores}
-    return [
-        Candidate(
-            _identity_of(info.get("tags") or {}, project),
-            str(info["trace_id"]),
-            unix_ns(str(info.get("request_time", ""))),
-        )
-        for filter_string, project in filters.items()
-        for info in target.traces_of(filter_string, [experiment_id])
-    ]
+    found = {}  # searches overlap where one has no condition on a part of an identity
+    for filter_string, project in filters.items():
+        for info in target.traces_of(filter_string, [experiment_id]):
+            found[str(info["trace_id"])] = Candidate(
+                _identity_of(info.get("tags") or {}, project),
+                str(info["trace_id"]),
+                unix_ns(str(info.get("request_time", ""))),
+            )
+    return list(found.values())
 
 
 def has_trajectories(target: Target, experiment_id: str, run: str) -> bool:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import orjson
+
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.json_span import JsonSpan, running_root, span_at, trace_data
 from otel_rollout.otlp.protobuf import span_without_links
+from otel_rollout.otlp.reader import attributes_of
 from otel_rollout_mlflow import feedback, settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, PREFIX
@@ -27,6 +30,10 @@ from otel_rollout_mlflow.target import RUNNING, Target
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
 _IN_DATABASE: Final = "TRACKING_STORE"
 _ATTRIBUTES: Final = {SPAN_INPUTS: semconv.INPUT_VALUE, SPAN_OUTPUTS: semconv.OUTPUT_VALUE}
+_MIME_TYPES: Final = {
+    semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
+    semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
+}
 
 
 class MlflowTraces:
@@ -138,7 +145,7 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
         with_running: whether the root of a trajectory that runs is wanted. Its end is 0.
     """
     info = trace.get("trace_info") or {}
-    stored = [span_without_links(span, _ATTRIBUTES) for span in trace.get("spans") or ()]
+    stored = [_as_recorded(span_without_links(span, _ATTRIBUTES)) for span in trace.get("spans") or ()]
     spans = [span for span in stored if span.parent_id != f"{PLACEHOLDER_PARENT:016x}"]
     if with_running and info.get("state") == RUNNING:
         placeholders = [span for span in stored if span.parent_id == f"{PLACEHOLDER_PARENT:016x}"]
@@ -153,6 +160,20 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
         spans += [span for span in scores if span]
     run = (info.get("tags") or {}).get(semconv.RUN_ID, "")
     return json.dumps(trace_data({semconv.RUN_ID: run}, spans)).encode()
+
+
+def _as_recorded(span: JsonSpan) -> JsonSpan:
+    """Encode input and output as the JSON text that was recorded: MLflow returns them decoded."""
+    held = [entry for entry in span.fields.get("attributes", ()) if entry["key"] in _MIME_TYPES]
+    decoded = {
+        name: value
+        for name, value in attributes_of({"attributes": held}).items()
+        if not isinstance(value, str)
+    }
+    if decoded:
+        texts = {name: orjson.dumps(value).decode() for name, value in decoded.items()}
+        span.replace(texts, texts | {_MIME_TYPES[name]: semconv.JSON_MIME_TYPE for name in texts})
+    return span
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:

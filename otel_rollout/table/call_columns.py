@@ -45,14 +45,18 @@ def add(row: dict[str, Any], span: ReadableSpan) -> None:
     is_ours = row["scope"] == semconv.SCOPE
     kind = row.get("kind") or ("" if is_ours else model_calls.kind_of(attributes))
     if kind == semconv.KIND_LLM:
-        _add_call(row, attributes, _contents_of(span, attributes, is_ours))
+        _add_call(row, attributes, _contents_of(row, span, attributes, is_ours))
     elif kind == semconv.KIND_TOOL and "tool_name" not in row:
         row["tool_name"] = _tool_name(row, attributes, is_ours)
 
 
-def _contents_of(span: ReadableSpan, attributes: Mapping[str, Any], is_ours: bool) -> CallContents:
-    """Return what another library's attributes say of a model call."""
-    if is_ours and not any(name in attributes for name in _OF_OTHERS):
+def _contents_of(
+    row: Mapping[str, Any], span: ReadableSpan, attributes: Mapping[str, Any], is_ours: bool
+) -> CallContents:
+    """Return what another library's attributes say of a model call, and counts that are no integers."""
+    if is_ours and not any(
+        name in attributes and _COUNTS.get(name) not in row for name in (*_OF_OTHERS, *_COUNTS)
+    ):
         return _NOTHING
     return model_calls.read_call(attributes, ((event.name, event.attributes or {}) for event in span.events))
 

@@ -167,7 +167,7 @@ def out_of_scope(workers: list[Any], ended: int, path: str) -> None:
 def forwarder_killed(workers: list[Any], ended: int, path: str) -> None:
     """Send SIGKILL to the forwarder under load, then end normally."""
     for line in os.popen("ps -e -o pid= -o args="):
-        if "otel_rollout.deliver" in line and os.environ["OTEL_ROLLOUT_SPOOL_DIR"] in line:
+        if "otel_rollout.forwarder" in line and os.environ["OTEL_ROLLOUT_SPOOL_DIR"] in line:
             os.kill(int(line.split()[0]), signal.SIGKILL)
     say(ended + ray.get(workers[0].trajectories.remote(TRAJECTORIES, OPERATIONS)))
     ray.shutdown()

@@ -29,7 +29,7 @@ def arrange() -> None:
     """Change this process as the variables say."""
     if clock := os.environ.get("OTEL_TEST_CLOCK"):
         _step_clock(Path(clock))
-    if "otel_rollout.deliver" in sys.orig_argv:
+    if "otel_rollout.forwarder" in sys.orig_argv:
         if spans := os.environ.get("OTEL_TEST_BATCH"):
             _commit_small_batches(int(spans))
         if deaths := os.environ.get("OTEL_TEST_DEATHS"):
@@ -192,7 +192,7 @@ def _die_committing(deaths: _Deaths) -> None:
 
 def _die_as_told(directory: Path) -> None:
     from otel_rollout.account import ledger
-    from otel_rollout.deliver import batch_sender, compaction, crash_recovery, delivery
+    from otel_rollout.forwarder import batch_sender, compaction, crash_recovery, delivery
     from otel_rollout.spool import segments
 
     deaths = _Deaths(directory)

@@ -86,7 +86,7 @@ def test_credentials_appear_in_no_file_log_or_command_line(
         account |= job.ask("shutdown", 1)
     said = "".join(capfd.readouterr())
     assert "does not take spans" in said, said
-    assert "otel_rollout.deliver" in lines
+    assert "otel_rollout.forwarder" in lines
     files = {
         path: path.read_text(errors="replace") for path in (tmp_path / "spool").rglob("*") if path.is_file()
     }

@@ -234,7 +234,7 @@ def test_forwarder_stays_while_a_program_waits(away, tmp_path):
     ended = run(program(away, timeout=2, linger=0.1, then="wait_until_retried"), **changed(announced=0.5))
     assert "delivery is tried again in the background" in ended.stderr
     log = (node_directory(tmp_path) / layout.FORWARDER_LOG).read_text()
-    assert log.count("INFO otel_rollout.deliver: forwarding ") == 1
+    assert log.count("INFO otel_rollout.forwarder: forwarding ") == 1
 
 
 def test_unreachable_mlflow_is_named_without_credentials(monkeypatch):

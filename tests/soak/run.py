@@ -217,7 +217,7 @@ class Run:
 
     def _kill_forwarders(self) -> None:
         for pid, command in self._processes():
-            if "otel_rollout.deliver" in command:
+            if "otel_rollout.forwarder" in command:
                 self._kill(pid)
 
     def _kill(self, pid: int) -> None:

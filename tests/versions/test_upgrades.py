@@ -148,6 +148,6 @@ def forwarder_of(spool: Path) -> int | None:
     found = [
         line
         for line in listed.stdout.splitlines()
-        if "-m otel_rollout.deliver" in line and str(spool) in line and "/bin/sh" not in line
+        if "-m otel_rollout.forwarder" in line and str(spool) in line and "/bin/sh" not in line
     ]
     return int(found[0].split()[0]) if found else None

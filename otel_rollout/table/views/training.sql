@@ -25,7 +25,7 @@ WITH outcomes AS (
     max(value) FILTER (WHERE name = 'reward') AS reward,
     bool_or(name <> 'reward') AS has_outcome,
     max(name) FILTER (WHERE name <> 'reward' AND (
-      isnan(value) OR abs(value) > 1e300 OR (value IS NULL AND lower(label) IN ('nan', 'inf', '-inf'))
+      isnan(value) OR abs(value) >= 1e150 OR (value IS NULL AND lower(label) IN ('nan', 'inf', '-inf'))
     )) AS not_finite
   FROM newest_scores
   WHERE name IN (

@@ -26,9 +26,7 @@ _HINTS: Final = {
 def scores(scope: Scope) -> Finding:
     """Find scores by identity that belong to no trajectory, of the run or of another program."""
     others = _other_runs(scope)
-    condition = (
-        f"{_condition(scope, others)} AND (step IS NULL OR step IS DISTINCT FROM ({scope.unfinished}))"
-    )
+    condition = f"{_condition(scope, others)} AND {scope.is_over}"
     given = _rows(
         scope, f"SELECT step, count(*) AS number FROM given_by_identity WHERE {condition} GROUP BY step"  # noqa: S608
     )  # fmt: skip

@@ -94,14 +94,15 @@ def _eligible(scope: Scope) -> str:
     """Return the trajectories with siblings whose replies are long enough, and the length of these."""
     return f"""
 SELECT * FROM (
-  SELECT run.trace_id, run.step, run.sample_index, said.calls, said.bytes, said.tokens,
-    count(*) OVER (PARTITION BY run.step, run.sample_index) AS siblings,
-    count(*) OVER (PARTITION BY run.step, run.sample_index, said.calls, said.bytes, said.tokens) AS alike
+  SELECT run.trace_id, run.step, run.group_path, said.calls, said.bytes, said.tokens,
+    count(*) OVER (PARTITION BY run.group_path) AS siblings,
+    count(*) OVER (PARTITION BY run.group_path, said.calls, said.bytes, said.tokens) AS alike
   FROM {scope.trajectories} AS run JOIN (
     SELECT trace_id, count(*) AS calls, coalesce(sum(reply_bytes), 0) AS bytes, sum(tokens_out) AS tokens
     FROM {scope.calls} GROUP BY trace_id
   ) AS said ON run.trace_id = said.trace_id
-  WHERE said.bytes >= {_MIN_BYTES} OR (said.bytes = 0 AND said.tokens >= {_MIN_TOKENS})
+  WHERE run.group_path IS NOT NULL
+    AND (said.bytes >= {_MIN_BYTES} OR (said.bytes = 0 AND said.tokens >= {_MIN_TOKENS}))
 ) AS counted WHERE siblings > 1"""  # noqa: S608
 
 
@@ -109,7 +110,7 @@ def _copies(scope: Scope) -> str:
     """Return the trajectories whose replies equal a sibling's; only those of one length are compared."""
     return f"""
 SELECT trace_id FROM (
-  SELECT hashed.trace_id, count(*) OVER (PARTITION BY alike.step, alike.sample_index, hashed.hash) AS copies
+  SELECT hashed.trace_id, count(*) OVER (PARTITION BY alike.group_path, hashed.hash) AS copies
   FROM (
     SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
     FROM spans WHERE kind = 'LLM' AND {scope.condition}

@@ -61,7 +61,7 @@ def missing(scope: Scope) -> Finding:
         return unobserved(_NO_REWARD)
     counts = scope.counts(
         "SELECT trace_id, step, reward IS NULL AND reward_label IS NULL AS is_bad "  # noqa: S608
-        f"FROM {scope.trajectories} WHERE state = 'ok' AND step IS DISTINCT FROM ({scope.unfinished})"
+        f"FROM {scope.trajectories} WHERE state = 'ok' AND {scope.is_over}"
     )
     return judged(counts, _MISSING, scope.steps)
 
@@ -83,7 +83,7 @@ class _Step(NamedTuple):
 def constant(scope: Scope) -> Finding:
     """Find steps in which all rewards are equal, although those of other steps say they should not be."""
     rows = scope.rows(
-        "SELECT step, count(*) AS rewards, count(DISTINCT sample_index) AS groups, min(reward) AS least, "  # noqa: S608
+        "SELECT step, count(*) AS rewards, count(DISTINCT group_path) AS groups, min(reward) AS least, "  # noqa: S608
         f"max(reward) AS greatest, min(trace_id) AS first FROM {scope.trajectories} "
         "WHERE reward IS NOT NULL GROUP BY step ORDER BY step"
     )
@@ -143,7 +143,8 @@ def groups_without_spread(scope: Scope) -> Finding:
     """Find steps in which nearly all groups have one reward each."""
     counts = scope.counts(
         "SELECT step, min(trace_id) AS trace_id, max(reward) = min(reward) AS is_bad "  # noqa: S608
-        f"FROM {scope.trajectories} WHERE reward IS NOT NULL GROUP BY step, sample_index HAVING count(*) > 1"
+        f"FROM {scope.trajectories} WHERE reward IS NOT NULL AND group_path IS NOT NULL "
+        "GROUP BY step, group_path HAVING count(*) > 1"
     )
     return judged(counts, _NO_SPREAD, scope.steps)
 

@@ -63,8 +63,8 @@ FROM (
 ) AS call"""  # noqa: S608
 _TRAJECTORIES: Final = """
 SELECT
-  trace_id, step, sample_index, rollout_n, state, seconds, turns, tool_calls, tokens_out, policy_version_min,
-  policy_version_max, reward, reward_label
+  trace_id, step, sample_index, CASE WHEN sample_index IS NOT NULL THEN group_path END AS group_path, rollout_n,
+  state, seconds, turns, tool_calls, tokens_out, policy_version_min, policy_version_max, reward, reward_label
 FROM trajectories"""
 
 
@@ -128,16 +128,16 @@ class Scope:
         """Name of the table with what training made of the run's trajectories, and their rewards."""
         return self._table(
             "training",
-            "SELECT training.*, run.state, run.reward FROM training "  # noqa: S608
+            "SELECT training.*, run.group_path, run.state, run.reward FROM training "  # noqa: S608
             f"JOIN {self.trajectories} AS run ON training.trace_id = run.trace_id",
         )
 
     @property
-    def unfinished(self) -> str:
-        """A query for the newest step if its trajectories still run: scores may follow."""
+    def is_over(self) -> str:
+        """A condition on a step: it is not the newest, whose trajectories may still run and get scores."""
         return (
-            f"SELECT max(step) FROM {self.trajectories} WHERE state = 'running' "  # noqa: S608
-            f"AND step = (SELECT max(step) FROM {self.trajectories})"
+            f"(step IS NULL OR step IS DISTINCT FROM (SELECT max(step) FROM {self.trajectories} "  # noqa: S608
+            f"WHERE state = 'running' AND step = (SELECT max(step) FROM {self.trajectories})))"
         )
 
     @functools.cached_property

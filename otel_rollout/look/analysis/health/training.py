@@ -67,7 +67,7 @@ def _reached(scope: Scope) -> str:
     """
     return f"""
 SELECT
-  trace_id, step, sample_index, trained,
+  trace_id, step, group_path, trained,
   CASE WHEN trained IS NULL AND reason IS NULL THEN '{_SKIPPED_STEP}' ELSE reason END AS reason,
   count(reward) OVER of_group > 1
     AND max(reward) OVER of_group = min(reward) OVER of_group AS has_one_reward
@@ -75,7 +75,7 @@ FROM {scope.training}
 WHERE trained IS NOT NULL OR reason IS NOT NULL OR (
   state = 'ok' AND step < (SELECT max(step) FROM {scope.training} WHERE trained IS NOT NULL)
 )
-WINDOW of_group AS (PARTITION BY step, sample_index)"""  # noqa: S608
+WINDOW of_group AS (PARTITION BY group_path)"""  # noqa: S608
 
 
 def _by_reason(scope: Scope, steps: Container[int | None]) -> str:
@@ -93,9 +93,10 @@ def _by_reason(scope: Scope, steps: Container[int | None]) -> str:
         return ""
     groups = scope.rows(
         "SELECT step, count(*) AS number, count(*) FILTER (WHERE has_one_reward) AS spent FROM ("  # noqa: S608
-        "SELECT step, sample_index, bool_or(has_one_reward) AS has_one_reward "
+        "SELECT step, bool_or(has_one_reward) AS has_one_reward "
         f"FROM ({_reached(scope)}) AS reached "
-        "GROUP BY step, sample_index HAVING count(*) > 1 AND NOT bool_or(coalesce(trained, false))"
+        "WHERE group_path IS NOT NULL GROUP BY step, group_path "
+        "HAVING count(*) > 1 AND NOT bool_or(coalesce(trained, false))"
         ") AS whole GROUP BY step"
     )
     whole, spent = (sum(row[name] for row in groups if row["step"] in steps) for name in ("number", "spent"))
