@@ -2,7 +2,8 @@
 
 The ledger has a batch before it is committed: its number, and the place of its lines in the segments. A
 forwarder that is killed leaves the batch in the ledger. Its successor asks the target whether the batch is
-stored, and else commits exactly these lines with the same number.
+stored, and else commits exactly these lines with the same number. A ledger that is lost means another writer:
+readers fold its rows by span id.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ agent's key (:func:`otel_rollout.trajectory_key`) names it. The proxy's configur
       custom_auth_run_common_checks: true
 
 docs/black-box-agents.md has the whole configuration. Only the proxy imports this module.
+
+Two names inside LiteLLM are used: ``set_request_root_span``, and ``_open_llm_calls`` of its callback. Without
+the second one, an engine's spans are traces of their own.
 """
 
 from __future__ import annotations

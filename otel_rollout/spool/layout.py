@@ -17,14 +17,16 @@
         receiver.totals               its numbers of spans, as of the last answer: JSON is written less often
         receiver.started              touched by a process that starts a receiver
         receiver.log                  log of the receiver
-        draining                      touched by a process that waits until all spans are delivered
+        waiting                       touched repeatedly by a program that waits: batches are committed now
+        draining                      touched by a program that waits: tail sampling decides what has ended
         ledger.sqlite                 ledger: cursors and counts per exporter
         unreadable-<time>.ledger.sqlite   an unreadable ledger that was replaced
         rejected.<exporter>.jsonl     dead-letter file: spans that a target rejects, with the reason
         tokenizers/<name>.json        tokenizers; spans with token ids refer to them by name
         archive/<segment>.jsonl.zst   archived segments, if delivered segments are kept
 
-This module defines names and owners. ``recording`` and ``forwarder`` define the content of the files.
+This module defines names and owners. Other modules of this room, ``account``, ``record.recording`` and
+``deliver`` define the content of the files.
 """
 
 from __future__ import annotations

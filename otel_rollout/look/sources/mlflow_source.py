@@ -1,4 +1,8 @@
-"""Read delivered trajectories from an MLflow server or database."""
+"""Read delivered trajectories from an MLflow server or database.
+
+MLflow's search does not tell which step a run has reached. So, to know whether the trainer has passed a
+trajectory over, the newest trajectory that the trainer named is read, too.
+"""
 
 from __future__ import annotations
 

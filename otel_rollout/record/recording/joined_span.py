@@ -45,7 +45,8 @@ class JoinedSpan(RecordingSpan):
     """A span of another library inside a trajectory.
 
     Its attributes are encoded when it ends, because instrumentors read them (``span.attributes``) as they do
-    with spans of OpenTelemetry's SDK.
+    with spans of OpenTelemetry's SDK, and replace some. One call of orjson takes half the time of a call for
+    each.
 
     Args:
         parent: the span of ours above, if it is in this process.

@@ -3,7 +3,8 @@
 While nobody has set a tracer provider, OpenTelemetry's API hands out proxies, whose spans do nothing. This
 module replaces the property by which a proxy looks for its real tracer. The replacement returns that tracer
 if there is one, as before; else it returns a :class:`JoinedTracer`. The application may set its provider at
-any time: the API's variable stays free.
+any time: the API's variable stays free. A ``NoOpTracer`` that a library holds is left alone: PydanticAI holds
+one where its instrumentation is off.
 """
 
 from __future__ import annotations
