@@ -155,3 +155,14 @@ def test_scores_of_other_processes_reach_their_trajectory(fresh_process, uri, pr
     }
     assert found["1"].info.assessments == []
     assert found["0"].info.tags["trained_at"] == "4.0"
+
+
+def test_step_without_a_text_leaves_other_steps_their_scores(uri, project, rollouts_of, exporter_for):
+    """The search for its trajectories has no condition on the step, so it finds those of other steps, too."""
+    exporter, rollouts = exporter_for(uri), rollouts_of("run-1")
+    deliver(exporter, [root(rollouts, 1, 0), root(rollouts, 2, 0, rollout__step="")])
+    problems = resolve(
+        exporter, given(rollouts, 0.5, 20, 1, 0), given(rollouts, 0.7, 30, 2, 0, rollout__step="")
+    )
+    assert problems == []
+    assert rewards(uri, project) == {"1/0": [(0.5, 20, "0.5")], "2/0": [(0.7, 30, "0.7")]}

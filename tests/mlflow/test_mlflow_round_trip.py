@@ -12,8 +12,10 @@ from mlflow.entities import SpanStatusCode, Trace, TraceState
 from mlflow_support import not_in_3_14, stored
 from opentelemetry import trace as otel
 
+from otel_rollout.otlp.reader import spans_of
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.settings import resolve
+from otel_rollout_mlflow.trace_reader import MlflowTraces
 from tests.fake_server import serving
 from tests.sdk_spans import Rollouts, deliver
 
@@ -408,3 +410,27 @@ def test_traces_of_a_server_are_read_page_by_page():
         target.close()
     assert [each.get("page_token") for each in asked] == [None, "2"]
     assert {each["filter"] for each in asked} == {"tags.step = '1'"}
+
+
+def test_trace_is_read_with_the_texts_that_were_recorded(uri, project, rollouts, exporter_for):
+    """Input and output are JSON text again, so a table made of MLflow has replies, messages and arguments."""
+    rollouts.trajectory()
+    spans = rollouts.ended()
+    deliver(exporter_for(uri), spans)
+
+    traces = MlflowTraces(uri, project)
+    [found] = traces.find({"step": ""})
+    read = spans_of(traces.line_of(found))
+    traces.close()
+
+    def said(of):
+        return {
+            span.name: [
+                (json.loads(span.attributes[f"{side}.value"]), span.attributes[f"{side}.mime_type"])
+                for side in ("input", "output")
+            ]
+            for span in of
+            if "input.value" in span.attributes
+        }
+
+    assert said(read) == said(spans)

@@ -521,3 +521,11 @@ def test_integer_in_text_is_in_the_column(name: str, column: str) -> None:
     assert row[column] == -3
     assert json.loads(row["attributes"])[name] == "-3"
     assert (span_of(dict.fromkeys(schema.NAMES) | row).attributes or {})[name] == "-3"
+
+
+@pytest.mark.parametrize("count", [5.0, "5"])
+def test_count_of_tokens_that_is_no_integer_counts_on_a_span_of_any_library(count: Any) -> None:
+    """As in traces that come back from MLflow, which does not keep the name of the library."""
+    given = {"openinference.span.kind": "LLM", "gen_ai.usage.input_tokens": count}
+    row = row_of(span(given))
+    assert row["tokens_in"] == 5

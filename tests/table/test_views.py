@@ -104,8 +104,8 @@ def test_trajectory_that_runs_is_not_the_one_that_ended_inside_it(tmp_path: Path
 
 
 def test_rewards_that_are_no_numbers_do_not_count_in_groups_steps_and_runs(tmp_path: Path) -> None:
-    """NaN and infinity are in the trajectory's row, and in no mean."""
-    values = [0.0, 1.0, float("nan"), float("inf")]
+    """NaN, infinity and what has no finite square are in the trajectory's row, and in no mean."""
+    values = [0.0, 1.0, float("nan"), float("inf"), -1e150]
     rows = [
         each
         for number, value in enumerate(values)
@@ -117,7 +117,7 @@ def test_rewards_that_are_no_numbers_do_not_count_in_groups_steps_and_runs(tmp_p
     path = written(tmp_path, rows)
     for view in ("groups", "steps", "runs"):
         assert asked(path, f"SELECT reward_mean, trajectories FROM {view}") == [
-            {"reward_mean": 0.5, "trajectories": 4}
+            {"reward_mean": 0.5, "trajectories": 5}
         ]
     assert asked(path, "SELECT reward_spread FROM groups") == [{"reward_spread": 1.0}]
 

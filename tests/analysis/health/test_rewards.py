@@ -153,3 +153,29 @@ def test_shaped_reward_agrees_with_the_verdict(tmp_path: Path) -> None:
         reward = float(is_right) + 0.1 - index / 400
         rows.append(given(index, 1, reward, score_comment="correct" if is_right else "incorrect"))
     assert answer(tmp_path, "reward_disagrees", rows).status == "healthy"
+
+
+def test_trajectories_without_a_step_need_a_reward_too(tmp_path: Path) -> None:
+    """Nothing runs, so nothing may follow."""
+    rows = [each | {"step": None} for each in trajectories(8)]
+    rows += [given(index, 1, 0.5) | {"step": None} for index in range(4)]
+    finding = answer(tmp_path, "reward_missing", rows)
+    assert finding.status == "unhealthy"
+    assert finding.message.startswith("4 of the 8 trajectories")
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [{"step": None, "step_text": "warm-up"}, {"sample_index": None}],
+    ids=["step of text", "no dataset row"],
+)
+def test_trajectories_that_are_no_siblings_have_no_spread(tmp_path: Path, identity: dict[str, Any]) -> None:
+    """Steps whose names are texts have groups of their own, and without a dataset row there is no group."""
+
+    def of(step: int) -> dict[str, Any]:
+        name = {"step_text": f"epoch-{step}"} if "step_text" in identity else {}
+        return {"sample_index": "0", "rollout_n": 0, **identity, **name}
+
+    rows = [each | of(step) for step in range(1, 9) for each in trajectories(1, step)]
+    rows += [given(0, step, 0.5) | of(step) for step in range(1, 9)]
+    assert answer(tmp_path, "groups_without_spread", rows).status != "unhealthy"

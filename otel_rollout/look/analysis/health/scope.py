@@ -63,7 +63,8 @@ FROM (
 ) AS call"""  # noqa: S608
 _TRAJECTORIES: Final = """
 SELECT
-  trace_id, step, sample_index, rollout_n, CASE WHEN sample_index IS NOT NULL THEN group_path END AS group_path,
+  trace_id, step, sample_index, rollout_n,
+  CASE WHEN sample_index IS NOT NULL THEN group_path END AS group_path,
   state, seconds, turns, tool_calls, tokens_out, policy_version_min, policy_version_max, reward, reward_label
 FROM trajectories"""
 
