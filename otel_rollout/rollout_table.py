@@ -1,5 +1,5 @@
 """Read a rollout table from a program."""
 
-from otel_rollout.look.rollout_table import RolloutTable, Trajectory, messages_of, open_table
+from otel_rollout.look.rollout_table import RolloutTable, StoredTrajectory, messages_of, open_table
 
-__all__ = ["RolloutTable", "Trajectory", "messages_of", "open_table"]
+__all__ = ["RolloutTable", "StoredTrajectory", "messages_of", "open_table"]

@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class NumberedBatch:
     """The newest batch that an exporter has begun to commit.
 
     Attributes:
@@ -127,16 +127,16 @@ class Ledger(LedgerFile):
             self._db.execute("UPDATE batch SET ends = NULL WHERE exporter = ?", (exporter,))
             self._note_destination(exporter)
 
-    def batch(self, exporter: str) -> Batch | None:
+    def batch(self, exporter: str) -> NumberedBatch | None:
         """Return the newest batch of an exporter; None before the first."""
         query = "SELECT writer, number, ends FROM batch WHERE exporter = ?"
         row = self._db.execute(query, (exporter,)).fetchone()
         if row is None:
             return None
         writer, number, ends = row
-        return Batch(writer, number, None if ends is None else json.loads(ends))
+        return NumberedBatch(writer, number, None if ends is None else json.loads(ends))
 
-    def note_batch(self, exporter: str, batch: Batch) -> None:
+    def note_batch(self, exporter: str, batch: NumberedBatch) -> None:
         """Record a batch before it is committed; :meth:`advance` records that it is."""
         ends = None if batch.ends is None else json.dumps(batch.ends)
         with self._change():

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.analysis.group import text as group_text
-from otel_rollout.look.analysis.group.text import Gap, Line
+from otel_rollout.look.analysis.group.text import Gap, TurnLine
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
 from otel_rollout.look.conversation.terminal import CHANGED, STATES, STYLES, continuations, text_of
@@ -100,7 +100,7 @@ def _leaf(branch: Branch) -> Text:
     return Text(", ").join(names)
 
 
-def _line(line: Line | Gap) -> Text:
+def _line(line: TurnLine | Gap) -> Text:
     if isinstance(line, Gap):
         shown = text_of(f"   {line.text}", "dim")
     else:

@@ -11,7 +11,7 @@ import typer
 from otel_rollout.base.printable import in_one_line
 
 if TYPE_CHECKING:
-    from otel_rollout.doctor.diagnosis import Finding
+    from otel_rollout.doctor.diagnosis import DoctorFinding
     from otel_rollout.settings import Settings
 
 _MAX_LINES: Final = 20
@@ -71,7 +71,7 @@ def check(
     from otel_rollout.spool import layout
 
     chosen = _chosen(only, delivery.CHECKS)
-    limits = delivery.Limits(max_age, max_pending * _GIGABYTE, min_free, configured.spool_limit)
+    limits = delivery.AlarmLimits(max_age, max_pending * _GIGABYTE, min_free, configured.spool_limit)
     directory = spool or configured.spool_dir
     found, runs = delivery.check_delivery(directory, limits)
     if spool is not None and not os.path.lexists(spool):  # a typing error would be healthy for ever
@@ -106,5 +106,5 @@ def _chosen(only: str | None, checks: tuple[str, ...]) -> tuple[str, ...]:
     return ("spool", *names)
 
 
-def _line(found: Finding) -> str:
+def _line(found: DoctorFinding) -> str:
     return in_one_line(f"{found.check}: {found.found}{f'. {found.advice}' if found.advice else ''}")

@@ -16,7 +16,7 @@ from otel_rollout.cli.table import FromOption, StepOption, ended_by_ctrl_c, erro
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_rollout.look.analysis.report.changes import Comparison, Side
+    from otel_rollout.look.analysis.report.changes import RunComparison, Side
     from otel_rollout.look.analysis.report.report import RunReport, StepReport
     from otel_rollout.look.analysis.run_choice import Run
     from otel_rollout.table.query import Engine
@@ -85,7 +85,7 @@ def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunRep
     return found
 
 
-def _changes(engine: Engine, run: Run, compare: str, step: str | None, validation: bool) -> Comparison:
+def _changes(engine: Engine, run: Run, compare: str, step: str | None, validation: bool) -> RunComparison:
     """Compare the steps, or the two runs, that ``--compare`` names.
 
     Raises:
@@ -152,7 +152,7 @@ def _show_report(report: RunReport, location: str, html: Path | None, json: bool
         show_report(report, location)
 
 
-def _show_changes(comparison: Comparison, location: str, html: Path | None, json: bool) -> None:
+def _show_changes(comparison: RunComparison, location: str, html: Path | None, json: bool) -> None:
     if json:
         _print_json(comparison.as_json())
     if html is not None:

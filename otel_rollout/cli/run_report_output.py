@@ -17,7 +17,7 @@ from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.pages.scale import finite
 
 if TYPE_CHECKING:
-    from otel_rollout.look.analysis.report.changes import Change, Comparison
+    from otel_rollout.look.analysis.report.changes import RunChange, RunComparison
     from otel_rollout.look.analysis.report.report import RunReport, StepReport
     from otel_rollout.look.analysis.report.trainer import Trainer
 
@@ -82,7 +82,7 @@ def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
             yield Text(f"    otel-rollout show {in_one_line('   '.join(names))}", "dim")
 
 
-def show_changes(comparison: Comparison, location: str) -> None:
+def show_changes(comparison: RunComparison, location: str) -> None:
     """Print what changed, the most surprising first, with trajectories to open."""
     console = Console(highlight=False)
     before, after = comparison.before, comparison.after
@@ -103,7 +103,7 @@ def show_changes(comparison: Comparison, location: str) -> None:
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
 
 
-def _lines(change: Change) -> Iterator[Text]:
+def _lines(change: RunChange) -> Iterator[Text]:
     style = {True: "bold red", False: "bold green", None: "bold"}[change.is_worse]
     line = Text(in_one_line(report_text.change(change)), style)
     yield line.append(f"   {report_text.times_usual(change)}", "not bold default")

@@ -20,7 +20,7 @@ from pathlib import Path
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from otel_rollout.account.ledger import Batch
+from otel_rollout.account.ledger import NumberedBatch
 from otel_rollout.deliver.batch_sender import BatchSender
 from otel_rollout.deliver.lines import Line
 from otel_rollout.deliver.retry_policy import RetryPolicy
@@ -70,7 +70,7 @@ class BatchCommits(BatchSender):
         on_failure: Callable[[ExportFailure], None],
         *,
         commits: CommitsBatches,
-        note: Callable[[Batch], None],
+        note: Callable[[NumberedBatch], None],
         clock: CommitClock,
     ) -> None:
         def done(lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
@@ -78,7 +78,7 @@ class BatchCommits(BatchSender):
             self.end()
 
         super().__init__(name, exporter, replace(policy, whole_attempts=sys.maxsize), stop, done, on_failure)
-        self.batch = Batch(secrets.token_hex(_WRITER_BYTES))
+        self.batch = NumberedBatch(secrets.token_hex(_WRITER_BYTES))
         self.clock = clock
         self._commits = commits
         self._note = note

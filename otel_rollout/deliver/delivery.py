@@ -14,7 +14,7 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from otel_rollout.account.ledger import Batch, HeldScore, Ledger
+from otel_rollout.account.ledger import HeldScore, Ledger, NumberedBatch
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.batch_commits import BatchCommits, CommitClock
@@ -359,7 +359,7 @@ class Delivery:
         """Write cursors and counts, with retries: else lines would be sent again."""
         self._record(lambda: self._ledger.advance(self.name, positions, tallies, held))
 
-    def _note_batch(self, batch: Batch) -> None:
+    def _note_batch(self, batch: NumberedBatch) -> None:
         """Write a batch, with retries: else it could not be told whether it is committed."""
         self._record(lambda: self._ledger.note_batch(self.name, batch))
 

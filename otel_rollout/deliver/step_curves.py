@@ -24,7 +24,7 @@ from otel_rollout.spool import layout
 from otel_rollout.table import step_metrics
 from otel_rollout.table.errors import NoTableError
 from otel_rollout.table.location import location_of
-from otel_rollout.table.step_metrics import TRAJECTORIES, StepKey, StepNumbers
+from otel_rollout.table.step_metrics import TRAJECTORIES, StepNumbers, StepOfRun
 from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class StepCurves:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="step-curves", daemon=True)
         self._run: str | None = None
-        self._written: set[StepKey] = set()
-        self._spans: dict[StepKey, tuple[int, float]] = {}
+        self._written: set[StepOfRun] = set()
+        self._spans: dict[StepOfRun, tuple[int, float]] = {}
         """Step → number of its rows, and when that number was new, by the monotonic clock."""
         self._version: int | None = None
         self._is_begun = self._is_refused = self._is_over = self._is_settled = False
@@ -120,12 +120,12 @@ class StepCurves:
 
     def _begin(self, run: str) -> ExportFailure | None:
         """Read from a run which steps it has."""
-        written: set[StepKey] = set()
+        written: set[StepOfRun] = set()
         for validate in (False, True):
             found = self._tracker.logged_steps(run, _name_of(TRAJECTORIES, validate))
             if isinstance(found, ExportFailure):
                 return self._failed(found)
-            written |= {StepKey(step, validate) for step in found}
+            written |= {StepOfRun(step, validate) for step in found}
         self._written, self._is_begun = written, True
         return None
 
@@ -147,7 +147,7 @@ class StepCurves:
                 self._spans[key] = spans, now
         self._version = table.version()
 
-    def _is_due(self, key: StepKey, is_over: bool) -> bool:
+    def _is_due(self, key: StepOfRun, is_over: bool) -> bool:
         if key in self._written:
             return False
         if not is_over and not any(other.step > key.step for other in self._spans):
@@ -155,10 +155,12 @@ class StepCurves:
         settled = waits().last_step_settled if is_over else waits().step_settled
         return self._quiet_seconds(key) >= settled
 
-    def _quiet_seconds(self, key: StepKey) -> float:
+    def _quiet_seconds(self, key: StepOfRun) -> float:
         return time.monotonic() - self._spans[key][1]
 
-    def _write(self, table: DeltaTable, run: str, due: list[StepKey], is_over: bool) -> ExportFailure | None:
+    def _write(
+        self, table: DeltaTable, run: str, due: list[StepOfRun], is_over: bool
+    ) -> ExportFailure | None:
         for first in range(0, len(due), _MAX_STEPS):
             keys = due[first : first + _MAX_STEPS]
             for step in step_metrics.numbers_of(table, self._run_id, {key.step for key in keys}):

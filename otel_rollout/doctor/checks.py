@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
 from otel_rollout.doctor import filesystem, frameworks, libraries, receiving, variables
-from otel_rollout.doctor.diagnosis import Finding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
 
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
@@ -26,21 +26,21 @@ _ADVICE: Final = {
 }
 
 
-def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_this_machine(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Check the driver's machine in the given environment."""
     configured, problems = settings_reader.from_environment(environ)
     yield check_tracing(environ, configured, problems)
-    yield Finding("library", Verdict.OK, described_versions(versions()))
-    yield Finding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
+    yield DoctorFinding("library", Verdict.OK, described_versions(versions()))
+    yield DoctorFinding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
     present = sorted({*variables.names(environ), *variables.of_other_exporters(environ)})
-    yield Finding("variables", Verdict.OK, ", ".join(present) or "none")
+    yield DoctorFinding("variables", Verdict.OK, ", ".join(present) or "none")
     yield from frameworks.check_frameworks(configured)
     yield from frameworks.check_engines()
     yield from libraries.check_libraries(configured)
     yield from _check_recording_and_delivery(environ, configured, writes_files=True)
 
 
-def check_node(environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_node(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Check a node of a cluster, in an environment that has the driver's variables."""
     configured, _ = settings_reader.from_environment(environ)
     yield from libraries.check_chosen(configured)
@@ -49,7 +49,7 @@ def check_node(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _check_recording_and_delivery(
     environ: Mapping[str, str], configured: settings.Settings, writes_files: bool
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Check the spool directory, and each exporter with its endpoint.
 
     Args:
@@ -80,29 +80,31 @@ def described_versions(found: Mapping[str, str]) -> str:
     return ", ".join([*shown, *(f"no {name}" for name in absent)])
 
 
-def check_tracing(environ: Mapping[str, str], configured: settings.Settings, problems: list[str]) -> Finding:
+def check_tracing(
+    environ: Mapping[str, str], configured: settings.Settings, problems: list[str]
+) -> DoctorFinding:
     """Check whether tracing is on, and which variable switches it on or off."""
     check = "tracing"
     problems = [*problems, *settings_reader.unknown_variables(environ)]
     if problems:
         found = variables.mask(" ".join(problems), environ)
-        return Finding(check, Verdict.FAIL, found, "Correct or unset these variables.")
+        return DoctorFinding(check, Verdict.FAIL, found, "Correct or unset these variables.")
     if configured.sdk_disabled:
-        return Finding(check, Verdict.WARN, "off: OTEL_SDK_DISABLED is true", "Unset it to trace.")
+        return DoctorFinding(check, Verdict.WARN, "off: OTEL_SDK_DISABLED is true", "Unset it to trace.")
     if not configured.exporters:
-        return Finding(
+        return DoctorFinding(
             check,
             Verdict.WARN,
             "off in this environment: no variable names an exporter",
             f"Set {variables.EXPORTERS}=mlflow, or call otel_rollout.configure(exporters=…) in the driver.",
         )
     source = variables.EXPORTERS if environ.get(variables.EXPORTERS, "").strip() else settings.CONFIG_VARIABLE
-    return Finding(check, Verdict.OK, f"on: {source} names {', '.join(configured.exporters)}")
+    return DoctorFinding(check, Verdict.OK, f"on: {source} names {', '.join(configured.exporters)}")
 
 
 def _check_exporter(
     name: str, options: Mapping[str, Any], environ: Mapping[str, str], writes_files: bool
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Check whether an exporter can be built, and whether its endpoint accepts spans."""
     from otel_rollout.exporting import entry_points
 
@@ -114,24 +116,26 @@ def _check_exporter(
             message = str(error) if is_ours else f"{type(error).__name__}: {error}"
             found = variables.mask(f"{name}: {message}", environ)
             advice = "Correct this. Until then this exporter delivers nothing, and spans stay on disk."
-            yield Finding("exporter", Verdict.FAIL, found, advice)
+            yield DoctorFinding("exporter", Verdict.FAIL, found, advice)
             return
         class_ = type(exporter)
-        yield Finding("exporter", Verdict.OK, f"{name}: {class_.__module__}.{class_.__qualname__}")
+        yield DoctorFinding("exporter", Verdict.OK, f"{name}: {class_.__module__}.{class_.__qualname__}")
         try:
             if writes_files or not variables.is_target_a_file(environ, options):
                 yield _check_endpoint(name, exporter, environ)
             else:
-                yield Finding("endpoint", Verdict.OK, f"{name}: a file, which only the driver's node writes")
+                yield DoctorFinding(
+                    "endpoint", Verdict.OK, f"{name}: a file, which only the driver's node writes"
+                )
         finally:
             with contextlib.suppress(Exception):
                 exporter.shutdown()
 
 
-def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Finding:
+def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> DoctorFinding:
     """Check the target of an exporter that offers ``check()``."""
     if not isinstance(exporter, Checks):
-        return Finding(
+        return DoctorFinding(
             "endpoint",
             Verdict.WARN,
             f"{name}: not checked, because the exporter has no check()",
@@ -142,11 +146,13 @@ def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Fin
     except Exception as error:  # noqa: BLE001 - an exporter's check() may raise anything
         found = variables.mask(f"{name}: check() raised {type(error).__name__}: {error}", environ)
         advice = "This is an error in the exporter: report it to its makers."
-        return Finding("endpoint", Verdict.FAIL, found, advice)
+        return DoctorFinding("endpoint", Verdict.FAIL, found, advice)
     if failure is None:
-        return Finding("endpoint", Verdict.OK, f"{name}: reachable, recent enough, accepts our credentials")
+        return DoctorFinding(
+            "endpoint", Verdict.OK, f"{name}: reachable, recent enough, accepts our credentials"
+        )
     if not isinstance(failure, ExportFailure):
         found = f"{name}: not known, because check() returned neither None nor an ExportFailure"
-        return Finding("endpoint", Verdict.WARN, found)
+        return DoctorFinding("endpoint", Verdict.WARN, found)
     found = variables.mask(f"{name}: {failure.message}", environ)
-    return Finding("endpoint", Verdict.FAIL, found, _ADVICE[failure.kind])
+    return DoctorFinding("endpoint", Verdict.FAIL, found, _ADVICE[failure.kind])

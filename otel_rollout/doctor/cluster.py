@@ -15,7 +15,7 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.base.waits import waits
 from otel_rollout.doctor import checks, libraries, variables
-from otel_rollout.doctor.diagnosis import Finding, Row, Verdict
+from otel_rollout.doctor.diagnosis import DoctorFinding, Row, Verdict
 from otel_rollout.doctor.probe import make_chain_end, make_clock, make_probe
 
 OLDEST_RAY: Final = (2, 41)
@@ -97,29 +97,33 @@ def _check_port(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=waits().connect).close()
 
 
-def _no_connection(error: Exception, environ: Mapping[str, str]) -> Finding:
+def _no_connection(error: Exception, environ: Mapping[str, str]) -> DoctorFinding:
     found = variables.mask(f"no connection: {type(error).__name__}: {_first_lines(error)}", environ)
     advice = (
         "Give the address of a running cluster (`ray start --head` shows it), and run this command with the "
         f"cluster's versions of Python and Ray; this Python is {sys.executable}."
     )
-    return Finding("ray", Verdict.FAIL, found, advice)
+    return DoctorFinding("ray", Verdict.FAIL, found, advice)
 
 
-def _check_cluster(nodes: Sequence[Node], version: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _check_cluster(
+    nodes: Sequence[Node], version: str, environ: Mapping[str, str]
+) -> Iterator[DoctorFinding]:
     """Check the cluster as a whole: Ray's version and loopback addresses."""
     found = f"Ray {version}, nodes alive: {len(nodes)}"
     if _version(version) < OLDEST_RAY:
         needed = ".".join(map(str, OLDEST_RAY))
-        yield Finding("ray", Verdict.WARN, found, f"Upgrade Ray: the oldest supported version is {needed}.")
+        yield DoctorFinding(
+            "ray", Verdict.WARN, found, f"Upgrade Ray: the oldest supported version is {needed}."
+        )
     elif (missing := _missing_name()) is not None:
         advice = (
             "With this Ray, trajectories do not continue in workers by themselves. Put "
             "@otel_rollout.ray.carry_context below each @ray.remote."
         )
-        yield Finding("ray", Verdict.WARN, f"{found}; this Ray has no {missing}", advice)
+        yield DoctorFinding("ray", Verdict.WARN, f"{found}; this Ray has no {missing}", advice)
     else:
-        yield Finding("ray", Verdict.OK, found)
+        yield DoctorFinding("ray", Verdict.OK, found)
     yield check_loopback(nodes, environ)
 
 
@@ -142,23 +146,23 @@ def _version(text: str) -> tuple[int, ...]:
         return (sys.maxsize,)
 
 
-def check_loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> Finding:
+def check_loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> DoctorFinding:
     """Check for endpoints on a loopback address, which other machines cannot reach."""
     configured, _ = settings_reader.from_environment(environ)
     found = variables.on_loopback(environ, configured.exporters)
     machines = len({node.address for node in nodes})
     if not found:
-        return Finding("loopback", Verdict.OK, "no endpoint is on a loopback address")
+        return DoctorFinding("loopback", Verdict.OK, "no endpoint is on a loopback address")
     shown = f"a loopback address is in {', '.join(found)}; machines: {machines}"
     if machines < 2:
-        return Finding("loopback", Verdict.OK, shown)
+        return DoctorFinding("loopback", Verdict.OK, shown)
     advice = (
         "Each node delivers its own spans, and on each node a loopback address means that node: only spans "
         "recorded on the server's machine arrive. Use an address that all nodes reach, and let the server "
         "listen on it. If every node has a Collector (docs/collector.md), a loopback address is right: the "
         "row `endpoint` of each node then says that it is reachable."
     )
-    return Finding("loopback", Verdict.WARN, shown, advice)
+    return DoctorFinding("loopback", Verdict.WARN, shown, advice)
 
 
 def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[str, Any] | str]:
@@ -195,7 +199,7 @@ def _on(node: Node) -> Any:
     return NodeAffinitySchedulingStrategy(node.id, soft=False)
 
 
-def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]) -> Iterator[Finding]:
+def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Compare a node's answer with the driver.
 
     Args:
@@ -204,14 +208,14 @@ def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]
     """
     if isinstance(answer, str):
         advice = "Look at the node's logs (`ray logs`): its workers do not start, or are held up."
-        yield Finding("probe", Verdict.FAIL, answer, advice)
+        yield DoctorFinding("probe", Verdict.FAIL, answer, advice)
         return
     yield _compare_library(answer, environ)
     yield _compare_python(answer)
     yield _compare_variables(answer, environ)
     yield from _compare_instrumentors(answer, environ)
     for finding in answer["findings"]:
-        yield Finding.from_plain(finding)
+        yield DoctorFinding.from_plain(finding)
 
 
 def _chosen_by_driver(environ: Mapping[str, str]) -> dict[str, str]:
@@ -219,7 +223,7 @@ def _chosen_by_driver(environ: Mapping[str, str]) -> dict[str, str]:
     return libraries.versions_of_chosen(configured)
 
 
-def _compare_instrumentors(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Finding]:
+def _compare_instrumentors(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Compare the chosen instrumentors and their libraries with the driver's."""
     theirs, ours = answer["versions"], _chosen_by_driver(environ)
     different = {name: version for name, version in ours.items() if theirs.get(name) != version}
@@ -231,16 +235,16 @@ def _compare_instrumentors(answer: Mapping[str, Any], environ: Mapping[str, str]
         advice = (
             f"Run `{answer['executable']} -m pip install {packages}` there: spans of these libraries differ."
         )
-        yield Finding(libraries.CHECK, Verdict.WARN, shown, advice)
+        yield DoctorFinding(libraries.CHECK, Verdict.WARN, shown, advice)
 
 
-def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
+def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> DoctorFinding:
     theirs, ours = answer["versions"], checks.versions()
     shown = checks.described_versions(theirs)
     install = f"{answer['executable']} -m pip install otel-rollout=={ours.get('otel-rollout', '…')}"
     if answer["problem"] is not None:
         problem = variables.mask(answer["problem"], environ)
-        return Finding(
+        return DoctorFinding(
             "library",
             Verdict.FAIL,
             f"otel-rollout cannot be used on this node ({problem}); {shown}",
@@ -250,16 +254,16 @@ def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> F
     if different:
         drivers = ", ".join(f"{name} {ours.get(name, 'absent')}" for name in different)
         found = f"{shown}; the driver has {drivers}"
-        return Finding("library", Verdict.WARN, found, f"Run `{install}` there.")
-    return Finding("library", Verdict.OK, shown)
+        return DoctorFinding("library", Verdict.WARN, found, f"Run `{install}` there.")
+    return DoctorFinding("library", Verdict.OK, shown)
 
 
-def _compare_python(answer: Mapping[str, Any]) -> Finding:
+def _compare_python(answer: Mapping[str, Any]) -> DoctorFinding:
     executable, prefix, version = answer["executable"], answer["prefix"], answer["versions"]["Python"]
     ours = checks.versions()["Python"]
     if (prefix, version) == (sys.prefix, ours):
-        return Finding("python", Verdict.OK, f"{executable}, the driver's")
-    return Finding(
+        return DoctorFinding("python", Verdict.OK, f"{executable}, the driver's")
+    return DoctorFinding(
         "python",
         Verdict.WARN,
         f"workers run {executable} (prefix {prefix}, {version}), the driver {sys.executable} "
@@ -269,7 +273,7 @@ def _compare_python(answer: Mapping[str, Any]) -> Finding:
     )
 
 
-def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
+def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) -> DoctorFinding:
     present = [name for name in answer["present"] if name != settings.CONFIG_VARIABLE]
     missing = [name for name in variables.names(environ) if name not in answer["present"]]
     different = [name for name in answer["different"] if name != settings.CONFIG_VARIABLE]
@@ -279,16 +283,16 @@ def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) ->
     if different:
         found += f"; with another value than the driver's: {', '.join(different)}"
     if not missing and not different:
-        return Finding("variables", Verdict.OK, found)
+        return DoctorFinding("variables", Verdict.OK, found)
     advice = (
         "Workers get the driver's variables if OTEL_TRACES_EXPORTER is set before ray.init, or "
         "otel_rollout.instrument() is called before it (docs/ray.md). The node's other checks ran with the "
         "driver's variables."
     )
-    return Finding("variables", Verdict.WARN, found, advice)
+    return DoctorFinding("variables", Verdict.WARN, found, advice)
 
 
-def _check_chain(node: Node, environ: Mapping[str, str]) -> Finding:
+def _check_chain(node: Node, environ: Mapping[str, str]) -> DoctorFinding:
     """Call an actor on a node inside a trace that is not recorded, and ask which trace the actor sees."""
     import ray
     from opentelemetry import context, trace
@@ -304,15 +308,15 @@ def _check_chain(node: Node, environ: Mapping[str, str]) -> Finding:
     try:
         seen = ray.get(reference, timeout=waits().node_probe)
     except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
-        return Finding("chain", Verdict.WARN, f"an actor did not answer: {type(error).__name__}")
+        return DoctorFinding("chain", Verdict.WARN, f"an actor did not answer: {type(error).__name__}")
     if seen == trace_id:
-        return Finding("chain", Verdict.OK, "a call to an actor stays in the caller's trace")
+        return DoctorFinding("chain", Verdict.OK, "a call to an actor stays in the caller's trace")
     disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if "ray" in map(str.strip, disabled.split(",")):
         advice = "Take `ray` out of the variable, or call otel_rollout.instrument() in the program."
         found = f"a call leaves the caller's trace: OTEL_PYTHON_DISABLED_INSTRUMENTATIONS is {disabled}"
-        return Finding("chain", Verdict.WARN, found, advice)
-    return Finding(
+        return DoctorFinding("chain", Verdict.WARN, found, advice)
+    return DoctorFinding(
         "chain",
         Verdict.FAIL,
         "a call to an actor leaves the caller's trace: no trajectory is whole",
@@ -321,7 +325,7 @@ def _check_chain(node: Node, environ: Mapping[str, str]) -> Finding:
     )
 
 
-def _check_clock(node: Node) -> Finding:
+def _check_clock(node: Node) -> DoctorFinding:
     import ray
 
     clock = ray.remote(num_cpus=0, max_retries=0)(make_clock()).options(scheduling_strategy=_on(node))
@@ -332,7 +336,7 @@ def _check_clock(node: Node) -> Finding:
     try:
         return skew_finding(*measure_skew(read))
     except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
-        return Finding("clock", Verdict.WARN, f"the node's clock was not read: {type(error).__name__}")
+        return DoctorFinding("clock", Verdict.WARN, f"the node's clock was not read: {type(error).__name__}")
 
 
 def measure_skew(read: Callable[[], float]) -> tuple[float, float]:
@@ -351,15 +355,15 @@ def measure_skew(read: Callable[[], float]) -> tuple[float, float]:
     return ahead, half
 
 
-def skew_finding(ahead: float, error: float) -> Finding:
+def skew_finding(ahead: float, error: float) -> DoctorFinding:
     """Judge a clock; accept a difference that the measurement's error may explain."""
     found = f"{abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the driver's (± {error:.3f} s)"
     if abs(ahead) - error <= MAX_SKEW:
-        return Finding("clock", Verdict.OK, found)
+        return DoctorFinding("clock", Verdict.OK, found)
     advice = (
         "Synchronize the nodes' clocks (chrony, ntpd). Until then spans seem to start before their parents."
     )
-    return Finding("clock", Verdict.WARN, found, advice)
+    return DoctorFinding("clock", Verdict.WARN, found, advice)
 
 
 def _first_lines(error: Exception) -> str:

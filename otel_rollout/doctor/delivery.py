@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.dead_letters import rejected_file
-from otel_rollout.doctor.diagnosis import Finding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.doctor.filesystem import problem_of, shown_size, unreadable_directories
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.otlp.scan import LINE_HEAD, end_time_of
@@ -43,7 +43,7 @@ _FULL: Final = 0.9
 
 
 @dataclass(frozen=True)
-class Limits:
+class AlarmLimits:
     """Limits of a healthy spool.
 
     Attributes:
@@ -59,7 +59,7 @@ class Limits:
     spool_limit: int
 
 
-def check_delivery(spool: Path, limits: Limits) -> tuple[list[Finding], int]:
+def check_delivery(spool: Path, limits: AlarmLimits) -> tuple[list[DoctorFinding], int]:
     """Check the newest runs in a spool, run or node directory.
 
     Returns:
@@ -80,12 +80,12 @@ def check_delivery(spool: Path, limits: Limits) -> tuple[list[Finding], int]:
     return found, len(node_dirs)
 
 
-def finding(check: str, found: str, advice: str = "") -> Finding:
+def finding(check: str, found: str, advice: str = "") -> DoctorFinding:
     """Return a finding that fails the probe."""
-    return Finding(check, Verdict.FAIL, found, advice)
+    return DoctorFinding(check, Verdict.FAIL, found, advice)
 
 
-def _guarded(node_dir: Path, limits: Limits) -> list[Finding]:
+def _guarded(node_dir: Path, limits: AlarmLimits) -> list[DoctorFinding]:
     """Check a node directory; what cannot be read is a finding."""
     problem: Exception | None = None
     for _ in range(_ATTEMPTS):
@@ -102,7 +102,7 @@ def _guarded(node_dir: Path, limits: Limits) -> list[Finding]:
     return [finding("spool", f"{node_dir} cannot be read: {why}")]
 
 
-def _disk(spool: Path, limits: Limits) -> Iterator[Finding]:
+def _disk(spool: Path, limits: AlarmLimits) -> Iterator[DoctorFinding]:
     """Check the free space of the spool's file system."""
     free, state = layout.free_bytes(spool), os.statvfs(spool)
     if free is None:
@@ -153,7 +153,7 @@ class _Node:
         self._on_disk = dict(self._existing(layout.segments(node_dir)))
         self._sizes = {name: self._size_of(name, size) for name, size in self._on_disk.items()}
 
-    def findings(self, limits: Limits) -> Iterator[Finding]:
+    def findings(self, limits: AlarmLimits) -> Iterator[DoctorFinding]:
         """Yield what is wrong."""
         if not self._exporters:
             yield finding("spool", f"{self._node_dir / layout.MANIFEST} names no exporter")
@@ -167,7 +167,7 @@ class _Node:
         yield from self._dropped()
         yield from self._limit(limits)
 
-    def _damage(self) -> Iterator[Finding]:
+    def _damage(self) -> Iterator[DoctorFinding]:
         """Check the files of writers that write no more."""
         for writer, file in self._journals.items():
             if writer not in self._living:
@@ -188,7 +188,7 @@ class _Node:
         file = self._journals.get(name.writer)
         return file is not None and file.state is not None and name.sequence < file.state.sequence
 
-    def _delivery(self, exporter: str, has_forwarder: bool, limits: Limits) -> Iterator[Finding]:
+    def _delivery(self, exporter: str, has_forwarder: bool, limits: AlarmLimits) -> Iterator[DoctorFinding]:
         """Check an exporter's pending spans."""
         pending, age = self._backlog(self._ledger.cursors.get(exporter, {}))
         if not pending:
@@ -245,7 +245,7 @@ class _Node:
             return size
         return size + (file.owed_bytes(size) if file.state.sequence == name.sequence else 0)
 
-    def _rejected(self, exporter: str) -> Iterator[Finding]:
+    def _rejected(self, exporter: str) -> Iterator[DoctorFinding]:
         """Check for a dead-letter file: a person removes it after its spans were delivered or given up."""
         path = rejected_file(self._node_dir, exporter)
         if os.path.lexists(path) and os.lstat(path).st_size:
@@ -254,7 +254,7 @@ class _Node:
             )
             yield finding("rejected", f"{exporter} rejected spans, with reasons in {path}", advice)
 
-    def _dropped(self) -> Iterator[Finding]:
+    def _dropped(self) -> Iterator[DoctorFinding]:
         """Check for dropped spans while the run records; afterwards, nobody can act on them."""
         dropped: dict[str, int] = {}
         for file in self._journals.values():
@@ -264,7 +264,7 @@ class _Node:
         if reasons and self._living:
             yield finding("dropped", f"spans were not recorded in {self._node_dir}: {reasons}")
 
-    def _limit(self, limits: Limits) -> Iterator[Finding]:
+    def _limit(self, limits: AlarmLimits) -> Iterator[DoctorFinding]:
         """Check a recording run's segments against its limit."""
         used = sum(self._sizes.values())
         limit = limits.spool_limit or layout.default_limit(self._node_dir)

@@ -22,7 +22,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """What one check found.
 
     Attributes:
@@ -51,7 +51,7 @@ class Finding:
         }
 
     @classmethod
-    def from_plain(cls, plain: dict[str, str]) -> Finding:
+    def from_plain(cls, plain: dict[str, str]) -> DoctorFinding:
         """Restore a finding from the result of :meth:`as_plain`."""
         return cls(plain["check"], Verdict(plain["verdict"]), plain["found"], plain["advice"])
 

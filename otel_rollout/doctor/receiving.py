@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from otel_rollout.base.receiver_variables import without_receiver
-from otel_rollout.doctor.diagnosis import Finding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.record.receiver.listening import ListenError, check_address, check_free, split_address
 from otel_rollout.settings import Settings
 
@@ -19,20 +19,20 @@ _DEFAULT_ENDPOINT: Final = "http://localhost:4318"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
-def check_receiver(environ: Mapping[str, str], configured: Settings) -> Iterator[Finding]:
+def check_receiver(environ: Mapping[str, str], configured: Settings) -> Iterator[DoctorFinding]:
     """Check what the receiver imports, its address, and where the variables send other programs' spans."""
     if not configured.receive:
         return
     missing = [name for name in _NEEDED if not _is_importable(name)]
     if missing:
         advice = "Install it with: pip install 'otel-rollout[receive]'"
-        yield Finding(CHECK, Verdict.FAIL, f"cannot start without {', '.join(missing)}", advice)
+        yield DoctorFinding(CHECK, Verdict.FAIL, f"cannot start without {', '.join(missing)}", advice)
         return
     endpoint = next(
         filter(None, (without_receiver(environ).get(name, "").strip() for name in _ENDPOINTS)), ""
     )
     if "otlp" in configured.exporters and _is_at(configured, endpoint or _DEFAULT_ENDPOINT):
-        yield Finding(
+        yield DoctorFinding(
             CHECK,
             Verdict.FAIL,
             "the exporter otlp delivers to the address at which this run receives",
@@ -42,18 +42,20 @@ def check_receiver(environ: Mapping[str, str], configured: Settings) -> Iterator
     try:
         check_address(configured)
     except ListenError as error:
-        yield Finding(CHECK, Verdict.FAIL, str(error), "Until then nothing is received.")
+        yield DoctorFinding(CHECK, Verdict.FAIL, str(error), "Until then nothing is received.")
         return
     try:
         check_free(configured)
     except ListenError as error:
-        yield Finding(CHECK, Verdict.WARN, str(error), "This is right while a run receives there.")
+        yield DoctorFinding(CHECK, Verdict.WARN, str(error), "This is right while a run receives there.")
         return
     if endpoint:
         found = "OTEL_EXPORTER_OTLP_ENDPOINT is set: child processes send their spans there, not to the run"
-        yield Finding(CHECK, Verdict.WARN, found, "Unset it, or unset OTEL_ROLLOUT_RECEIVE.")
+        yield DoctorFinding(CHECK, Verdict.WARN, found, "Unset it, or unset OTEL_ROLLOUT_RECEIVE.")
         return
-    yield Finding(CHECK, Verdict.OK, "can listen; child processes learn its address by child_environment()")
+    yield DoctorFinding(
+        CHECK, Verdict.OK, "can listen; child processes learn its address by child_environment()"
+    )
 
 
 def _is_importable(name: str) -> bool:

@@ -136,7 +136,7 @@ class RolloutTable:
         rollout: int | None = None,
         *,
         validate: bool = False,
-    ) -> Trajectory:
+    ) -> StoredTrajectory:
         """Read one trajectory with its conversation.
 
         Args:
@@ -160,7 +160,7 @@ class RolloutTable:
                 wanted = reference.parse(wanted.path.rpartition("/")[0])
             chosen = reference.choose(wanted, source.find(wanted), self.uri)
             found = source.conversation(chosen.trace_id, wanted.span)
-            return Trajectory(self, chosen.trace_id, found)
+            return StoredTrajectory(self, chosen.trace_id, found)
         except ViewerError as error:
             raise TableError(str(error)) from error
 
@@ -287,7 +287,7 @@ def _address(uri: str | os.PathLike[str]) -> str:
     return address
 
 
-class Trajectory:
+class StoredTrajectory:
     """One trajectory of a table, with its conversation.
 
     Args:

@@ -22,7 +22,7 @@ from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.otlp import evaluations, score_columns, writer
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.scan import StepKey, step_of
-from otel_rollout.otlp.score_columns import Column, Unpacked
+from otel_rollout.otlp.score_columns import PackedColumn, Unpacked
 
 SPAN_NAME: Final = "score batch"
 ROW_NS: Final = 1000
@@ -48,7 +48,7 @@ _OUTPUT_TYPE: Final = writer.attribute(semconv.OUTPUT_MIME_TYPE, semconv.JSON_MI
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error)
 
 
-def attributes_of(columns: Sequence[Column], rows: int) -> tuple[bytes, bytes]:
+def attributes_of(columns: Sequence[PackedColumn], rows: int) -> tuple[bytes, bytes]:
     """Encode a batch as attributes of a span.
 
     Returns:

@@ -35,7 +35,7 @@ NUMBERS: Final = frozenset("?bBhHiIqQefd")
 _INDEX: Final = "I"
 
 
-class Column(NamedTuple):
+class PackedColumn(NamedTuple):
     """A column of a batch: a value for each row.
 
     Attributes:
@@ -66,7 +66,7 @@ class Column(NamedTuple):
         """Bytes of one value."""
         return struct.calcsize("<" + (_INDEX if self.code == TEXT else self.code))
 
-    def part(self, start: int, end: int) -> Column:
+    def part(self, start: int, end: int) -> PackedColumn:
         """Return the rows from ``start`` to ``end``."""
         if self.field == TOKENS:
             first = self.ends[start - 1] if start else 0
@@ -78,7 +78,7 @@ class Column(NamedTuple):
             values, ends = self.values[start * width : end * width], ()
         return self._replace(values=values, present=self.present[start:end], ends=ends)
 
-    def chosen(self, rows: bytes) -> Column:
+    def chosen(self, rows: bytes) -> PackedColumn:
         """Return the rows that have a byte other than 0."""
         if not isinstance(self.values, bytes):
             values: bytes | Sequence[str] = list(compress(self.values, rows))
@@ -118,7 +118,7 @@ class Unpacked(NamedTuple):
     present: bytes
 
 
-def pack(columns: Sequence[Column], rows: int) -> Packed:
+def pack(columns: Sequence[PackedColumn], rows: int) -> Packed:
     """Pack columns of ``rows`` rows."""
     names: dict[str, int] = {}
     texts: dict[str, int] = {}

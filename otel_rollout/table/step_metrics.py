@@ -54,7 +54,7 @@ ORDER BY step_trajectories.step, step_trajectories.validate
 """
 
 
-class StepKey(NamedTuple):
+class StepOfRun(NamedTuple):
     """A step of training or of validation."""
 
     step: int
@@ -71,13 +71,13 @@ class StepNumbers(NamedTuple):
         values: name → number; a number that is not known is missing.
     """
 
-    key: StepKey
+    key: StepOfRun
     end_ms: int
     running: int
     values: Mapping[str, float]
 
 
-def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dict[StepKey, int]:
+def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dict[StepOfRun, int]:
     """Return each step of a run with the number of its rows, from one step on."""
     condition = filters.equals("run_id", run_id)
     if from_step is not None:
@@ -87,7 +87,7 @@ def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dic
         f"WHERE {condition} AND step IS NOT NULL AND validate IS NOT NULL GROUP BY step, validate"
     )
     columns = (rows[name].to_pylist() for name in ("step", "validate", "spans"))
-    return {StepKey(step, validate): spans for step, validate, spans in zip(*columns, strict=True)}
+    return {StepOfRun(step, validate): spans for step, validate, spans in zip(*columns, strict=True)}
 
 
 def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterator[StepNumbers]:
@@ -99,6 +99,6 @@ def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterat
     names = found.column_names
     for values in zip(*(found[name].to_pylist() for name in names), strict=True):
         known = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        key = StepKey(known.pop("step"), known.pop("validate"))
+        key = StepOfRun(known.pop("step"), known.pop("validate"))
         end_ms, running = int(known.pop("end_ms")), int(known.pop("running"))
         yield StepNumbers(key, end_ms, running, {name: float(value) for name, value in known.items()})

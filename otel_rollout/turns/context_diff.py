@@ -40,7 +40,7 @@ class Mark(NamedTuple):
     """Length of the turn without its answer."""
 
 
-class Branch:
+class ContextBranch:
     """A sequence of items, and the turns that end in it.
 
     Attributes:
@@ -68,7 +68,7 @@ class Turns:
     def __init__(self, width: int, min_shared: int = 1) -> None:
         self._width = width
         self._min_shared = min_shared
-        self.branches: list[Branch] = []
+        self.branches: list[ContextBranch] = []
 
     @property
     def size(self) -> int:
@@ -99,7 +99,7 @@ class Turns:
 
     def add(
         self, turn: str, items: bytes, end: int, can_be_continued: bool = True, asked: int | None = None
-    ) -> Branch:
+    ) -> ContextBranch:
         """Add a turn with its answer; return the branch that begins with ``items``.
 
         Args:
@@ -130,16 +130,16 @@ class Turns:
             for mark in branch.marks
         )
 
-    def _longest(self, items: bytes) -> tuple[Branch, int]:
-        found, longest = Branch(), 0
+    def _longest(self, items: bytes) -> tuple[ContextBranch, int]:
+        found, longest = ContextBranch(), 0
         for branch in self.branches:
             common = common_prefix(items, branch.data, self._width)
             if common > longest:
                 found, longest = branch, common
         return found, longest
 
-    def _cut(self, branch: Branch, length: int) -> Branch:
-        return Branch(
+    def _cut(self, branch: ContextBranch, length: int) -> ContextBranch:
+        return ContextBranch(
             branch.data[: length * self._width],
             [mark for mark in branch.marks if mark.length <= length],
             [piece for piece in branch.pieces if piece.end <= length],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from otel_rollout.turns import context_diff
-from otel_rollout.turns.context_diff import Branch
+from otel_rollout.turns.context_diff import ContextBranch
 from otel_rollout.turns.detokenizer import Detokenizer
 
 
@@ -18,7 +18,7 @@ class Piece(NamedTuple):
     text: str
 
 
-class ModelCall:
+class TokenTurn:
     """The prompt and the answer of a model call, or of a whole conversation.
 
     The recorder may have cut either.
@@ -42,7 +42,7 @@ class ModelCall:
         self.ids = [*self.prompt, *self.answer]
         is_whole = self.encoded_prompt is not None and encoded_answer is not None
         self.encoded = self.encoded_prompt + encoded_answer if is_whole else None  # type: ignore[operator]
-        self.branch: Branch | None = None
+        self.branch: ContextBranch | None = None
 
     def decode(self, shown_from: int, detokenizer: Detokenizer) -> None:
         """Decode the ids of the branch that have no text yet: each token of a trajectory once.

@@ -16,7 +16,7 @@ from otel_rollout.otlp.messages import Shared
 from otel_rollout.turns import break_attributes, context_diff
 from otel_rollout.turns.context_diff import Turns
 from otel_rollout.turns.detokenizer import Detokenizer
-from otel_rollout.turns.model_call import ModelCall, prompt_of
+from otel_rollout.turns.model_call import TokenTurn, prompt_of
 
 _MIN_SHARED_TOKENS: Final = 16
 """Minimum length of a shared prompt prefix, in tokens, to be replaced by a reference."""
@@ -150,12 +150,12 @@ class SpanRewriter:
         turns = self._trace.tokens.setdefault(tokenizer, Turns(context_diff.TOKEN_BYTES, _MIN_SHARED_TOKENS))
         if len(answers) > 1:  # several answers are no turn: a later turn continues at most one of them
             for holder, key in answers:
-                call = ModelCall(holder.get("prompt_ids", []), holder[key])
+                call = TokenTurn(holder.get("prompt_ids", []), holder[key])
                 self._remember(call, turns, can_be_continued=False)
                 self._show(holder, call)
             return None
         holder, key = answers[0] if answers else ({}, "")
-        call = ModelCall(prompt_of(prompts), holder.get(key, []))
+        call = TokenTurn(prompt_of(prompts), holder.get(key, []))
         shared = self._shared_prefix(call, turns, holder)
         if self._turns != "whole" and call.encoded_prompt and self._is_model_call():
             self._broken = break_attributes.attributes_of(
@@ -171,7 +171,7 @@ class SpanRewriter:
         self._changed = True
         return _Turn(shared, len(call.prompt))
 
-    def _shared_prefix(self, call: ModelCall, turns: Turns, holder: dict[str, Any]) -> Shared | None:
+    def _shared_prefix(self, call: TokenTurn, turns: Turns, holder: dict[str, Any]) -> Shared | None:
         # An agent loop may return the whole conversation: that is no turn, and is exported in full.
         is_summary = (
             "prompt_ids" in holder
@@ -182,12 +182,12 @@ class SpanRewriter:
             return None
         return turns.shared(self._id, call.encoded_prompt, self._start)
 
-    def _remember(self, call: ModelCall, turns: Turns, can_be_continued: bool) -> None:
+    def _remember(self, call: TokenTurn, turns: Turns, can_be_continued: bool) -> None:
         if call.encoded:
             asked = len(call.prompt)
             call.branch = turns.add(self._id, call.encoded, self._end, can_be_continued, asked)
 
-    def _show(self, holder: dict[str, Any], call: ModelCall, start: int = 0) -> None:
+    def _show(self, holder: dict[str, Any], call: TokenTurn, start: int = 0) -> None:
         """Add a call's decoded text to ``holder``; the prompt's text from ``start`` on."""
         detokenizer = self._detokenizer
         if detokenizer is None or not call.ids:

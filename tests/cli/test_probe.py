@@ -29,7 +29,7 @@ from tests.forwarders import end_forwarders, forwarders
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
-LIMITS = delivery.Limits(max_age=600, max_bytes=1e9, min_free=0, spool_limit=0)
+LIMITS = delivery.AlarmLimits(max_age=600, max_bytes=1e9, min_free=0, spool_limit=0)
 
 
 def probe(*arguments: object, code: int = 0) -> str:
@@ -296,11 +296,11 @@ def test_age_is_that_of_the_first_pending_line(orphaned: Path, monkeypatch: pyte
     """The first pending span's end counts, but a run is not older than its first process."""
     now = time.time()
     monkeypatch.setattr(delivery.time, "time", lambda: now + 1000)
-    (found,), _ = delivery.check_delivery(orphaned, delivery.Limits(2000, 1e9, 0, 0))
+    (found,), _ = delivery.check_delivery(orphaned, delivery.AlarmLimits(2000, 1e9, 0, 0))
     seconds = float(found.found.rpartition(" for ")[2].removesuffix(" s"))
     assert 1000 <= seconds < 1000 + 120
     os.utime(orphaned / layout.MANIFEST, (now + 990, now + 990))
-    (found,), _ = delivery.check_delivery(orphaned, delivery.Limits(2000, 1e9, 0, 0))
+    (found,), _ = delivery.check_delivery(orphaned, delivery.AlarmLimits(2000, 1e9, 0, 0))
     assert found.found.endswith("the oldest for 10 s")
 
 

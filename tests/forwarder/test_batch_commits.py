@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 import otel_rollout
 from otel_rollout import rollout_trace_op
-from otel_rollout.account.ledger import Batch, Ledger
+from otel_rollout.account.ledger import Ledger, NumberedBatch
 from otel_rollout.account.ledger_reader import FILE, FILE_SUFFIXES, read_ledger
 from otel_rollout.deliver import batch_commits
 from otel_rollout.deliver.batch_commits import CommitClock
@@ -132,7 +132,7 @@ def test_batches_are_numbered_and_recorded(node_dir: Path) -> None:
         (3, NAMES[8:]),
     ]
     with Ledger(node_dir) as ledger:
-        assert ledger.batch(NAME) == Batch(store.stored[0][0], 3, None)
+        assert ledger.batch(NAME) == NumberedBatch(store.stored[0][0], 3, None)
     assert read_ledger(node_dir).count(NAME).delivered == 10
 
 
@@ -245,7 +245,7 @@ def test_ledger_replaced_during_a_commit_keeps_the_batch(
     assert store.names == NAMES
     with Ledger(node_dir) as ledger:
         batch = ledger.batch(NAME)
-    assert batch == Batch(store.stored[0][0], 3, None)
+    assert batch == NumberedBatch(store.stored[0][0], 3, None)
 
 
 class Clock:

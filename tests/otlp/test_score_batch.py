@@ -14,7 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations, score_batch, score_columns, writer
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.scan import StepKey
-from otel_rollout.otlp.score_columns import Column
+from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record.capture import score_columns as captured
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -25,7 +25,7 @@ ROW = st.tuples(
 NAMES = "reward", "a name"
 
 
-def line_of(columns: list[Column], rows: int, **shared: object) -> bytes:
+def line_of(columns: list[PackedColumn], rows: int, **shared: object) -> bytes:
     """Return the line of a batch, as a recorder writes it."""
     known = {semconv.PROJECT_NAME: "p", semconv.EXPERIMENT_NAME: "e", **shared}
     attributes, data = score_batch.attributes_of(columns, rows)
@@ -47,7 +47,7 @@ def line_of(columns: list[Column], rows: int, **shared: object) -> bytes:
 
 def batch_of(rows: list[tuple]) -> bytes:
     """Return the line of a batch with two scores, a step, a row and a comment for each trajectory."""
-    columns: list[Column] = []
+    columns: list[PackedColumn] = []
     fields = [
         ("score", NAMES[0]),
         ("score", NAMES[1]),
@@ -111,8 +111,8 @@ def test_lines_are_equal_at_each_reading_and_from_any_of_them_on(rows, start):
 def test_each_type_of_number_is_exact(code):
     """The values are those that the caller's array holds."""
     values = [0, 1, True] if code == "?" else [0, 1, 3]
-    column = Column("score", "x", code, struct.pack(f"<3{code}", *values))
-    index = Column("sample_index", "", "q", struct.pack("<3q", 0, 1, 2))
+    column = PackedColumn("score", "x", code, struct.pack(f"<3{code}", *values))
+    index = PackedColumn("sample_index", "", "q", struct.pack("<3q", 0, 1, 2))
     lines = list(score_batch.expanded(line_of([column, index], 3, **{semconv.STEP: 1})))
     found = [evaluations.recorded_in(span.attributes or {}, 0) for line in lines for span in spans_of(line)]
     assert [score.value for score in found if score] == [bool(v) if code == "?" else float(v) for v in values]
@@ -120,8 +120,8 @@ def test_each_type_of_number_is_exact(code):
 
 def test_scores_by_id_are_below_their_trajectories():
     """They have the ids of the trajectory, and the origin of a score from outside."""
-    ids = Column("trace", "", score_columns.IDS, bytes.fromhex("ab" * 16 + "cd" * 8))
-    (line,) = score_batch.expanded(line_of([ids, Column("score", "x", "d", struct.pack("<d", 0.5))], 1))
+    ids = PackedColumn("trace", "", score_columns.IDS, bytes.fromhex("ab" * 16 + "cd" * 8))
+    (line,) = score_batch.expanded(line_of([ids, PackedColumn("score", "x", "d", struct.pack("<d", 0.5))], 1))
     (span,) = spans_of(line)
     assert (f"{span.context.trace_id:x}", f"{span.parent.span_id:x}") == ("ab" * 16, "cd" * 8)
     assert span.parent.is_remote
@@ -131,8 +131,8 @@ def test_scores_by_id_are_below_their_trajectories():
 def test_values_per_token_are_attributes_of_one_score():
     """A number that JSON lacks is null; a trajectory without values has none."""
     tokens, _ = captured.tokens("logprob", [[0.5, math.nan, -math.inf], None, []])
-    count = Column("score", "training_tokens", "q", struct.pack("<3q", 3, 0, 0), b"\1\0\1")
-    other = Column("score", "reward", "d", struct.pack("<3d", 1, 2, 3))
+    count = PackedColumn("score", "training_tokens", "q", struct.pack("<3q", 3, 0, 0), b"\1\0\1")
+    other = PackedColumn("score", "reward", "d", struct.pack("<3d", 1, 2, 3))
     lines = list(score_batch.expanded(line_of([tokens, count, other], 3)))
     found = [
         (span.name, (span.attributes or {}).get("rollout.tokens.logprob"))

@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from otel_rollout.look.pages.charts import (
     Axes,
-    Column,
-    Part,
+    ChartColumn,
     Point,
     Series,
+    Slice,
     column_chart,
     line_chart,
     share_bar,
@@ -81,8 +81,10 @@ def test_odd_numbers_make_a_well_formed_chart(values: list[float | None], from_z
     axes = Axes(from_zero=from_zero)
     points = [Point(step, value) for step, value in enumerate(values)]
     chart = line_chart("odd", [Series("mean", points)], axes)
-    columns = column_chart("odd", [Part("a"), Part("b")], [Column("1", [value, value]) for value in values])
-    for each in (chart, columns, sparkline(values), share_bar([Part("a", value=value) for value in values])):
+    columns = column_chart(
+        "odd", [Slice("a"), Slice("b")], [ChartColumn("1", [value, value]) for value in values]
+    )
+    for each in (chart, columns, sparkline(values), share_bar([Slice("a", value=value) for value in values])):
         for element in _parsed(each).iter():
             for name in ("x", "y", "cx", "cy", "width", "height"):
                 assert -60 <= float(element.attrib.get(name, 0)) <= 640
@@ -108,8 +110,8 @@ def test_hostile_text_is_shown_as_text() -> None:
     text = '</svg><script>alert(1)</script>\x1b\u202e"'
     charts = [
         line_chart(text, [Series(text, [Point(1, 1, title=text, link=text)]), Series("b", [])], Axes(text)),
-        column_chart(text, [Part(text), Part("b")], [Column(text, [1, 2], text, text)], Axes(text)),
-        share_bar([Part(text, value=1, title=text)]),
+        column_chart(text, [Slice(text), Slice("b")], [ChartColumn(text, [1, 2], text, text)], Axes(text)),
+        share_bar([Slice(text, value=1, title=text)]),
         sparkline([1, 2], text),
     ]
     for chart in charts:
@@ -119,8 +121,8 @@ def test_hostile_text_is_shown_as_text() -> None:
 
 def test_columns_stand_on_one_another() -> None:
     """The parts of a column have the heights of their values; zero and missing parts are not drawn."""
-    columns = [Column("1", [3, 1], link="/1"), Column("2", [None, 4]), Column("3", [0, 2])]
-    chart = _parsed(column_chart("calls", [Part("ok"), Part("failed", "failure")], columns))
+    columns = [ChartColumn("1", [3, 1], link="/1"), ChartColumn("2", [None, 4]), ChartColumn("3", [0, 2])]
+    chart = _parsed(column_chart("calls", [Slice("ok"), Slice("failed", "failure")], columns))
     drawn = [(each.attrib["class"], float(each.attrib["height"])) for each in chart.iter("rect")]
     assert drawn == [("user", 117.0), ("failure", 39.0), ("failure", 156.0), ("failure", 78.0)]
     assert next(each.text for each in chart.iter("title")) == "step 1\nok: 3\nfailed: 1"
@@ -128,15 +130,15 @@ def test_columns_stand_on_one_another() -> None:
 
 def test_many_columns_become_means_of_neighbours() -> None:
     """Of a thousand columns, each that is drawn says which it stands for."""
-    columns = [Column(str(step), [step]) for step in range(1, 1001)]
-    titles = [each.text for each in _parsed(column_chart("n", [Part("n")], columns)).iter("title")]
+    columns = [ChartColumn(str(step), [step]) for step in range(1, 1001)]
+    titles = [each.text for each in _parsed(column_chart("n", [Slice("n")], columns)).iter("title")]
     assert len(titles) == 112
     assert titles[0] == "1–9, mean\nn: 5"
 
 
 def test_share_bar_has_the_whole_width() -> None:
     """Parts fill the bar by their shares, and the legend names them."""
-    chart = share_bar([Part("generate", value=3), Part("tool", "tool", 1), Part("reward", value=0)])
+    chart = share_bar([Slice("generate", value=3), Slice("tool", "tool", 1), Slice("reward", value=0)])
     assert [each.attrib["width"] for each in _parsed(chart).iter("rect")] == ["480.0", "160.0"]
     assert re.findall(r">([a-z]+ \d)<", chart) == ["generate 3", "tool 1", "reward 0"]
 

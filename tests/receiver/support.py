@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_rollout.record.receiver.app import Application
+from otel_rollout.record.receiver.app import ReceiverApplication
 from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy
 from otel_rollout.record.receiver.trajectories import Trajectories
 from otel_rollout.record.recording.writer import SegmentWriter
@@ -108,7 +108,7 @@ class InProcess:
         )
         self.trajectories = Trajectories(node_dir)
         intake = Intake(self.writer, self.trajectories, self.counts, policy)
-        self.application = Application(intake, self.counts, TOKEN, frozenset({host}))
+        self.application = ReceiverApplication(intake, self.counts, TOKEN, frozenset({host}))
 
     async def post(
         self, body: Any, headers: Mapping[str, str] = HEADERS, path: str = "/v1/traces", method: str = "POST"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.table.step_metrics import StepKey, StepNumbers, numbers_of, spans_of_steps
+from otel_rollout.table.step_metrics import StepNumbers, StepOfRun, numbers_of, spans_of_steps
 from tests.table.tables import START_NS, root, row, score, written
 
 SECOND = 1_000_000_000
@@ -47,7 +47,7 @@ def test_numbers_of_a_step_are_those_of_its_trajectories(tmp_path: Path) -> None
     table = written(tmp_path / "table", spans).open()
     training, validation = numbers_of(table, "run-1", [1])
     running_since = spans[-4]["start_ns"]
-    assert (training.key, training.running) == (StepKey(1, False), 1)
+    assert (training.key, training.running) == (StepOfRun(1, False), 1)
     assert training.end_ms == max(START_NS + 3 + 9 * SECOND, running_since) // 1_000_000
     assert training.values == pytest.approx({
         "trajectories": 4,
@@ -69,7 +69,7 @@ def test_numbers_of_a_step_are_those_of_its_trajectories(tmp_path: Path) -> None
         "replies_truncated": 1,
     })  # fmt: skip
     assert validation == StepNumbers(
-        StepKey(1, True),
+        StepOfRun(1, True),
         START_NS // 1_000_000 + 1000,
         0,
         {
@@ -95,9 +95,9 @@ def test_rows_of_each_step_are_counted_from_a_step_on(tmp_path: Path) -> None:
         tmp_path / "table", [*spans, row("2", "b", "a2", step=2), root("5", run_id="it's")]
     ).open()
     assert spans_of_steps(table, "run-1", None) == {
-        StepKey(1, False): 1,
-        StepKey(2, False): 2,
-        StepKey(2, True): 1,
+        StepOfRun(1, False): 1,
+        StepOfRun(2, False): 2,
+        StepOfRun(2, True): 1,
     }
-    assert spans_of_steps(table, "run-1", 2).keys() == {StepKey(2, False), StepKey(2, True)}
-    assert spans_of_steps(table, "it's", None) == {StepKey(1, False): 1}
+    assert spans_of_steps(table, "run-1", 2).keys() == {StepOfRun(2, False), StepOfRun(2, True)}
+    assert spans_of_steps(table, "it's", None) == {StepOfRun(1, False): 1}

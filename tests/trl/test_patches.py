@@ -14,7 +14,7 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.seams import around
 from otel_rollout.integrations.trl import generation, loss_mask, progress, sample
-from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
+from otel_rollout.integrations.trl.batch import GenerationBatch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from otel_rollout.integrations.trl.state import state
 from tests.spool_reader import tree
@@ -147,7 +147,7 @@ def test_importing_the_integration_imports_neither_trl_nor_torch(
 def test_sample_joins_the_trajectory_of_a_row(recorded: Any) -> None:
     """An index that is not in the batch, and a call outside of any batch, do nothing."""
     entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
-    running = Batch(Trainer(), progress.identify(Trainer(), 2), entries, "batch")
+    running = GenerationBatch(Trainer(), progress.identify(Trainer(), 2), entries, "batch")
     play = rollout_trace_op(name="play")(len)
     with being_current(running):
         with sample(1):
@@ -169,7 +169,7 @@ def test_rows_that_do_not_match_are_not_recorded(recorded: Any, caplog: pytest.L
     trainer = Trainer()
     entries = [Sample(OpenTrajectory(rollout_trace_attr(sample_index=index))) for index in range(2)]
     generate = around(generation.generate_turn)(lambda self, prompt_ids: ([[1], [2], [3]], None))
-    with being_current(Batch(trainer, progress.identify(trainer, 2), entries, "batch")):
+    with being_current(GenerationBatch(trainer, progress.identify(trainer, 2), entries, "batch")):
         for _ in range(2):
             assert generate(trainer, [[0], [0], [0]]) == ([[1], [2], [3]], None)
     for entry in entries:

@@ -14,7 +14,7 @@ import torch
 from verl.protocol import DataProto
 
 from otel_rollout.integrations.verl import legacy_training, v1_training
-from otel_rollout.integrations.verl.known_trajectories import Identity, known
+from otel_rollout.integrations.verl.known_trajectories import SampleIdentity, known
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.training_columns import Columns, columns_of
 from otel_rollout.integrations.verl.v1_training import one_row_per_trajectory
@@ -61,13 +61,18 @@ def test_rows_are_recognized_after_they_were_reordered_and_joined() -> None:
     joined = DataProto.concat([_note([0, 0, 1, 1]), _note([2, 2, 3, 3])])
     joined.reorder(torch.tensor([6, 1, 0, 5]))
     assert legacy_training.rows_of(joined) == [
-        Identity(1, 3, 0),
-        Identity(1, 0, 1),
-        Identity(1, 0, 0),
-        Identity(1, 2, 1),
+        SampleIdentity(1, 3, 0),
+        SampleIdentity(1, 0, 1),
+        SampleIdentity(1, 0, 0),
+        SampleIdentity(1, 2, 1),
     ]
     left_out, baselines = legacy_training.take_left_out(joined)
-    assert sorted(left_out) == [Identity(1, 1, 0), Identity(1, 1, 1), Identity(1, 2, 0), Identity(1, 3, 1)]
+    assert sorted(left_out) == [
+        SampleIdentity(1, 1, 0),
+        SampleIdentity(1, 1, 1),
+        SampleIdentity(1, 2, 0),
+        SampleIdentity(1, 3, 1),
+    ]
     assert not baselines
     assert not known().batches
 
@@ -78,7 +83,9 @@ def test_duplicated_dataset_rows_are_counted_and_not_recorded(
 ) -> None:
     """Of two trajectories of one identity, neither can be named."""
     rows = legacy_training.rows_of(_note(indices))
-    assert rows == [None if index == 0 else Identity(1, index, n % 2) for n, index in enumerate(indices)]
+    assert rows == [
+        None if index == 0 else SampleIdentity(1, index, n % 2) for n, index in enumerate(indices)
+    ]
     assert state.runtime is not None
     assert state.runtime.writer.counters.read().skips["score_of_unknown"] == indices.count(0)
     assert sum("same step, sample_index and rollout_n" in line for line in caplog.messages) == 1
@@ -109,7 +116,7 @@ def test_prompts_of_one_row_in_a_step_are_not_told_apart() -> None:
     prompts = {"uid": ["a", "b", "c"], "index": torch.tensor([4, 4, 5]), "global_steps": 2}
     v1_training.note_prompts(_manager(), _Rows(prompts), None)
     rows = v1_training.rows_of_keys(["a_0_0", "b_1_0", "c_1_0"], [{}] * 3)
-    assert rows == [None, None, Identity(2, 5, 1)]
+    assert rows == [None, None, SampleIdentity(2, 5, 1)]
 
 
 class _Rows(dict):  # type: ignore[type-arg]
@@ -148,7 +155,7 @@ def test_bypass_mode_compares_nothing() -> None:
 
 def test_several_outputs_of_a_trajectory_are_joined() -> None:
     """Tokens are added, the reward is that of the last output."""
-    row, other = Identity(1, 0, 0), Identity(1, 0, 1)
+    row, other = SampleIdentity(1, 0, 0), SampleIdentity(1, 0, 1)
     columns = Columns(
         {"trained_tokens": [3, 4, 5], "trained_reward": [1.0, 1.0, 2.0], "trained": [True, False, False]},
         [None, "reason", "reason"],

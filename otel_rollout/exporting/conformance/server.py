@@ -14,7 +14,7 @@ Answers: TypeAlias = Mapping[str, tuple[int, Mapping[str, str], bytes]]
 """Part of a path → status, headers and body of the answer. Status 0 closes the connection."""
 
 
-class Answer(NamedTuple):
+class CannedAnswer(NamedTuple):
     """What the server answers.
 
     Attributes:
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     body: bytes = b"{}"
 
 
-class Request(NamedTuple):
+class SentRequest(NamedTuple):
     """What the server received.
 
     Attributes:
@@ -57,14 +57,14 @@ class FakeServer:
     def __init__(self, answers: Answers) -> None:
         self.uri = ""
         self.answers = dict(answers)
-        self.received: list[Request] = []
+        self.received: list[SentRequest] = []
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str) -> CannedAnswer:
         """Return the answer to a path."""
         parts = [part for part in self.answers if part in path]
-        return Answer(*self.answers[max(parts, key=len)]) if parts else Answer()
+        return CannedAnswer(*self.answers[max(parts, key=len)]) if parts else CannedAnswer()
 
-    def requests(self, part: str) -> list[Request]:
+    def requests(self, part: str) -> list[SentRequest]:
         """Return the requests whose path contains ``part``."""
         return [request for request in self.received if part in request.path]
 
@@ -82,7 +82,7 @@ def serving(answers: Answers | None = None) -> Iterator[FakeServer]:
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             path = self.path.partition("?")[0]
-            fake.received.append(Request(path, self.headers, body))
+            fake.received.append(SentRequest(path, self.headers, body))
             answer = fake.answer(path)
             if not answer.status:
                 self.close_connection = True

@@ -44,7 +44,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class ModelCall:
+class GeneratedCall:
     """The part of one row in a batched model call.
 
     Attributes:
@@ -92,7 +92,7 @@ class Sample:
     generated: list[Generated] = field(default_factory=list)
     prompt: Any = None
     completion: list[Any] = field(default_factory=list)
-    unsettled: ModelCall | None = None
+    unsettled: GeneratedCall | None = None
     answered_from: int = 0
 
 
@@ -122,7 +122,7 @@ class Measured:
 
 
 @dataclass
-class Batch:
+class GenerationBatch:
     """The rows that one process generates and scores together.
 
     Attributes:
@@ -164,7 +164,7 @@ class Batch:
         return f"{type(self.trainer).__name__}.{name}"
 
 
-_current: ContextVar[Batch | None] = ContextVar("otel-rollout-trl-batch", default=None)
+_current: ContextVar[GenerationBatch | None] = ContextVar("otel-rollout-trl-batch", default=None)
 _LATE: Final = (
     "a generation is not recorded: the trainer generates while the rewards of a batch of TRL's are "
     "calculated, or later"
@@ -175,13 +175,13 @@ _NO_BATCH: Final = (
 )
 
 
-def current(trainer: Any = None) -> Batch | None:
+def current(trainer: Any = None) -> GenerationBatch | None:
     """Return the current batch; None for a batch of another trainer than the given one."""
     batch = _current.get()
     return batch if batch is None or trainer is None or batch.trainer is trainer else None
 
 
-def generating(trainer: Any) -> Batch | None:
+def generating(trainer: Any) -> GenerationBatch | None:
     """Return the current batch while its rows may be generated.
 
     A reward function may generate with the trainer, for example as a judge.
@@ -193,7 +193,7 @@ def generating(trainer: Any) -> Batch | None:
     return None
 
 
-def being_current(batch: Batch | None) -> AbstractContextManager[None]:
+def being_current(batch: GenerationBatch | None) -> AbstractContextManager[None]:
     """Return a block that makes a batch, or none, the current one."""
     return variable_set(_current, batch)
 

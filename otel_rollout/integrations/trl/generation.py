@@ -14,7 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.spans import number
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl.batch import Batch, Generated, Generation, ModelCall, Sample
+from otel_rollout.integrations.trl.batch import Generated, GeneratedCall, Generation, GenerationBatch, Sample
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 
 # --- model calls -------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ _GENERATION_BLOCKS: Final = ("vLLM.generate", "transformers.generate", "transfor
 """Names of TRL's profiled blocks that hold the generation proper."""
 
 
-def times_of(batch: Batch, first: int, whole: tuple[int, int]) -> tuple[int, int]:
+def times_of(batch: GenerationBatch, first: int, whole: tuple[int, int]) -> tuple[int, int]:
     """Return the times of the generation proper.
 
     Args:
@@ -37,7 +37,7 @@ def times_of(batch: Batch, first: int, whole: tuple[int, int]) -> tuple[int, int
     return (found[0][0], found[-1][1]) if found else whole
 
 
-def settle(batch: Batch, entry: Sample, text: str | None = None) -> None:
+def settle(batch: GenerationBatch, entry: Sample, text: str | None = None) -> None:
     """Record the row's model call whose answer is now known, if there is one.
 
     Args:
@@ -72,7 +72,7 @@ def settle(batch: Batch, entry: Sample, text: str | None = None) -> None:
     )
 
 
-def _attributes(batch: Batch, call: ModelCall, ids: list[int] | None) -> dict[str, Any]:
+def _attributes(batch: GenerationBatch, call: GeneratedCall, ids: list[int] | None) -> dict[str, Any]:
     trainer, version = batch.trainer, batch.identity.policy_version
     is_chat = isinstance(call.context, list)
     return {
@@ -137,7 +137,7 @@ def _generate(original: Callable[..., Any], /, self: Any, prompts: Any, *args: A
         _finish(batch)
 
 
-def _begin(batch: Batch, prompts: Sequence[Any]) -> bool:
+def _begin(batch: GenerationBatch, prompts: Sequence[Any]) -> bool:
     """Begin a generation for all rows; return False if it is not one for the batch's rows."""
     if batch.is_generating:  # a tool generates
         warn_once(_INNER, once_for="trl generation in a generation")
@@ -153,7 +153,7 @@ def _begin(batch: Batch, prompts: Sequence[Any]) -> bool:
     return True
 
 
-def _finish(batch: Batch) -> None:
+def _finish(batch: GenerationBatch) -> None:
     """End the generation, and forget what is only of it."""
     batch.is_generating = False
     for entry in batch.samples:
@@ -170,7 +170,7 @@ def _named(result: Any) -> dict[str, Any]:
     return dict(zip(names, result[:5], strict=True))
 
 
-def _note_completions(batch: Batch, times: tuple[int, int], found: dict[str, Any]) -> None:
+def _note_completions(batch: GenerationBatch, times: tuple[int, int], found: dict[str, Any]) -> None:
     """Record what is known when all turns of a batch are over."""
     completions, masks = found["completions"], found.get("mask")
     if not len(completions) == len(found["completion_ids"]) == len(batch.samples):
@@ -188,7 +188,7 @@ def _note_completions(batch: Batch, times: tuple[int, int], found: dict[str, Any
 
 
 def _record_whole(
-    batch: Batch, times: tuple[int, int], found: dict[str, Any], error: BaseException | None
+    batch: GenerationBatch, times: tuple[int, int], found: dict[str, Any], error: BaseException | None
 ) -> None:
     """Record one span per row for a generation whose model calls are not seen.
 
@@ -252,7 +252,7 @@ def _generation(times: tuple[int, int], prompt_ids: Sequence[Any], result: Any) 
     return Generation(times, len(prompt_ids), completion_ids, log_probs, lengths)
 
 
-def _entries(batch: Batch, prompt_ids: Sequence[Any]) -> Sequence[Sample]:
+def _entries(batch: GenerationBatch, prompt_ids: Sequence[Any]) -> Sequence[Sample]:
     """Return the rows of a batched call by position; none if that is not certain."""
     found = batch.samples if batch.completions is None else _continued(batch, prompt_ids)
     if len(found) == len(prompt_ids):
@@ -261,7 +261,7 @@ def _entries(batch: Batch, prompt_ids: Sequence[Any]) -> Sequence[Sample]:
     return ()
 
 
-def _continued(batch: Batch, prompt_ids: Sequence[Any]) -> list[Sample]:
+def _continued(batch: GenerationBatch, prompt_ids: Sequence[Any]) -> list[Sample]:
     """Return the rows that TRL's tool loop continues: those that have new answers of tools.
 
     TRL removes answers that do not fit its limit, and such a row leaves the loop.
@@ -282,7 +282,7 @@ def _continued(batch: Batch, prompt_ids: Sequence[Any]) -> list[Sample]:
 
 
 def _note_calls(
-    batch: Batch, entries: Sequence[Sample], prompt_ids: Sequence[Any], generation: Generation
+    batch: GenerationBatch, entries: Sequence[Sample], prompt_ids: Sequence[Any], generation: Generation
 ) -> None:
     if entries:
         batch.model_calls += 1
@@ -292,4 +292,4 @@ def _note_calls(
         if not entry.trajectory.is_recording:
             continue
         context = [*entry.prompt, *entry.completion] if isinstance(entry.prompt, list) else entry.prompt
-        entry.unsettled = ModelCall(generation, position, context, prompt_ids[position])
+        entry.unsettled = GeneratedCall(generation, position, context, prompt_ids[position])

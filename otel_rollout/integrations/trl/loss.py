@@ -16,7 +16,7 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import loss_mask
-from otel_rollout.integrations.trl.batch import Batch
+from otel_rollout.integrations.trl.batch import GenerationBatch
 from otel_rollout.integrations.trl.loss_mask import LossMask
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 from otel_rollout.integrations.trl.progress import Round, Use, progress_of
@@ -32,7 +32,7 @@ _LOG_PROBS: Final = "KL penalties are not recorded, nor mismatch where TRL's bat
 
 
 def expect(
-    batch: Batch, result: Any, ids: list[str | None], tokens: list[int], reasons: list[str | None]
+    batch: GenerationBatch, result: Any, ids: list[str | None], tokens: list[int], reasons: list[str | None]
 ) -> None:
     """Number the rows of a batch that the loss will use, and keep what is known of them.
 

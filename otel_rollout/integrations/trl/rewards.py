@@ -16,7 +16,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.spans import records_content
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl.batch import Batch, Generated, Measured, Sample, Scored
+from otel_rollout.integrations.trl.batch import Generated, GenerationBatch, Measured, Sample, Scored
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 
 # --- reward functions: their times, the score of each row, and their errors --------------------------------
@@ -55,7 +55,7 @@ def _calculate_rewards(original: Callable[..., Any], /, self: Any, *args: Any, *
     return batch.rewards
 
 
-def _note_extra_columns(batch: Batch) -> None:
+def _note_extra_columns(batch: GenerationBatch) -> None:
     """Record short values that reward functions gave to ``log_extra``."""
     for column, values in getattr(batch.trainer, "_pending_extra_logs", {}).items():
         if len(values) != len(batch.samples):
@@ -70,7 +70,7 @@ def _is_short_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_TEXT and records_content()
 
 
-def record(batch: Batch) -> Any:
+def record(batch: GenerationBatch) -> Any:
     """Record each row's evaluations and rewards; return the tensor of their weighted sums.
 
     A row for which no function gave a reward has no number. None if the rewards are not known. Call this when
@@ -96,7 +96,7 @@ def record(batch: Batch) -> Any:
     return sums
 
 
-def _record_evaluations(batch: Batch, entry: Sample, rewards: Sequence[float] | None) -> None:
+def _record_evaluations(batch: GenerationBatch, entry: Sample, rewards: Sequence[float] | None) -> None:
     """Record a span per reward function; without rewards, one of them has failed."""
     blocks: dict[str, list[Measured]] = defaultdict(list)
     for block in batch.evaluations:
@@ -127,7 +127,7 @@ _UNKNOWN: Final = (
 )
 
 
-def note_scored(batch: Batch, prompts: Sequence[Any], completions: Sequence[Any]) -> None:
+def note_scored(batch: GenerationBatch, prompts: Sequence[Any], completions: Sequence[Any]) -> None:
     """Note what the reward functions are given; they may change it."""
     batch.scored = None
     if not len(prompts) == len(completions) == len(batch.samples):
@@ -150,7 +150,7 @@ def _generation_of(entry: Sample, completion: Any) -> Generated | None:
     return found[0] if len(found) == 1 else None
 
 
-def record_answers(batch: Batch, is_over: bool) -> None:
+def record_answers(batch: GenerationBatch, is_over: bool) -> None:
     """Record prompt and completion of each trajectory.
 
     Args:

@@ -20,7 +20,7 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.spans import describe_tool_call, tool_call
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import generation
-from otel_rollout.integrations.trl.batch import Batch, Sample
+from otel_rollout.integrations.trl.batch import GenerationBatch, Sample
 from otel_rollout.integrations.trl.patched_modules import seams
 
 
@@ -40,7 +40,7 @@ def _tool_call_loop(original: Callable[..., Any], /, self: Any, *args: Any, **kw
             batch.completions, batch.contexts, batch.turns = None, ((), ()), ()
 
 
-def _enter(batch: Batch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
+def _enter(batch: GenerationBatch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
     """Settle the first model calls, and replace the trainer's tools; return its own."""
     trainer, completions = batch.trainer, arguments["completions"]
     given = trainer._sync_tool_dicts, trainer._async_tool_dicts
@@ -54,7 +54,7 @@ def _enter(batch: Batch, arguments: dict[str, Any]) -> tuple[Any, Any] | None:
         entry.completion = completion
         generation.settle(batch, entry)
         settle = functools.partial(generation.settle, batch, entry)
-        turns.append(Turn(entry, settle, functools.partial(_tools_of, trainer, row)))
+        turns.append(ToolTurn(entry, settle, functools.partial(_tools_of, trainer, row)))
     batch.turns = turns
     trainer._sync_tool_dicts = [
         {name: turn.sync_tool(name, tool) for name, tool in tools.items()}
@@ -81,7 +81,7 @@ def _note_answers(trainer: Any, tool_messages: Sequence[Any], *_: Any, **__: Any
     batch = batches.current(trainer)
     if batch is None or not tool_messages:
         return
-    turns: Sequence[Turn] = batch.turns
+    turns: Sequence[ToolTurn] = batch.turns
     for turn in turns:
         if turn.entry.completion and turn.entry.completion[-1] is tool_messages[-1]:
             turn.finish(tool_messages)
@@ -109,7 +109,7 @@ class _Unseen:
     is_called: bool
 
 
-class Turn:
+class ToolTurn:
     """The calls for which the row's latest answer asks.
 
     Args:

@@ -15,7 +15,7 @@ from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 from otel_rollout.integrations.trl import generation, loss, loss_mask, rewards
-from otel_rollout.integrations.trl.batch import Batch, Sample, being_current
+from otel_rollout.integrations.trl.batch import GenerationBatch, Sample, being_current
 from otel_rollout.integrations.trl.loss_mask import LossMask
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 from otel_rollout.integrations.trl.progress import BatchIdentity, identify
@@ -45,7 +45,7 @@ def _generate_and_score(
     return result
 
 
-def _begin(trainer: Any, inputs: Any) -> Batch | None:
+def _begin(trainer: Any, inputs: Any) -> GenerationBatch | None:
     """Start a trajectory for each row; None if nothing is recorded."""
     if runtime.current() is None:
         return None
@@ -53,7 +53,7 @@ def _begin(trainer: Any, inputs: Any) -> Batch | None:
         identity = identify(trainer, len(inputs))
         id_ = f"{trainer.accelerator.process_index}-{time.time_ns():x}"
         samples: list[Sample] = []
-        batch = Batch(trainer, identity, samples, id_)
+        batch = GenerationBatch(trainer, identity, samples, id_)
         try:
             for row, columns in enumerate(inputs):
                 samples.append(Sample(_start(identity, row, columns)))
@@ -81,7 +81,7 @@ def _start(identity: BatchIdentity, row: int, columns: Any) -> OpenTrajectory:
     )
 
 
-def _end(batch: Batch, error: BaseException | None) -> None:
+def _end(batch: GenerationBatch, error: BaseException | None) -> None:
     """End all trajectories. Never raises."""
     with internal_errors("recording prompts and completions of a batch of TRL's"):
         rewards.record_answers(batch, is_over=error is None)
@@ -100,7 +100,7 @@ _UNCERTAIN: Final = (
 _NO_REWARD: Final = "no reward function gave a reward"
 
 
-def record_outcome(batch: Batch, result: Any) -> None:
+def record_outcome(batch: GenerationBatch, result: Any) -> None:
     """Record the rewards of a batch, and what ``_generate_and_score_completions`` returned for its rows."""
     totals = rewards.record(batch)
     advantages = result["advantages"]
@@ -130,7 +130,7 @@ def record_outcome(batch: Batch, result: Any) -> None:
     loss.expect(batch, result, ids, mask.tokens, reasons)
 
 
-def _rewards(batch: Batch, result: Any, totals: Any) -> dict[str, Any]:
+def _rewards(batch: GenerationBatch, result: Any, totals: Any) -> dict[str, Any]:
     """Return the rewards from which TRL computes the advantages, and the penalties in them.
 
     RLOO clips the sum of the rewards and subtracts a penalty; GRPO takes the sum.

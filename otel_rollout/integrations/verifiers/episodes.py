@@ -22,7 +22,7 @@ from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.verifiers import rollouts
 from otel_rollout.integrations.verifiers.patched_modules import seams
-from otel_rollout.integrations.verifiers.rollouts import Sibling
+from otel_rollout.integrations.verifiers.rollouts import RolloutSibling
 from otel_rollout.record.runs import membership
 
 _EVALUATION: Final = "verifiers.v1.cli.eval."
@@ -47,7 +47,7 @@ class RunningEpisode:
     """
 
     task_index: Any
-    sibling: Sibling | None
+    sibling: RolloutSibling | None
     is_evaluation: bool
     environment: str
     slot: weakref.ref[Any]
@@ -86,7 +86,7 @@ def current() -> RunningEpisode | None:
 def _number(slots: list[Any], *_: Any, **__: Any) -> None:
     if not _is_served.get():
         for number, slot in enumerate(slots):
-            rollouts.here().number(slot, Sibling(number, len(slots)))
+            rollouts.here().number(slot, RolloutSibling(number, len(slots)))
 
 
 @seams.around(

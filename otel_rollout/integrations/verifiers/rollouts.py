@@ -64,7 +64,7 @@ class TracedRollout:
 
 
 @dataclass(frozen=True)
-class Sibling:
+class RolloutSibling:
     """Number of a planned episode among those of its task, and how many there are."""
 
     number: int
@@ -85,14 +85,14 @@ class Rollouts:
         self.running: BoundedDict[str, TracedRollout] = BoundedDict(_MAX_RUNNING)
         self.ended: BoundedDict[str, str] = BoundedDict(_MAX_ENDED)
         self.run_id: str | None = None
-        self._siblings: dict[int, Sibling] = {}
+        self._siblings: dict[int, RolloutSibling] = {}
 
-    def number(self, slot: Any, sibling: Sibling) -> None:
+    def number(self, slot: Any, sibling: RolloutSibling) -> None:
         """Remember the number of a planned episode until the plan is forgotten."""
         self._siblings[id(slot)] = sibling
         weakref.finalize(slot, self._siblings.pop, id(slot), None)
 
-    def sibling(self, slot: Any) -> Sibling | None:
+    def sibling(self, slot: Any) -> RolloutSibling | None:
         """Return the number of a planned episode; None if it is not known."""
         return self._siblings.get(id(slot))
 

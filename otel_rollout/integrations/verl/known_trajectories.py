@@ -28,7 +28,7 @@ BASELINE: Final = "baseline"
 """Extra attribute of a trajectory that is a baseline, which no loss uses."""
 
 
-class Identity(NamedTuple):
+class SampleIdentity(NamedTuple):
     """The identity of a trajectory, as its root span has it."""
 
     step: Any
@@ -106,8 +106,8 @@ class GeneratedBatch:
 
     column: str
     objects: list[Any]
-    rows: dict[int, Identity | None]
-    baselines: set[Identity]
+    rows: dict[int, SampleIdentity | None]
+    baselines: set[SampleIdentity]
     validate: bool
 
 
@@ -119,7 +119,7 @@ class Prompt(NamedTuple):
         is_recorded: whether its trajectories are recorded.
     """
 
-    first: Identity
+    first: SampleIdentity
     is_recorded: bool
 
 
@@ -137,7 +137,7 @@ class KnownTrajectories:
     batches: deque[GeneratedBatch] = field(default_factory=lambda: deque(maxlen=_MAX_BATCHES))
     prompts: BoundedDict[str, Prompt] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
     """``uid`` → the prompt of the v1 trainer."""
-    times: BoundedDict[Identity, int] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
+    times: BoundedDict[SampleIdentity, int] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
     """Identity → how many trajectories have it; in the v1 trainer, that of a prompt's first trajectory."""
     evictions: dict[str, Eviction] = field(default_factory=dict)
     """``uid`` of a group that the replay buffer is removing → why."""
@@ -146,7 +146,7 @@ class KnownTrajectories:
     v1_step: Any = None
     """The v1 trainer's step between its advantages and its update."""
 
-    def add(self, identity: Identity) -> None:
+    def add(self, identity: SampleIdentity) -> None:
         """Count an identity: two trajectories of one identity cannot be told apart."""
         self.times[identity] = self.times.get(identity, 0) + 1
 
@@ -160,8 +160,8 @@ def known() -> KnownTrajectories:
 
 
 def without_doubles(
-    rows: Sequence[Identity | None], counted: Sequence[Identity | None] | None = None
-) -> list[Identity | None]:
+    rows: Sequence[SampleIdentity | None], counted: Sequence[SampleIdentity | None] | None = None
+) -> list[SampleIdentity | None]:
     """Replace identities that several trajectories have by None, and count them.
 
     Args:

@@ -19,7 +19,7 @@ from otel_rollout.integrations.kit.seams import after
 from otel_rollout.integrations.verl import known_trajectories
 from otel_rollout.integrations.verl.known_trajectories import (
     GeneratedBatch,
-    Identity,
+    SampleIdentity,
     known,
     plain,
     report_unknown,
@@ -88,7 +88,7 @@ def _telling_column(columns: Any) -> str | None:
     return None
 
 
-def _identities(manager: Any, prompts: Any, validate: bool, greedy: list[bool]) -> list[Identity]:
+def _identities(manager: Any, prompts: Any, validate: bool, greedy: list[bool]) -> list[SampleIdentity]:
     """Return the identities that the workers give to the rows."""
     columns, step = prompts.non_tensor_batch, plain(prompts.meta_info.get("global_steps", -1))
     siblings = known_trajectories.group_size(manager, validate)
@@ -96,13 +96,13 @@ def _identities(manager: Any, prompts: Any, validate: bool, greedy: list[bool]) 
     part = -(-size // max(1, len(manager.agent_loop_workers)))
     indices = list(map(plain, columns.get("index", [row % part for row in range(size)])))
     priority = columns.get("priority", [None] * size)
-    found: list[Identity] = []
+    found: list[SampleIdentity] = []
     counted = 0
     for row, index in enumerate(indices):
         is_next = row % part > 0 and indices[row - 1] == index
         counted = counted + 1 if is_next else 0
         number = known_trajectories.sibling_index(counted, row % part, priority[row], siblings)
-        found.append(Identity(step, index, siblings if greedy[row] else number, validate))
+        found.append(SampleIdentity(step, index, siblings if greedy[row] else number, validate))
     return found
 
 
@@ -114,12 +114,12 @@ def _greedy(manager: Any, prompts: Any) -> list[bool]:
     return [not bool(value) for value in sampled]
 
 
-def rows_of(data: Any) -> list[Identity | None]:
+def rows_of(data: Any) -> list[SampleIdentity | None]:
     """Return the trajectory of each row of a batch; None for a row of which nothing is recorded."""
-    by_column: dict[str, dict[int, Identity | None]] = {}
+    by_column: dict[str, dict[int, SampleIdentity | None]] = {}
     for batch in known().batches:
         by_column.setdefault(batch.column, {}).update(batch.rows)
-    found: list[Identity | None] = [None] * len(data)
+    found: list[SampleIdentity | None] = [None] * len(data)
     unknown = set(range(len(data)))
     for column, rows in by_column.items():
         for row, value in enumerate(data.non_tensor_batch.get(column, ())):
@@ -130,7 +130,7 @@ def rows_of(data: Any) -> list[Identity | None]:
     return without_doubles(found)
 
 
-def take_left_out(data: Any) -> tuple[list[Identity], list[Identity]]:
+def take_left_out(data: Any) -> tuple[list[SampleIdentity], list[SampleIdentity]]:
     """Forget the batches that a training batch is made of; return the trajectories that are not in it.
 
     A batch without any row in the training batch was left out as a whole, if a later one has some.
@@ -141,8 +141,8 @@ def take_left_out(data: Any) -> tuple[list[Identity], list[Identity]]:
     batches = known().batches
     present = {id(value) for batch in batches for value in data.non_tensor_batch.get(batch.column, ())}
     used = [number for number, batch in enumerate(batches) if not present.isdisjoint(batch.rows)]
-    left_out: list[Identity] = []
-    baselines: list[Identity] = []
+    left_out: list[SampleIdentity] = []
+    baselines: list[SampleIdentity] = []
     for _ in range(max(used, default=-1) + 1):
         batch = batches.popleft()
         absent = [row for key, row in batch.rows.items() if key not in present]

@@ -11,7 +11,7 @@ from otel_rollout.base import training_scores
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
 from otel_rollout.integrations.kit.token_sums import counts, means, sums
 from otel_rollout.integrations.kit.training_outcome import wants_token_values
-from otel_rollout.integrations.verl.known_trajectories import Identity, take_generated_mask
+from otel_rollout.integrations.verl.known_trajectories import SampleIdentity, take_generated_mask
 from otel_rollout.integrations.verl.trajectory import is_score
 
 REJECTED: Final = "rejected: sampler and trainer differ too much (rollout_correction)"
@@ -44,7 +44,7 @@ class Columns:
 def trained_columns(
     trainer: Any,
     data: Any,
-    rows: Sequence[Identity | None],
+    rows: Sequence[SampleIdentity | None],
     behind: list[int | None],
     *,
     has_actor_update: bool,
@@ -147,7 +147,7 @@ def _token_values(batch: Any, names: set[str], mask: Any) -> dict[str, list[Any]
 # --- recording ---------------------------------------------------------------------------------------------
 
 
-def record_columns(rows: Sequence[Identity | None], columns: Columns) -> None:
+def record_columns(rows: Sequence[SampleIdentity | None], columns: Columns) -> None:
     """Record what training made of the rows of a batch; a trajectory that is in it twice is recorded once."""
     chosen = _first_rows(rows)
     scores = {
@@ -165,7 +165,7 @@ def record_columns(rows: Sequence[Identity | None], columns: Columns) -> None:
 
 
 def record_untrained(
-    rows: Sequence[Identity], reasons: Sequence[str], lags: Sequence[int | None] = ()
+    rows: Sequence[SampleIdentity], reasons: Sequence[str], lags: Sequence[int | None] = ()
 ) -> None:
     """Record that training did not use some trajectories."""
     if not rows:
@@ -180,7 +180,7 @@ def record_untrained(
     otel_rollout.score_batch(scores, **_named(rows, range(len(rows))), comments=comments)
 
 
-def record_rewards(rows: Sequence[Identity | None], output: Any) -> None:
+def record_rewards(rows: Sequence[SampleIdentity | None], output: Any) -> None:
     """Record rewards that the trainer has computed after the rollouts, as the worker records others.
 
     Args:
@@ -198,16 +198,16 @@ def record_rewards(rows: Sequence[Identity | None], output: Any) -> None:
         otel_rollout.score_batch(scores, **_named(rows, chosen))
 
 
-def _first_rows(rows: Sequence[Identity | None]) -> list[int]:
+def _first_rows(rows: Sequence[SampleIdentity | None]) -> list[int]:
     """Return the numbers of the rows to record."""
-    first: dict[Identity, int] = {}
+    first: dict[SampleIdentity, int] = {}
     for number, row in enumerate(rows):
         if row is not None:
             first.setdefault(row, number)
     return list(first.values())
 
 
-def _named(rows: Sequence[Identity | None], chosen: Sequence[int]) -> dict[str, Any]:
+def _named(rows: Sequence[SampleIdentity | None], chosen: Sequence[int]) -> dict[str, Any]:
     """Return the arguments that name trajectories."""
     named = [row for row in (rows[number] for number in chosen) if row is not None]
-    return {name: [getattr(row, name) for row in named] for name in Identity._fields}
+    return {name: [getattr(row, name) for row in named] for name in SampleIdentity._fields}

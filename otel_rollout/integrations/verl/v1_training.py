@@ -19,8 +19,8 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.verl import known_trajectories
 from otel_rollout.integrations.verl.known_trajectories import (
     Eviction,
-    Identity,
     Prompt,
+    SampleIdentity,
     known,
     plain,
     report_unknown,
@@ -55,7 +55,7 @@ def note_prompts(manager: Any, prompts: Any, chosen: frozenset[Any] | None) -> N
         sampled = prompts["__do_sample__"]
     for uid, index, is_sampled in zip(prompts["uid"], prompts["index"], sampled, strict=True):
         sample = plain(index)
-        first = Identity(step, sample, 0 if is_sampled else siblings, validate)
+        first = SampleIdentity(step, sample, 0 if is_sampled else siblings, validate)
         known().prompts[str(uid)] = Prompt(first, chosen is None or sample in chosen)
         known().add(first)
 
@@ -66,15 +66,15 @@ def session_of(key: Any) -> tuple[str, str]:
     return (parts[0], parts[1]) if len(parts) == 3 and parts[1].isdecimal() else (str(key), "")
 
 
-def rows_of_keys(keys: Sequence[Any], tags: Sequence[Any]) -> list[Identity | None]:
+def rows_of_keys(keys: Sequence[Any], tags: Sequence[Any]) -> list[SampleIdentity | None]:
     """Return the trajectory of each key; None for a row of which nothing is recorded.
 
     Args:
         keys: keys of rows in the TransferQueue.
         tags: their tags. A row that pads the batch is no trajectory.
     """
-    found: list[Identity | None] = []
-    counted: list[Identity | None] = []
+    found: list[SampleIdentity | None] = []
+    counted: list[SampleIdentity | None] = []
     unknown = 0
     for key, tag in zip(keys, tags, strict=True):
         uid, session = session_of(key)
@@ -113,8 +113,8 @@ _OF_ONE_OUTPUT: Final = {
 
 
 def one_row_per_trajectory(
-    rows: Sequence[Identity | None], keys: Sequence[Any], columns: Columns
-) -> tuple[list[Identity | None], Columns]:
+    rows: Sequence[SampleIdentity | None], keys: Sequence[Any], columns: Columns
+) -> tuple[list[SampleIdentity | None], Columns]:
     """Return the trajectories, and what training made of them, with one row for each.
 
     Args:
@@ -122,7 +122,7 @@ def one_row_per_trajectory(
         keys: keys of the rows, which end with the number of the output.
         columns: what training made of the rows.
     """
-    outputs: dict[Identity, list[int]] = defaultdict(list)
+    outputs: dict[SampleIdentity, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         if row is not None:
             outputs[row].append(number)
@@ -215,7 +215,7 @@ class _Step:
     """
 
     data: Any = None
-    rows: list[Identity | None] | None = None
+    rows: list[SampleIdentity | None] | None = None
     columns: Columns | None = None
 
 

@@ -62,7 +62,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ChartColumn:
     """A column of a chart.
 
     Attributes:
@@ -79,7 +79,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Slice:
     """A part of each column, or of one bar; ``value`` counts in a bar alone."""
 
     name: str
@@ -131,7 +131,9 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes = _AXES) -> Mark
     return _figure(title, legend, inside)
 
 
-def column_chart(title: str, parts: Sequence[Part], columns: Sequence[Column], axes: Axes = _AXES) -> Markup:
+def column_chart(
+    title: str, parts: Sequence[Slice], columns: Sequence[ChartColumn], axes: Axes = _AXES
+) -> Markup:
     """Draw a column for each entry, whose parts stand on one another.
 
     A value below zero is drawn as zero.
@@ -163,7 +165,7 @@ def column_chart(title: str, parts: Sequence[Part], columns: Sequence[Column], a
     return _figure(title, legend, inside)
 
 
-def share_bar(parts: Sequence[Part], axes: Axes = _AXES) -> Markup:
+def share_bar(parts: Sequence[Slice], axes: Axes = _AXES) -> Markup:
     """Draw one horizontal bar whose parts are the shares of a whole, with a legend."""
     known = [(part, max(0.0, finite(part.value) or 0.0)) for part in parts]
     whole = sum(min(value, 1e290) for _, value in known)
@@ -247,7 +249,7 @@ def _x_axis(x: Scale, label: str, is_integer: bool) -> list[str]:
     return [*labels, _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 4, label, "middle")]
 
 
-def _merged(columns: Sequence[Column]) -> Sequence[Column]:
+def _merged(columns: Sequence[ChartColumn]) -> Sequence[ChartColumn]:
     """Return columns that have room: of many, each is the mean of several neighbours."""
     each = -(-len(columns) // _MAX_COLUMNS)
     if each <= 1:
@@ -260,11 +262,11 @@ def _merged(columns: Sequence[Column]) -> Sequence[Column]:
             sum(min(value, 1e290) for value in values) / len(some) for values in zip(*known, strict=True)
         ]
         span = some[0].label if len(some) == 1 else f"{some[0].label}–{some[-1].label}"
-        found.append(Column(some[0].label, means, f"{span}, mean", some[0].link))
+        found.append(ChartColumn(some[0].label, means, f"{span}, mean", some[0].link))
     return found
 
 
-def _said(column: Column, parts: Sequence[Part], values: Sequence[float], axes: Axes) -> str:
+def _said(column: ChartColumn, parts: Sequence[Slice], values: Sequence[float], axes: Axes) -> str:
     """Return a column's numbers, a line for each part."""
     lines = [f"{part.name}: {axes.number(value)}" for part, value in zip(parts, values, strict=True)]
     return "\n".join([column.title or f"{axes.x} {column.label}", *lines])

@@ -25,7 +25,7 @@ Make = Callable[[Snapshot], Any]
 """Function that computes a result of a snapshot."""
 
 
-class Answer:
+class PageAnswer:
     """A result, which may be of an older version of the table.
 
     Attributes:
@@ -55,12 +55,12 @@ class Answers:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._lock = threading.Lock()
-        self._found: OrderedDict[Hashable, Answer] = OrderedDict()
-        self._jobs: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._found: OrderedDict[Hashable, PageAnswer] = OrderedDict()
+        self._jobs: queue.SimpleQueue[PageAnswer] = queue.SimpleQueue()
         live.on_change(self._renew)
         threading.Thread(target=self._work, name="otel-rollout-answers", daemon=True).start()
 
-    def get(self, key: Hashable, make: Make, version: Hashable, patience: float) -> Answer | None:
+    def get(self, key: Hashable, make: Make, version: Hashable, patience: float) -> PageAnswer | None:
         """Return the newest result at once; without any, wait for the first.
 
         Args:
@@ -77,7 +77,7 @@ class Answers:
             ViewerError: the files cannot be read.
         """
         with self._lock:
-            answer = self._found.setdefault(key, Answer(make))
+            answer = self._found.setdefault(key, PageAnswer(make))
             self._found.move_to_end(key)
             while len(self._found) > MAX_ANSWERS:
                 self._found.popitem(last=False)
@@ -103,7 +103,7 @@ class Answers:
                 if time.monotonic() - answer.asked_at < _WANTED_SECONDS:
                     self._queue(answer)
 
-    def _queue(self, answer: Answer) -> None:
+    def _queue(self, answer: PageAnswer) -> None:
         if not answer.is_queued and time.monotonic() >= answer.not_before:
             answer.is_queued = True
             self._jobs.put(answer)
@@ -118,7 +118,7 @@ class Answers:
                 answer.is_queued = False
             answer.is_ready.set()
 
-    def _compute(self, answer: Answer) -> None:
+    def _compute(self, answer: PageAnswer) -> None:
         try:
             with self._live.snapshot() as snapshot:
                 answer.version = snapshot.state.version

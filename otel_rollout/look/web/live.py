@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.web.origin import Origin, State
+from otel_rollout.look.web.origin import Origin, TableState
 from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.table.errors import NoTableError, TableError
 
@@ -126,7 +126,7 @@ class Live:
         if not self.problem.startswith(problem):
             self.problem = f"{problem} (since {utc(time.time())})"
 
-    def _prepare(self, state: State) -> None:
+    def _prepare(self, state: TableState) -> None:
         lease = _Lease(Snapshot(self.origin, state, time.time()))
         with self._lock:
             earlier, self._lease = self._lease, lease

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from otel_rollout.table.store import Store
 
 
-class State(NamedTuple):
+class TableState(NamedTuple):
     """What an origin holds at a moment.
 
     Attributes:
@@ -34,7 +34,7 @@ class Origin(Protocol):
 
     location: str
 
-    def state(self) -> State:
+    def state(self) -> TableState:
         """Return what the origin holds now.
 
         Raises:
@@ -53,12 +53,12 @@ class TableOrigin:
         self.location = store.location.uri
         self._store = store
 
-    def state(self) -> State:
+    def state(self) -> TableState:
         """Return id and version of the table, and the time of its newest commit."""
         table = self._store.open()
         with self._store.describing():
             newest = next(iter(table.history(1)), {})
-            return State((str(table.metadata().id), table.version()), newest.get("timestamp", 0) / 1000)
+            return TableState((str(table.metadata().id), table.version()), newest.get("timestamp", 0) / 1000)
 
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:
@@ -78,7 +78,7 @@ class SpoolOrigin:
         self.location = location
         self._source = source
 
-    def state(self) -> State:
+    def state(self) -> TableState:
         """Return names, sizes and times of the files, and which trajectories run."""
         found = []
         source = self._source()
@@ -89,7 +89,7 @@ class SpoolOrigin:
                 continue
             found.append((str(path), status.st_size, status.st_mtime))
         written = max((time for _, _, time in found), default=0.0)
-        return State((tuple(found), source.running()), written)
+        return TableState((tuple(found), source.running()), written)
 
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:

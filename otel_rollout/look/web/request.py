@@ -13,7 +13,7 @@ from otel_rollout.look.web.live import utc
 from otel_rollout.table.select import QueryError
 
 if TYPE_CHECKING:
-    from otel_rollout.look.web.answers import Answer, Answers, Make
+    from otel_rollout.look.web.answers import Answers, Make, PageAnswer
     from otel_rollout.look.web.links import ServedLinks
     from otel_rollout.look.web.snapshot import RunRow, Snapshot
 
@@ -112,7 +112,7 @@ class Asked:
             PendingError: it is not there yet.
         """
         key = (kind, self.run)
-        answer: Answer | None = answers.get(key, make, self.snapshot.state.version, patience)
+        answer: PageAnswer | None = answers.get(key, make, self.snapshot.state.version, patience)
         if answer is None:
             raise PendingError(f"The {kind} of {self.run.name} is being prepared.")
         self.links.status = f"read at {utc(answer.read_at)}"

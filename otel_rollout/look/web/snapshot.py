@@ -14,7 +14,7 @@ from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 
 if TYPE_CHECKING:
-    from otel_rollout.look.web.origin import Origin, State
+    from otel_rollout.look.web.origin import Origin, TableState
 
 LIVE_SECONDS: Final = 900.0
 """Age of the newest spans up to which a run counts as being written. A long model call writes nothing."""
@@ -53,7 +53,7 @@ class Snapshot:
         ViewerError: the files cannot be read.
     """
 
-    def __init__(self, origin: Origin, state: State, now: float) -> None:
+    def __init__(self, origin: Origin, state: TableState, now: float) -> None:
         self.state = state
         self.read_at = now
         self._resources = ExitStack()

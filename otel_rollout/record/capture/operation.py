@@ -102,7 +102,7 @@ class _ActiveMethod:
         self.receiver = receiver
 
 
-class Call:
+class SampledOutCall:
     """A call that is sampled out; its context keeps the calls inside it unrecorded.
 
     During the call the context ``inside`` is current; before and after the call, ``outside`` is.
@@ -124,7 +124,7 @@ class Call:
         """Do nothing."""
 
 
-class RecordedCall(Call):
+class RecordedCall(SampledOutCall):
     """One call that is being recorded."""
 
     __slots__ = ("_active_method", "_shows_text", "_trajectory", "encode", "limit")
@@ -180,7 +180,7 @@ class RecordedCall(Call):
         self.span.end()
 
 
-def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SampledOutCall | None:
     """Start to record a call, or return None; the caller attaches ``inside``."""
     if (active := runtime.current()) is None:
         return None
@@ -208,7 +208,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         if started is None:
             return None
         if not started.is_recording():
-            return Call(started, outside)
+            return SampledOutCall(started, outside)
         span, trajectory, identity = started, _trajectory_rooted_at(parent, outside), identity_in(outside)
     try:
         settings = active.settings

@@ -14,10 +14,10 @@ from otel_rollout.base.redaction_names import MARK
 from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.otlp import score_batch as batches
 from otel_rollout.otlp import score_columns, writer
-from otel_rollout.otlp.score_columns import Column
+from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import score_columns as captured
-from otel_rollout.record.capture.score_rows import Rows, number_of, rows_of
+from otel_rollout.record.capture.score_rows import ScoreRows, number_of, rows_of
 from otel_rollout.record.capture.scores import as_score, is_score_name
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.record.recording.span import LOCAL_PARENT
@@ -117,8 +117,8 @@ def _left_out(what: str) -> reading:
     return reading("it", f"score_batch() recorded no {what}")
 
 
-def _score_columns(active: runtime.Runtime, scores: Mapping[str, Any], rows: int) -> list[Column]:
-    columns: list[Column] = []
+def _score_columns(active: runtime.Runtime, scores: Mapping[str, Any], rows: int) -> list[PackedColumn]:
+    columns: list[PackedColumn] = []
     for name, values in scores.items():
         with _left_out(f"score {name!r}"):
             values = captured.spread(values, rows)
@@ -127,7 +127,7 @@ def _score_columns(active: runtime.Runtime, scores: Mapping[str, Any], rows: int
     return columns
 
 
-def _listed_scores(active: runtime.Runtime, name: str, values: Any, rows: int) -> list[Column]:
+def _listed_scores(active: runtime.Runtime, name: str, values: Any, rows: int) -> list[PackedColumn]:
     """Return the columns of a score whose values are no array of numbers."""
     known = captured.entries(values, rows)
     if not _PLAIN.issuperset(map(type, known)):
@@ -143,8 +143,8 @@ def _listed_scores(active: runtime.Runtime, name: str, values: Any, rows: int) -
     return captured.by_type(score_columns.SCORE, name, known)
 
 
-def _comment_columns(comments: Mapping[str, Any], names: set[str], rows: int) -> list[Column]:
-    columns: list[Column] = []
+def _comment_columns(comments: Mapping[str, Any], names: set[str], rows: int) -> list[PackedColumn]:
+    columns: list[PackedColumn] = []
     for name, texts in comments.items():
         if name not in names:
             continue
@@ -154,7 +154,7 @@ def _comment_columns(comments: Mapping[str, Any], names: set[str], rows: int) ->
     return columns
 
 
-def _token_column(name: str, arrays: Any, rows: int) -> Column | None:
+def _token_column(name: str, arrays: Any, rows: int) -> PackedColumn | None:
     what = f"values per token {name!r}"
     with _left_out(what):
         if not captured.is_column(arrays):
@@ -170,9 +170,9 @@ def _token_column(name: str, arrays: Any, rows: int) -> Column | None:
     return None
 
 
-def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[Column]:
+def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[PackedColumn]:
     """Return the columns of values per token, and that of the score to which they belong: their number."""
-    columns: list[Column] = []
+    columns: list[PackedColumn] = []
     lengths = [-1] * rows
     for name, arrays in token_values.items():
         column = _token_column(name, arrays, rows)
@@ -185,14 +185,14 @@ def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[Column]:
     if columns:
         packed = struct.pack(f"<{rows}q", *lengths)
         present = bytes(length >= 0 for length in lengths)
-        columns.append(Column(score_columns.SCORE, TRAINING_TOKENS, "q", packed, present))
+        columns.append(PackedColumn(score_columns.SCORE, TRAINING_TOKENS, "q", packed, present))
     return columns
 
 
 # --- The line -----------------------------------------------------------------------------------------------
 
 
-def _record(active: runtime.Runtime, rows: Rows, values: Sequence[Column]) -> None:
+def _record(active: runtime.Runtime, rows: ScoreRows, values: Sequence[PackedColumn]) -> None:
     """Record the scores of a batch, and count those of trajectories that are not recorded."""
     columns, number = [*rows.columns, *values], rows.number
     kept = bytearray(b"\1" * number)
@@ -211,14 +211,14 @@ def _record(active: runtime.Runtime, rows: Rows, values: Sequence[Column]) -> No
             _write(active, identity, part, end - start, scores, now + start * batches.ROW_NS)
 
 
-def _number_of(columns: Sequence[Column]) -> int:
+def _number_of(columns: Sequence[PackedColumn]) -> int:
     """Return the number of scores in columns."""
     return sum(
         column.rows - column.present.count(0) for column in columns if column.field == score_columns.SCORE
     )
 
 
-def _parts(columns: Sequence[Column], rows: int) -> Iterator[tuple[int, int]]:
+def _parts(columns: Sequence[PackedColumn], rows: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows whose data fit into a line; a row with more data is alone."""
     width = sum(column.width for column in columns if column.field != score_columns.TOKENS)
     tokens = [column for column in columns if column.field == score_columns.TOKENS]
@@ -242,7 +242,7 @@ def _parts(columns: Sequence[Column], rows: int) -> Iterator[tuple[int, int]]:
 def _write(
     active: runtime.Runtime,
     identity: Identity,
-    columns: Sequence[Column],
+    columns: Sequence[PackedColumn],
     rows: int,
     scores: int,
     time_ns: int,

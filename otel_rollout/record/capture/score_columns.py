@@ -22,7 +22,7 @@ from otel_rollout.base.errors import Unusable
 from otel_rollout.base.given import listed
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import score_columns
-from otel_rollout.otlp.score_columns import Column
+from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.otlp.writer import text_of
 
 MAX_ROWS: Final = 1 << 20
@@ -128,10 +128,10 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in _MISSING
 
 
-def numbers(field: str, name: str, values: Any, rows: int) -> Column | None:
+def numbers(field: str, name: str, values: Any, rows: int) -> PackedColumn | None:
     """Return the column of an array of numbers; None for anything else."""
     found = _buffer_of(values, rows)
-    return None if found is None else Column(field, name, *found)
+    return None if found is None else PackedColumn(field, name, *found)
 
 
 def entries(values: Any, length: int) -> list[Any]:
@@ -151,7 +151,7 @@ def entries(values: Any, length: int) -> list[Any]:
     return found
 
 
-def by_type(field: str, name: str, values: Sequence[Any]) -> list[Column]:
+def by_type(field: str, name: str, values: Sequence[Any]) -> list[PackedColumn]:
     """Return columns of values that are None, bools, integers, floats or texts; one for each type."""
     types = set(map(type, values))
     none = type(None)
@@ -169,21 +169,21 @@ def by_type(field: str, name: str, values: Sequence[Any]) -> list[Column]:
     return columns
 
 
-def _column(field: str, name: str, type_: type, values: Sequence[Any]) -> Column:
+def _column(field: str, name: str, type_: type, values: Sequence[Any]) -> PackedColumn:
     if type_ is bool:
-        return Column(field, name, "?", bytes(values))
+        return PackedColumn(field, name, "?", bytes(values))
     if type_ is str:
-        return Column(field, name, score_columns.TEXT, values)
+        return PackedColumn(field, name, score_columns.TEXT, values)
     if type_ is int:
         try:
-            return Column(field, name, "q", struct.pack(f"<{len(values)}q", *values))
+            return PackedColumn(field, name, "q", struct.pack(f"<{len(values)}q", *values))
         except struct.error:  # larger than 64 bits
             if field != score_columns.SCORE:
-                return Column(field, name, score_columns.TEXT, [str(value) for value in values])
-    return Column(field, name, "d", struct.pack(f"<{len(values)}d", *map(float, values)))
+                return PackedColumn(field, name, score_columns.TEXT, [str(value) for value in values])
+    return PackedColumn(field, name, "d", struct.pack(f"<{len(values)}d", *map(float, values)))
 
 
-def trace_ids(ids: Iterable[Any]) -> tuple[Column, bytes, bytes]:
+def trace_ids(ids: Iterable[Any]) -> tuple[PackedColumn, bytes, bytes]:
     """Return the ids of trajectories as a column, which of them are ids, and which of these are recorded."""
     parts: list[bytes] = []
     known, recorded = bytearray(), bytearray()
@@ -192,7 +192,7 @@ def trace_ids(ids: Iterable[Any]) -> tuple[Column, bytes, bytes]:
         parts.append(packed or bytes(24))
         known.append(bool(packed))
         recorded.append(is_sampled)
-    column = Column(score_columns.TRACE, "", score_columns.IDS, b"".join(parts))
+    column = PackedColumn(score_columns.TRACE, "", score_columns.IDS, b"".join(parts))
     return column, bytes(known), bytes(recorded)
 
 
@@ -212,7 +212,7 @@ def _ids_in(id_: Any) -> tuple[bytes, bool]:
     ), context.trace_flags.sampled
 
 
-def tokens(name: str, arrays: Sequence[Any]) -> tuple[Column, Any]:
+def tokens(name: str, arrays: Sequence[Any]) -> tuple[PackedColumn, Any]:
     """Return the column of values per token, and the first array that is left out, as it holds no numbers.
 
     Args:
@@ -224,7 +224,7 @@ def tokens(name: str, arrays: Sequence[Any]) -> tuple[Column, Any]:
     code = codes.pop() if len(codes) == 1 else "d"
     width = struct.calcsize("<" + code)
     parts = [b"" if found is None else _as_code(code, *found) for found in buffers]
-    column = Column(
+    column = PackedColumn(
         score_columns.TOKENS,
         name,
         code,

@@ -12,7 +12,7 @@ from otel_rollout.base.errors import Unusable, warn_once
 from otel_rollout.base.given import reading
 from otel_rollout.otlp import score_columns
 from otel_rollout.otlp.groups import Group
-from otel_rollout.otlp.score_columns import Column
+from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record.capture import score_columns as captured
 from otel_rollout.record.capture.trajectory_attributes import identity_value
 from otel_rollout.record.recording.sampling import GroupSampling
@@ -37,7 +37,7 @@ _UNKNOWN: Final = "score_of_unknown"
 _UNRECORDED: Final = "score_of_unrecorded"
 
 
-class Rows(NamedTuple):
+class ScoreRows(NamedTuple):
     """The trajectories of a batch, a row each.
 
     Attributes:
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
     """
 
     number: int
-    columns: Sequence[Column]
+    columns: Sequence[PackedColumn]
     shared: Mapping[str, Any]
     excluded: Mapping[str, bytes]
 
@@ -90,7 +90,7 @@ def number_of(trajectory: Any, named: Named, size: int) -> int:
 
 def rows_of(
     trajectory: Any, named: Named, number: int, shared: Named, sampling: GroupSampling | None
-) -> Rows:
+) -> ScoreRows:
     """Return the rows that a caller names.
 
     Args:
@@ -113,11 +113,11 @@ def rows_of(
         _UNKNOWN: _not(known),
         _UNRECORDED: bytes(k and not r for k, r in zip(known, recorded, strict=True)),
     }
-    return Rows(number, [column], shared, excluded)
+    return ScoreRows(number, [column], shared, excluded)
 
 
-def _by_identity(named: Named, number: int, shared: Named, sampling: GroupSampling | None) -> Rows:
-    columns: list[Column] = []
+def _by_identity(named: Named, number: int, shared: Named, sampling: GroupSampling | None) -> ScoreRows:
+    columns: list[PackedColumn] = []
     for name, values in named.items():
         if values is not None:
             with reading(f"{name}="):
@@ -129,10 +129,10 @@ def _by_identity(named: Named, number: int, shared: Named, sampling: GroupSampli
     excluded = {_UNKNOWN: bytes(unknown)}
     if sampling is not None:
         excluded[_UNRECORDED] = _sampled_out(columns, number, shared, sampling)
-    return Rows(number, columns, shared, excluded)
+    return ScoreRows(number, columns, shared, excluded)
 
 
-def _columns(name: str, values: Any, rows: int) -> list[Column]:
+def _columns(name: str, values: Any, rows: int) -> list[PackedColumn]:
     """Return the columns of a part of the identity, with the values as a trajectory has them."""
     column = captured.numbers(name, "", values, rows)
     if column is not None and column.code in ("?" if name == "validate" else _INTEGERS):
@@ -148,13 +148,15 @@ def _columns(name: str, values: Any, rows: int) -> list[Column]:
     return captured.by_type(name, "", [value if type(value) in _PLAIN else str(value) for value in found])
 
 
-def _present(columns: Sequence[Column], name: str, number: int) -> bytes:
+def _present(columns: Sequence[PackedColumn], name: str, number: int) -> bytes:
     """Return a byte for each row, 0 where a part of the identity has no value."""
     found = [column.present or b"\1" * number for column in columns if column.field == name]
     return bytes(map(any, zip(*found, strict=True))) if found else bytes(number)
 
 
-def _sampled_out(columns: Sequence[Column], number: int, shared: Named, sampling: GroupSampling) -> bytes:
+def _sampled_out(
+    columns: Sequence[PackedColumn], number: int, shared: Named, sampling: GroupSampling
+) -> bytes:
     """Return a byte for each row, 1 where head sampling excludes the trajectory's group."""
     identities: list[dict[str, Any]] = [dict(shared) for _ in range(number)]
     for column in columns:

@@ -18,14 +18,14 @@ from otel_rollout.record.recording.state import state
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Trajectory(Protocol):
+class TrajectoryBlock(Protocol):
     """A trajectory, as this module sees it."""
 
     def another(self) -> AbstractContextManager[object]:
         """Return a trajectory like this one, not yet entered."""
 
 
-def decorate(trajectory: Trajectory, function: Function) -> Function:
+def decorate(trajectory: TrajectoryBlock, function: Function) -> Function:
     """Wrap a function so that each call is a trajectory like ``trajectory``.
 
     Raises:
@@ -41,7 +41,7 @@ def decorate(trajectory: Trajectory, function: Function) -> Function:
     return cast("Function", _wrapper_for(function)(trajectory, function))
 
 
-def _wrapper_for(function: Any) -> Callable[[Trajectory, Callable[..., Any]], Callable[..., Any]]:
+def _wrapper_for(function: Any) -> Callable[[TrajectoryBlock, Callable[..., Any]], Callable[..., Any]]:
     if inspect.iscoroutinefunction(function):
         return _coroutine
     if inspect.isgeneratorfunction(function):
@@ -51,7 +51,7 @@ def _wrapper_for(function: Any) -> Callable[[Trajectory, Callable[..., Any]], Ca
     return _function
 
 
-def _function(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+def _function(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with trajectory.another():
@@ -60,7 +60,7 @@ def _function(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[
     return call
 
 
-def _coroutine(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+def _coroutine(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
         with trajectory.another():
@@ -69,11 +69,11 @@ def _coroutine(trajectory: Trajectory, function: Callable[..., Any]) -> Callable
     return call
 
 
-def _generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+def _generator(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
     return generate_wrapper(function, "def", functools.partial(_start_steps, Steps, trajectory, function))
 
 
-def _async_generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+def _async_generator(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
     return generate_wrapper(
         function, "async def", functools.partial(_start_steps, AsyncSteps, trajectory, function)
     )
@@ -81,7 +81,7 @@ def _async_generator(trajectory: Trajectory, function: Callable[..., Any]) -> Ca
 
 def _start_steps(
     steps: type[Steps | AsyncSteps],
-    trajectory: Trajectory,
+    trajectory: TrajectoryBlock,
     function: Callable[..., Any],
     /,
     *args: Any,

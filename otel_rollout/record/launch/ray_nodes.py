@@ -218,6 +218,6 @@ def _report_in(answer: _Answer) -> Report:
     return Report(**fields, count_steps=functools.partial(dict, answer.steps))
 
 
-def _piece_of_here(copied: dict[str, int]) -> transfer.Piece:
+def _piece_of_here(copied: dict[str, int]) -> transfer.CopiedPiece:
     """Return the next piece of the directory of the node that executes this task."""
     return transfer.next_piece(node_directory(decide()), copied)

@@ -20,7 +20,7 @@ PIECE_BYTES = 32 << 20
 """Bytes of segments in one piece: neither machine holds a whole run in memory."""
 
 
-class Piece(NamedTuple):
+class CopiedPiece(NamedTuple):
     """A part of a node directory.
 
     Attributes:
@@ -38,7 +38,7 @@ def copy_directory(spool_dir: Path, run_id: str, node_dir: str) -> Path:
     return layout.node_directory(spool_dir, run_id, Path(node_dir).name + layout.COPY_SUFFIX)
 
 
-def next_piece(node_dir: Path, copied: Mapping[str, int]) -> Piece:
+def next_piece(node_dir: Path, copied: Mapping[str, int]) -> CopiedPiece:
     """Return the next piece for a copy with ``copied`` bytes of each segment file."""
     counts = _counts(node_dir)  # read before the segments, so that these hold every counted span
     states = {writer: _state(node_dir, writer) for writer in layout.journals(node_dir)}
@@ -52,10 +52,10 @@ def next_piece(node_dir: Path, copied: Mapping[str, int]) -> Piece:
                 room -= len(data)
     tokenizers = [str(path.relative_to(node_dir)) for path in layout.tokenizer_files(node_dir)]
     whole = _read(node_dir, [layout.MANIFEST, layout.TRACKERS, *tokenizers])
-    return Piece(missing, whole if missing else whole | counts)
+    return CopiedPiece(missing, whole if missing else whole | counts)
 
 
-def add_piece(copy_dir: Path, piece: Piece) -> None:
+def add_piece(copy_dir: Path, piece: CopiedPiece) -> None:
     """Add a piece to a copy.
 
     Raises:

@@ -27,7 +27,7 @@ from otel_rollout.record.receiver.body import (
     BodyError,
     TooLargeError,
 )
-from otel_rollout.record.receiver.intake import FullError, Intake, Outcome
+from otel_rollout.record.receiver.intake import FullError, Intake, IntakeOutcome
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 Scope = MutableMapping[str, Any]
@@ -64,7 +64,7 @@ class RefusedRequestError(Exception):
         self.headers = headers or {}
 
 
-class Answer(NamedTuple):
+class Acknowledgement(NamedTuple):
     """An answer to a request."""
 
     status: int
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     headers: Mapping[str, str]
 
 
-class Application:
+class ReceiverApplication:
     """The receiver as an ASGI application.
 
     Args:
@@ -145,7 +145,7 @@ class Application:
         if length.isdigit() and int(length) > MAX_BYTES:
             raise RefusedRequestError(413, f"The body has more than {MAX_BYTES} bytes.")
 
-    async def _received(self, headers: Mapping[str, str], type_: str, receive: Receive) -> Outcome:
+    async def _received(self, headers: Mapping[str, str], type_: str, receive: Receive) -> IntakeOutcome:
         """Read a body and record its spans."""
         parts: list[bytes] = []
         held = 0
@@ -197,27 +197,27 @@ async def _parts(receive: Receive) -> Any:
             return
 
 
-def _success(type_: str, outcome: Outcome) -> Answer:
+def _success(type_: str, outcome: IntakeOutcome) -> Acknowledgement:
     sentence = f"{outcome.refused} spans were refused; the first one {outcome.reason}."
     if type_ == JSON:
-        return Answer(200, JSON, json_response(outcome.refused, sentence), {})
+        return Acknowledgement(200, JSON, json_response(outcome.refused, sentence), {})
     partial = ExportTracePartialSuccess(rejected_spans=outcome.refused, error_message=sentence)
     response = ExportTraceServiceResponse(partial_success=partial if outcome.refused else None)
-    return Answer(200, PROTOBUF, response.SerializeToString(), {})
+    return Acknowledgement(200, PROTOBUF, response.SerializeToString(), {})
 
 
-def _refusal(type_: str, error: RefusedRequestError) -> Answer:
+def _refusal(type_: str, error: RefusedRequestError) -> Acknowledgement:
     """Answer as OTLP says: a status message in the type of the request; else in plain text."""
     code = _RPC_CODES[error.status]
     if type_ == PROTOBUF:
         content = Status(code=code, message=str(error)).SerializeToString()
-        return Answer(error.status, PROTOBUF, content, error.headers)
+        return Acknowledgement(error.status, PROTOBUF, content, error.headers)
     if type_ == JSON:
-        return Answer(error.status, JSON, json_status(code, str(error)), error.headers)
-    return Answer(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), error.headers)
+        return Acknowledgement(error.status, JSON, json_status(code, str(error)), error.headers)
+    return Acknowledgement(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), error.headers)
 
 
-async def _send(answer: Answer, send: Send) -> None:
+async def _send(answer: Acknowledgement, send: Send) -> None:
     headers = {"content-type": answer.type_, "content-length": str(len(answer.content)), **answer.headers}
     await send(
         {

@@ -40,7 +40,7 @@ class FullError(Exception):
 
 
 @dataclass
-class Outcome:
+class IntakeOutcome:
     """What became of a request's spans.
 
     Attributes:
@@ -115,21 +115,21 @@ class Intake:
         self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
         self._span_ids = SpanIds(counts, policy.run_id)
 
-    async def take(self, scopes: Iterable[ReceivedScope]) -> Outcome:
+    async def take(self, scopes: Iterable[ReceivedScope]) -> IntakeOutcome:
         """Record the spans of a request.
 
         Raises:
             FullError: the journal has no room. A part of the spans may be recorded; a sender that repeats the
                 request sends them twice, with the same ids.
         """
-        outcome = Outcome()
+        outcome = IntakeOutcome()
         try:
             await self._take(scopes, outcome)
         finally:
             self._store(self._counts)
         return outcome
 
-    async def _take(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> None:
+    async def _take(self, scopes: Iterable[ReceivedScope], outcome: IntakeOutcome) -> None:
         self._trajectories.begin_request()
         deadline = time.monotonic() + waits().request_room
         for number, taken in enumerate(self._taken(scopes, outcome), 1):
@@ -169,7 +169,7 @@ class Intake:
             raise FullError
         return True
 
-    def _taken(self, scopes: Iterable[ReceivedScope], outcome: Outcome) -> Iterator[_Taken | None]:
+    def _taken(self, scopes: Iterable[ReceivedScope], outcome: IntakeOutcome) -> Iterator[_Taken | None]:
         """Yield the spans to record; None for a span that is not recorded."""
         for scope in scopes:
             run_id = scope.resource.run_id

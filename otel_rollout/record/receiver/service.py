@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from otel_rollout.base import semconv
 from otel_rollout.base.waits import waits
-from otel_rollout.record.receiver.app import FULL_ANSWER, Application
+from otel_rollout.record.receiver.app import FULL_ANSWER, ReceiverApplication
 from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy
 from otel_rollout.record.receiver.listening import accepted_hosts
 from otel_rollout.record.receiver.trajectories import Trajectories
@@ -89,7 +89,7 @@ class Service:
             configured.receive_traces == "trajectories",
         )
         intake = Intake(self._writer, self._trajectories, self._counts, policy, Totals(node_dir).store)
-        application = Application(
+        application = ReceiverApplication(
             intake,
             self._counts,
             address.token,
@@ -182,7 +182,7 @@ class _ImpatientProtocol(H11Protocol):
             self._timer = None
 
 
-def _config(application: Application) -> uvicorn.Config:
+def _config(application: ReceiverApplication) -> uvicorn.Config:
     return uvicorn.Config(
         application,
         http=_ImpatientProtocol,

@@ -81,7 +81,7 @@ _FACTS: Final = (".role", ".name", ".finish_reason", ".mime_type", ".id", ".type
 """Ends of names that hold no content, whatever their beginning."""
 
 
-class Limits(NamedTuple):
+class ContentLimits(NamedTuple):
     """What may be recorded of content.
 
     Attributes:
@@ -110,13 +110,13 @@ class Limits(NamedTuple):
         return f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"
 
 
-NOTHING: Final = Limits("none", 0)
+NOTHING: Final = ContentLimits("none", 0)
 """Limits that let no content through."""
 
 
-def limits_of(configured: Settings) -> Limits:
+def limits_of(configured: Settings) -> ContentLimits:
     """Return the limits of a run."""
-    return Limits(configured.capture_content, configured.value_limit)
+    return ContentLimits(configured.capture_content, configured.value_limit)
 
 
 def is_content(name: str) -> bool:

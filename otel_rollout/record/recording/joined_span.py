@@ -67,7 +67,7 @@ class JoinedSpan(RecordingSpan):
         *,
         parent: RecordingSpan | None,
         scope_name: str,
-        content_limits: content.Limits,
+        content_limits: content.ContentLimits,
         exceptions: tuple[bool, bool] = (True, True),
     ) -> None:
         super().__init__(tracer, writer.json_string(name), trace_id, head, identity, {})
@@ -283,7 +283,7 @@ def _as_tuple(value: Any) -> Any:
     return tuple(listed(value, writer.MAX_ENTRIES)) if isinstance(value, (list, tuple)) else value
 
 
-def _encoded_at_once(attributes: Mapping[str, Any], limits: content.Limits) -> Encoded:
+def _encoded_at_once(attributes: Mapping[str, Any], limits: content.ContentLimits) -> Encoded:
     """Encode all attributes by one call.
 
     Raises:

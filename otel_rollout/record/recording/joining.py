@@ -36,7 +36,7 @@ _OURS: Final = "_otel_rollout_joined"
 """Attribute of a proxy that holds the delegate of ours."""
 
 
-class Scope:
+class JoinedScope:
     """An instrumentation scope, as the arguments of ``get_tracer``."""
 
     __slots__ = ("attributes", "name", "schema_url", "version")
@@ -67,10 +67,10 @@ class JoinedTracer(Tracer):
         outside: starts the spans outside any trajectory: a no-op, or the application's tracer.
     """
 
-    def __init__(self, scope: Scope, outside: Tracer) -> None:
+    def __init__(self, scope: JoinedScope, outside: Tracer) -> None:
         self._scope = scope
         self._outside = outside
-        self._recorder: tuple[RecordingTracer, content.Limits] | None = None
+        self._recorder: tuple[RecordingTracer, content.ContentLimits] | None = None
 
     def start_span(
         self,
@@ -167,7 +167,7 @@ class JoinedTracer(Tracer):
             span.set_attributes(attributes)
         return span
 
-    def _recorder_of(self, active: Recorder) -> tuple[RecordingTracer, content.Limits]:
+    def _recorder_of(self, active: Recorder) -> tuple[RecordingTracer, content.ContentLimits]:
         """Return the tracer of the present run for this scope, and the limits of its content."""
         recorder = self._recorder
         if recorder is None or recorder[0].provider is not active.provider:
@@ -197,7 +197,7 @@ class ProvidedTracer(JoinedTracer):
     application's own backend gets it, too. The spans inside trajectories reach the spool from there.
     """
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: JoinedScope) -> None:
         super().__init__(scope, trace.NoOpTracer())
         self._provider: TracerProvider | None = None
         self._application: Tracer | None = None
@@ -234,7 +234,7 @@ class JoinedTracerProvider(TracerProvider):
     ) -> Tracer:
         """Return a tracer for one instrumentation scope."""
         return ProvidedTracer(
-            Scope(instrumenting_module_name, instrumenting_library_version, schema_url, attributes)
+            JoinedScope(instrumenting_module_name, instrumenting_library_version, schema_url, attributes)
         )
 
 
@@ -317,7 +317,7 @@ def _joining(patches: Patches, noop: str, make: Callable[[Any], Any]) -> Callabl
 
 
 def _tracer_for(proxy: Any) -> Tracer:
-    scope = Scope(
+    scope = JoinedScope(
         proxy._instrumenting_module_name,
         getattr(proxy, "_instrumenting_library_version", None),
         getattr(proxy, "_schema_url", None),

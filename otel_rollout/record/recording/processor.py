@@ -71,7 +71,7 @@ class _OpenSpan:
         "trajectory",
     )
 
-    def __init__(self, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
+    def __init__(self, identity: Identity, is_ours: bool, limits: content.ContentLimits) -> None:
         self.identity = identity
         self.is_ours = is_ours
         self.limits = limits
@@ -111,7 +111,7 @@ class _OpenSpan:
             self.dropped[2] += 1
 
 
-def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Limits) -> _OpenSpan:
+def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.ContentLimits) -> _OpenSpan:
     spans = state.sdk_spans
     while len(spans) >= MAX_OPEN:
         spans.pop(next(iter(spans)), None)

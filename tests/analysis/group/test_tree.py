@@ -236,9 +236,9 @@ def test_line_of_a_long_reply_shows_the_word_in_which_branches_part() -> None:
     )
     at = group_text.parted_at(tree.root)
     (line,) = group_text.lines_of(tree.root.parts[0], at, 6, 60)
-    assert isinstance(line, group_text.Line)
+    assert isinstance(line, group_text.TurnLine)
     assert line.parts == ("…" + "word " * 6, "one", "")
     assert line.is_cut
     (line,) = group_text.lines_of(tree.root.parts[0], None, 6, 10)
-    assert isinstance(line, group_text.Line)
+    assert isinstance(line, group_text.TurnLine)
     assert "".join(line.parts) == "word word …"

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Count, Limits, excess, in_words
+from otel_rollout.look.analysis.health.rates import Count, RateLimits, excess, in_words
 
-LIMITS = Limits(rise=0.1, always=0.5, steady=0.35)
+LIMITS = RateLimits(rise=0.1, always=0.5, steady=0.35)
 _FAULT = Fault(LIMITS, "trajectories with a call", "a broken one", "No call was recorded.")
 
 
@@ -17,7 +17,7 @@ def steps(*shares: float, of: int = 200) -> list[Count]:
     return [Count(step, round(share * of), of, (f"{step}/0/0",)) for step, share in enumerate(shares, 1)]
 
 
-def unhealthy(counts: list[Count], limits: Limits = LIMITS) -> list[int | None]:
+def unhealthy(counts: list[Count], limits: RateLimits = LIMITS) -> list[int | None]:
     return [count.step for count in excess(counts, limits).counts]
 
 

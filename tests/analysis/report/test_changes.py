@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.look.analysis.report.changes import Comparison, Part, Side, compare, sides_of_runs
+from otel_rollout.look.analysis.report.changes import Cause, RunComparison, Side, compare, sides_of_runs
 from otel_rollout.look.analysis.report.page import page_of_changes
 from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.run_choice import run_of
 from tests.analysis.report.runs_for_reports import engine_of, failing_tool, trajectory
 
 
-def compared(tmp_path: Path, before: slice, after: slice, first_bad: int = 6) -> Comparison:
+def compared(tmp_path: Path, before: slice, after: slice, first_bad: int = 6) -> RunComparison:
     """Compare some steps of a run of eight."""
     engine = engine_of(tmp_path, *failing_tool(first_bad=first_bad))
     run = run_of(engine)
@@ -30,7 +30,7 @@ def test_failing_tool_is_found_with_its_error_and_its_trajectories(tmp_path: Pat
     assert set(told) == {"tool_errors:browser", "reward_mean", "reward_std"}
     tool, reward = told["tool_errors:browser"], told["reward_mean"]
     assert (tool.before, tool.after, tool.is_worse) == (0.0, 0.5, True)
-    assert tool.parts == (Part("TimeoutError", 0.0, 0.5),)
+    assert tool.parts == (Cause("TimeoutError", 0.0, 0.5),)
     assert tool.examples == ("6/524/0", "6/525/0", "6/526/0")
     assert (reward.before, reward.after) == (pytest.approx(0.54), pytest.approx(0.27, abs=0.02))
     assert reward.examples == ("6/524/0", "6/525/0", "6/526/0")

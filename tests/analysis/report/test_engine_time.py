@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.look.analysis.report import text as report_text
-from otel_rollout.look.analysis.report.changes import Comparison, Side, compare
+from otel_rollout.look.analysis.report.changes import RunComparison, Side, compare
 from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import RunReport, report_of
 from otel_rollout.look.analysis.report.step import step_of
@@ -82,7 +82,7 @@ def test_rise_of_queue_time_is_a_surprise(tmp_path: Path) -> None:
     assert not names & {"engine_decode", "engine_prefill"}
 
 
-def compared(engine: Engine, found: RunReport, before: Side, after: Side) -> Comparison:
+def compared(engine: Engine, found: RunReport, before: Side, after: Side) -> RunComparison:
     return compare(engine, before, after, [found.steps])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from otel_rollout.look.analysis.timeline.time_bar import Part, Tick, Total, time_bar_of
+from otel_rollout.look.analysis.timeline.time_bar import Tick, TimeBox, Total, time_bar_of
 from otel_rollout.look.conversation.trajectories import trajectory_in
 from otel_rollout.look.pages import rendering
 from otel_rollout.table.query import Engine
@@ -31,10 +31,10 @@ def test_bar_shows_phases_in_order(tmp_path):
         tmp_path, *trajectory(0, 0, 10, call("LLM", 1, 4, "generate"), call("TOOL", 5, 10, "web")), late
     )
     assert bar.parts == (
-        Part(0.0, 100.0, "waiting", "outside of any call: 1.00 s, at the start"),
-        Part(100.0, 300.0, "generate", "generate generate: 3.00 s, after 1.00 s"),
-        Part(400.0, 100.0, "waiting", "outside of any call: 1.00 s, after 4.00 s"),
-        Part(500.0, 500.0, "tool", "tool web: 5.00 s, after 5.00 s"),
+        TimeBox(0.0, 100.0, "waiting", "outside of any call: 1.00 s, at the start"),
+        TimeBox(100.0, 300.0, "generate", "generate generate: 3.00 s, after 1.00 s"),
+        TimeBox(400.0, 100.0, "waiting", "outside of any call: 1.00 s, after 4.00 s"),
+        TimeBox(500.0, 500.0, "tool", "tool web: 5.00 s, after 5.00 s"),
     )
     totals = ("generate", "3.00 s"), ("tool", "5.00 s"), ("waiting", "2.00 s")
     assert bar.totals == tuple(Total(name, name, text) for name, text in totals)

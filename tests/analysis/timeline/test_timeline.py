@@ -10,7 +10,7 @@ from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.look.analysis.timeline import text as timeline_text
 from otel_rollout.look.analysis.timeline.document import as_json
 from otel_rollout.look.analysis.timeline.step_time import PhaseTime
-from otel_rollout.look.analysis.timeline.stragglers import Part
+from otel_rollout.look.analysis.timeline.stragglers import HeldTime
 from otel_rollout.look.analysis.timeline.timeline import WorkerTime, slowest_timeline
 from otel_rollout.table.select import QueryError
 from tests.analysis.timeline.steps import SECOND, at, call, engine_of, process, slowest, timed, trajectory
@@ -349,7 +349,7 @@ def test_json_has_every_figure(tmp_path):
         "running": 0,
         "since_seconds": 10.0,
         "seconds": 20.0,
-        "parts": [dataclasses.asdict(Part("tool", "browser", 20.0))],
+        "parts": [dataclasses.asdict(HeldTime("tool", "browser", 20.0))],
         "message": "The slowest of 12 held the step for 20.00 s: 20.00 s in tool `browser`.",
     }
     assert values["lanes"][-1] == {

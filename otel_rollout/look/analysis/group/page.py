@@ -46,7 +46,7 @@ def page_of_group(tree: GroupTree, links: Links | None = None) -> str:
     )
 
 
-def _lines_of(branch: Branch, parted_at: int | None) -> list[group_text.Line | group_text.Gap]:
+def _lines_of(branch: Branch, parted_at: int | None) -> list[group_text.TurnLine | group_text.Gap]:
     return group_text.lines_of(branch, parted_at, _MAX_TURNS, _MAX_LINE)
 
 

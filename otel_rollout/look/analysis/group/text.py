@@ -24,7 +24,7 @@ _LAST: Final = 2
 """Turns at the end of a branch that are shown if there are too many turns."""
 
 
-class Line(NamedTuple):
+class TurnLine(NamedTuple):
     """A turn in one line.
 
     Attributes:
@@ -195,7 +195,7 @@ def parting(branch: Branch) -> str:
     return f"{len(branch.parts)} branches from {where}"
 
 
-def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> list[Line | Gap]:
+def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> list[TurnLine | Gap]:
     """Return the turns of a branch as lines.
 
     Args:
@@ -208,7 +208,7 @@ def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> 
     indices = list(range(count))
     if count > limit:
         indices = [*range(limit - _LAST), *range(count - _LAST, count)]
-    lines: list[Line | Gap] = [
+    lines: list[TurnLine | Gap] = [
         _line(branch.start + index + 1, branch.turns[index], None if index else parted_at, length)
         for index in indices
     ]
@@ -228,7 +228,7 @@ def parted_at(branch: Branch) -> int | None:
     return min(common_length(text, other) for other in others)
 
 
-def _line(number: int, turn: Turn, at: int | None, length: int) -> Line:
+def _line(number: int, turn: Turn, at: int | None, length: int) -> TurnLine:
     text = excerpt.line_of(turn)
     start = max(0, at - _BEFORE) if at is not None and at + _BEFORE > length else 0
     piece = text[start : start + length]
@@ -236,7 +236,7 @@ def _line(number: int, turn: Turn, at: int | None, length: int) -> Line:
     before, changed, after = (in_one_line(part.replace("\n", " ")) for part in parts)
     is_ended = start + length >= len(text)
     begin, end = excerpt.CUT if start else "", "" if is_ended else excerpt.CUT
-    return Line(number, turn, (begin + before, changed, after + end), bool(begin or end))
+    return TurnLine(number, turn, (begin + before, changed, after + end), bool(begin or end))
 
 
 def number(value: float | None) -> str:

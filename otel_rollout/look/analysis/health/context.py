@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rollout.look.analysis.health.findings import unobserved
 from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Limits
+from otel_rollout.look.analysis.health.rates import RateLimits
 from otel_rollout.look.analysis.health.scope import ID_MARKS
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.findings import Finding
     from otel_rollout.look.analysis.health.scope import Scope
 
-_LIMITS: Final = Limits(rise=0.02, always=0.05, steady=0.01)
+_LIMITS: Final = RateLimits(rise=0.02, always=0.05, steady=0.01)
 _EDITED: Final = Fault(
     _LIMITS,
     "trajectories with two turns or more",

@@ -9,7 +9,7 @@ from otel_rollout.look.analysis.health.findings import HEALTHY, UNHEALTHY, UNOBS
 from otel_rollout.look.analysis.health.rates import (
     MIN_BASELINE,
     Count,
-    Limits,
+    RateLimits,
     evidence_of,
     excess,
     in_words,
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
         none: the message if nothing has it, with ``{of}`` for the number of those that could.
     """
 
-    limits: Limits
+    limits: RateLimits
     of: str
     has: str
     missing: str

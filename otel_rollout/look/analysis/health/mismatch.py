@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rollout.base.training_scores import LOGPROB_DIFF_LIMIT
 from otel_rollout.look.analysis.health.findings import UNHEALTHY, Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, judged, steps_of_message
-from otel_rollout.look.analysis.health.rates import Limits, percent
+from otel_rollout.look.analysis.health.rates import RateLimits, percent
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
@@ -21,7 +21,7 @@ _FACTOR: Final = 4.0
 """Times the usual mean difference of the run, above which they disagree."""
 _NOISE: Final = 0.01
 """Mean difference, in nats, that is no disagreement even if the run's usual one is smaller."""
-_LIMITS: Final = Limits(rise=0.05, always=0.2, steady=0.05, surprise=12.0)
+_LIMITS: Final = RateLimits(rise=0.05, always=0.2, steady=0.05, surprise=12.0)
 _MISSING: Final = (
     "No score `logprob_diff_mean` or `logprob_diff_share` compares the sampler's log probabilities with the "
     "trainer's."

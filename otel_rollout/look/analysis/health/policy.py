@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Count, Limits, evidence_of, in_words
+from otel_rollout.look.analysis.health.rates import Count, RateLimits, evidence_of, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from otel_rollout.look.analysis.health.scope import Scope
 
-_STALE: Final = Limits(rise=0.05, always=0.5, steady=0.2)
+_STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2)
 _NO_VERSION: Final = "No trajectory has the version of the weights that made it."
 _ALLOWED: Final = 2
 """Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""

@@ -32,7 +32,7 @@ _MIN_BAD: Final = 3
 """Least number of trajectories that make a finding."""
 
 
-class Limits(NamedTuple):
+class RateLimits(NamedTuple):
     """When a share is unhealthy.
 
     Attributes:
@@ -98,7 +98,7 @@ def of_steps(counts: Iterable[Count], steps: Container[int | None]) -> list[Coun
     return [count for count in counts if count.step in steps]
 
 
-def excess(counts: Iterable[Count], limits: Limits) -> Excess:
+def excess(counts: Iterable[Count], limits: RateLimits) -> Excess:
     """Return the steps whose share is too high."""
     ordered = sorted(
         (count for count in counts if count.of), key=lambda count: (count.step is None, count.step)
@@ -123,7 +123,7 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
 
 
 def _risen_together(
-    ordered: Sequence[Count], last: int, calm: Mapping[int, Count], limits: Limits
+    ordered: Sequence[Count], last: int, calm: Mapping[int, Count], limits: RateLimits
 ) -> Sequence[int]:
     """Return the places of the fewest steps in a row, up to ``last``, that are a rise together."""
     for number in range(2, min(_POOLED, last) + 1):
@@ -157,7 +157,7 @@ def _log_choices(of: int, chosen: int) -> float:
     return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
 
 
-def _is_high(pooled: Sequence[Count], limits: Limits) -> bool:
+def _is_high(pooled: Sequence[Count], limits: RateLimits) -> bool:
     """Return whether the last of some steps, and all of them together, reach the fixed limit."""
     bad, share = sum(count.bad for count in pooled), share_of(pooled)
     if bad < _MIN_BAD or pooled[-1].share < limits.always or share < limits.always:
@@ -166,14 +166,14 @@ def _is_high(pooled: Sequence[Count], limits: Limits) -> bool:
     return share >= _NEARLY_ALL or of * surprise(share, limits.steady) >= _LIMIT_SURPRISE
 
 
-def _is_rise(count: Count, before: Sequence[Count], limits: Limits) -> bool:
+def _is_rise(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
     if count.bad < _MIN_BAD or not _reaches(count, before, limits):
         return False
     smoothed = (sum(each.bad for each in before) + 1) / (sum(each.of for each in before) + 2)
     return count.of * surprise(count.share, smoothed) >= limits.surprise
 
 
-def _reaches(count: Count, before: Sequence[Count], limits: Limits) -> bool:
+def _reaches(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
     """Return whether a share is that of a rise, which chance may explain."""
     return count.share >= max(limits.rise, limits.factor * share_of(before))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Limits
+from otel_rollout.look.analysis.health.rates import RateLimits
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.findings import Finding
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
 _NO_TEXT: Final = "No text of a reply was recorded."
 _TRUNCATED: Final = Fault(
-    Limits(rise=0.1, always=0.5, steady=0.35),
+    RateLimits(rise=0.1, always=0.5, steady=0.35),
     "trajectories of which it is known how replies ended",
     "a reply that was cut at the length limit",
     "No model call has a finish reason, or a limit of tokens.",
 )
 _EMPTY: Final = Fault(
-    Limits(rise=0.02, always=0.2, steady=0.05),
+    RateLimits(rise=0.02, always=0.2, steady=0.05),
     "trajectories with a recorded reply",
     "an empty one",
     _NO_TEXT,
 )
 _REPETITIVE: Final = Fault(
-    Limits(rise=0.03, always=0.2, steady=0.05),
+    RateLimits(rise=0.03, always=0.2, steady=0.05),
     "trajectories with text in a reply",
     "a reply that repeats one text",
     _NO_TEXT,
 )
 _SPECIAL: Final = Fault(
-    Limits(rise=0.02, always=0.1, steady=0.01),
+    RateLimits(rise=0.02, always=0.1, steady=0.01),
     "trajectories with a recorded text",
     "special tokens of the chat template in it",
     "No text of a message or reply was recorded.",
 )
 _COPIES: Final = Fault(
-    Limits(rise=0.05, always=0.2, steady=0.05),
+    RateLimits(rise=0.05, always=0.2, steady=0.05),
     "trajectories with replies long enough to compare with siblings",
     "those of a sibling, letter for letter",
     "No group has siblings with recorded replies long enough to compare.",

@@ -11,7 +11,7 @@ from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, judged, of_several
 from otel_rollout.look.analysis.health.rates import (
     Count,
-    Limits,
+    RateLimits,
     evidence_of,
     in_words,
     of_steps,
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
 
 _MISSING: Final = Fault(
-    Limits(rise=0.01, always=0.02, steady=0.002),
+    RateLimits(rise=0.01, always=0.02, steady=0.002),
     "trajectories that ended without an error",
     "no reward",
     "In no step that is over has a trajectory ended without an error.",
     "All {of} trajectories that ended without an error have a reward.",
 )
 _NO_SPREAD: Final = Fault(
-    Limits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0),
+    RateLimits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0),
     "groups with two rewards or more",
     "one reward for all siblings and teach nothing",
     "No group has two rewards: there are no siblings, or no rewards.",
     "In all {of} groups with two rewards or more, siblings have different rewards.",
 )
-_DISAGREEING: Final = Limits(rise=0.03, always=0.1, steady=0.02)
+_DISAGREEING: Final = RateLimits(rise=0.03, always=0.1, steady=0.02)
 _NO_REWARD: Final = "No trajectory has a score named `reward`."
 _MIN_REWARDS: Final = 8
 """Rewards of a step without which a constant reward says nothing."""

@@ -42,7 +42,7 @@ class Looked:
     """
 
     repetitive: list[Count]
-    calls: Tally
+    calls: WordTally
     note: str
 
 
@@ -77,7 +77,7 @@ def _is_call(body: str) -> bool:
     return all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls)
 
 
-class Tally:
+class WordTally:
     """The trajectories of each step that have a property, and those that could have it."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def look(condition: str, size: int, batches: Callable[[str], Iterator[Any]]) -> 
     if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
         chosen = f" AND substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
         note = f" Only {part:.0%} of the trajectories were looked at."
-    loops, calls = Tally(), Tally()
+    loops, calls = WordTally(), WordTally()
     sql = (
         f"SELECT trace_id, step, reply FROM spans WHERE {condition} AND kind = 'LLM' "  # noqa: S608
         f"AND reply IS NOT NULL{chosen}"
@@ -125,7 +125,7 @@ def look(condition: str, size: int, batches: Callable[[str], Iterator[Any]]) -> 
     return Looked(loops.counts(), calls, note)
 
 
-def _add(batch: Any, loops: Tally, calls: Tally) -> None:
+def _add(batch: Any, loops: WordTally, calls: WordTally) -> None:
     columns = (batch[name].to_pylist() for name in ("trace_id", "step", "reply"))
     for trace, step, reply in zip(*columns, strict=True):
         loops.add(trace, step, is_repetitive(reply))

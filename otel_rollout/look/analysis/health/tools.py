@@ -8,7 +8,7 @@ from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, earlier, judged, parts
 from otel_rollout.look.analysis.health.rates import (
     Count,
-    Limits,
+    RateLimits,
     evidence_of,
     excess,
     in_words,
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
 
 _UNPARSABLE: Final = Fault(
-    Limits(rise=0.05, always=0.5, steady=0.35),
+    RateLimits(rise=0.05, always=0.5, steady=0.35),
     "trajectories with a tool call",
     "one that cannot be parsed",
     "No tool call was recorded.",
 )
-_BURST: Final = Limits(rise=0.1, always=0.9, steady=0.6)
+_BURST: Final = RateLimits(rise=0.1, always=0.9, steady=0.6)
 _PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
 """Names of functions, and of their errors, that read tool calls from a text."""
 _PARSE_ERRORS: Final = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rollout.base.training_reasons import UNUSED
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, judged, of_several, steps_of_message
-from otel_rollout.look.analysis.health.rates import Limits
+from otel_rollout.look.analysis.health.rates import RateLimits
 from otel_rollout.table.training import NO_REASON, PASSED_OVER
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ _NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
 _SURPRISE: Final = 12.0
 """Least surprise of a rise, in nats. Less chance is in a trainer than in replies."""
 _SILENT: Final = Fault(
-    Limits(rise=0.01, always=0.02, steady=0.002, surprise=_SURPRISE),
+    RateLimits(rise=0.01, always=0.02, steady=0.002, surprise=_SURPRISE),
     "trajectories that reached the trainer or should have",
     "been left out by the loss without a reason",
     _NO_WORD,
     "The loss uses all {of} trajectories, or the trainer says why not.",
 )
 _FILTERED: Final = Fault(
-    Limits(rise=0.05, always=0.2, steady=0.1, surprise=_SURPRISE),
+    RateLimits(rise=0.05, always=0.2, steady=0.1, surprise=_SURPRISE),
     "trajectories that the trainer spoke of",
     "been left out by the loss for a reason, those of groups with one reward not counted",
     _NO_WORD,
@@ -36,7 +36,7 @@ _FILTERED: Final = Fault(
 )
 _SKIPPED_STEP: Final = "the trainer named none of the step"
 _IS_SILENT: Final = f"reason IN ('{NO_REASON}', '{PASSED_OVER}', '{_SKIPPED_STEP}')"
-_STALE: Final = Limits(rise=0.05, always=0.5, steady=0.2, surprise=_SURPRISE)
+_STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2, surprise=_SURPRISE)
 _NO_LAG: Final = "No score `policy_lag` says how old the weights were when the trainer learned."
 _ALLOWED: Final = 2
 """Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""

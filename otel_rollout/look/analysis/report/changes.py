@@ -65,7 +65,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Cause:
     """A cause, as a share of what the change counts."""
 
     name: str
@@ -74,7 +74,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RunChange:
     """A figure on both sides.
 
     Attributes:
@@ -96,12 +96,12 @@ class Change:
     after: float
     surprise: float
     is_worse: bool | None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Cause, ...] = ()
     examples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """What changed from one side to the other.
 
     Attributes:
@@ -113,8 +113,8 @@ class Comparison:
 
     before: Side
     after: Side
-    changes: tuple[Change, ...]
-    others: tuple[Change, ...]
+    changes: tuple[RunChange, ...]
+    others: tuple[RunChange, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as ``report --compare … --json`` prints it."""
@@ -129,7 +129,9 @@ class Comparison:
         }
 
 
-def compare(engine: Engine, before: Side, after: Side, history: Sequence[Sequence[StepReport]]) -> Comparison:
+def compare(
+    engine: Engine, before: Side, after: Side, history: Sequence[Sequence[StepReport]]
+) -> RunComparison:
     """Compare two sides.
 
     Args:
@@ -139,7 +141,7 @@ def compare(engine: Engine, before: Side, after: Side, history: Sequence[Sequenc
         history: all steps of each run that the sides are of, in order; the noise is theirs.
     """
     sides = (before.steps, after.steps)
-    found: list[tuple[Change, Measure]] = []
+    found: list[tuple[RunChange, Measure]] = []
     for measure in measures_of([*before.steps, *after.steps]):
         change = _change(measure, sides, history)
         if change is not None:
@@ -153,7 +155,7 @@ def compare(engine: Engine, before: Side, after: Side, history: Sequence[Sequenc
         replace(change, examples=names) for (change, _), names in zip(surprising, examples, strict=True)
     )
     others = tuple(change for change, _ in found if change.surprise < SURPRISING)
-    return Comparison(before, after, changes, others)
+    return RunComparison(before, after, changes, others)
 
 
 def sides_of_runs(
@@ -167,7 +169,7 @@ def sides_of_runs(
     )
 
 
-def _is_told(measure: Measure, found: Sequence[tuple[Change, Measure]]) -> bool:
+def _is_told(measure: Measure, found: Sequence[tuple[RunChange, Measure]]) -> bool:
     """Whether the changes of single tools say what a change of all tools says."""
     return any(other.tool and other.name.partition(":")[0] == measure.name for _, other in found)
 
@@ -176,7 +178,7 @@ def _change(
     measure: Measure,
     sides: tuple[Sequence[StepReport], Sequence[StepReport]],
     history: Sequence[Sequence[StepReport]],
-) -> Change | None:
+) -> RunChange | None:
     """Return a figure on both sides; None if a side does not have it, or both have none of it."""
     values = [[value for step in side if (value := measure.of(step)) is not None] for side in sides]
     if not all(values):
@@ -187,7 +189,7 @@ def _change(
     noise = math.hypot(*(max(_side_noise(side, usual), floor) for side in values))
     difference = after - before
     is_worse = None if measure.worse is None else (difference > 0) == (measure.worse == "up")
-    return Change(
+    return RunChange(
         measure.name,
         measure.label,
         measure.unit,
@@ -233,7 +235,7 @@ def _noise(
     return max(value / normal for value, normal in zip(found, _OF_NORMAL, strict=True))
 
 
-def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepReport]]) -> tuple[Part, ...]:
+def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepReport]]) -> tuple[Cause, ...]:
     """Return the causes whose share of what the measure counts has changed."""
     if measure.parts is None:
         return ()
@@ -247,7 +249,7 @@ def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepRep
                 counted[index][name] = counted[index].get(name, 0) + count
     names = {**counted[0], **counted[1]}
     parts = [
-        Part(
+        Cause(
             name,
             *(counts.get(name, 0) / max(1, whole) for counts, whole in zip(counted, wholes, strict=True)),
         )
@@ -258,7 +260,7 @@ def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepRep
     return tuple(changed[:_MAX_PARTS])
 
 
-def _search(change: Change, measure: Measure, before: Side, after: Side) -> Search:
+def _search(change: RunChange, measure: Measure, before: Side, after: Side) -> Search:
     """Return where to look for trajectories that show a change.
 
     A share that fell is shown by the trajectories that had it before; a mean by the lowest after.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineTime:
+class StepEngineTime:
     """What the requests of a step's trajectories took; a time that no request tells is null.
 
     Attributes:
@@ -44,7 +44,7 @@ class EngineTime:
 
 def engine_times_of(
     engine: Engine, run: Run, condition: str | None
-) -> dict[tuple[bool, int | None], EngineTime]:
+) -> dict[tuple[bool, int | None], StepEngineTime]:
     """Return the figures of each step that has requests, by whether of validation, and number.
 
     Args:
@@ -54,7 +54,7 @@ def engine_times_of(
     """
     if not engine_time.is_recorded(engine):
         return {}
-    columns = ", ".join(("validate", "step", *EngineTime.__slots__))
+    columns = ", ".join(("validate", "step", *StepEngineTime.__slots__))
     where = filters.all_of([run.condition, *([condition] if condition else [])])
     rows = dicts_of(engine.run(f"SELECT {columns} FROM engine_steps{where}"))  # noqa: S608
-    return {(row.pop("validate"), row.pop("step")): EngineTime(**row) for row in rows}
+    return {(row.pop("validate"), row.pop("step")): StepEngineTime(**row) for row in rows}

@@ -10,11 +10,11 @@ from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.pages.charts import (
     Axes,
+    ChartColumn,
     Colour,
-    Column,
-    Part,
     Point,
     Series,
+    Slice,
     column_chart,
     line_chart,
     share_bar,
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from otel_rollout.look.analysis.health.findings import Health
-    from otel_rollout.look.analysis.report.changes import Comparison
-    from otel_rollout.look.analysis.report.engine_time import EngineTime
+    from otel_rollout.look.analysis.report.changes import RunComparison
+    from otel_rollout.look.analysis.report.engine_time import StepEngineTime
     from otel_rollout.look.analysis.report.report import RunReport, StepReport
     from otel_rollout.look.analysis.report.step import Step
     from otel_rollout.look.analysis.report.trainer import Trainer
 
 _COLOURS: Final[tuple[Colour, ...]] = ("user", "tool", "assistant", "evaluator", "failure", "system")
 _PHASES: Final = (
-    Part("generate", "assistant"), Part("tool", "tool"), Part("reward", "evaluator"),
-    Part("waiting", "system"),
+    Slice("generate", "assistant"), Slice("tool", "tool"), Slice("reward", "evaluator"),
+    Slice("waiting", "system"),
 )  # fmt: skip
 _MAX_TOOLS: Final = len(_COLOURS)
 """Tools with a line of their own: those with the most calls."""
@@ -67,7 +67,7 @@ def page_of_step(step: Step, links: Links | None = None) -> str:
     times = step.report.seconds
     parts = (times.generate, times.tool, times.reward, times.waiting)
     bar = share_bar(
-        [Part(part.name, part.colour, value) for part, value in zip(_PHASES, parts, strict=True)],
+        [Slice(part.name, part.colour, value) for part, value in zip(_PHASES, parts, strict=True)],
         Axes(number=report_text.seconds),
     )
     has_time = any(parts)
@@ -154,7 +154,7 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
 def _engine_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:
     """Yield the charts of the requests in the engine."""
 
-    def figure(of: Callable[[EngineTime], float | None]) -> Figure:
+    def figure(of: Callable[[StepEngineTime], float | None]) -> Figure:
         return lambda step: None if step.engine is None else of(step.engine)
 
     seconds = Axes(number=report_text.seconds)
@@ -242,10 +242,10 @@ def _errors_of(name: str) -> Figure:
     return errors
 
 
-def _phases(step: StepReport, links: Links) -> Column:
+def _phases(step: StepReport, links: Links) -> ChartColumn:
     times = step.seconds
     values = (times.generate, times.tool, times.reward, times.waiting)
-    return Column(str(step.step), values, link=links.step(step.step, step.validate))
+    return ChartColumn(str(step.step), values, link=links.step(step.step, step.validate))
 
 
 def _reward_point(step: StepReport, links: Links, has_band: bool = True) -> Point:
@@ -263,6 +263,6 @@ def _share(part: int | None, whole: int) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def page_of_changes(comparison: Comparison) -> str:
+def page_of_changes(comparison: RunComparison) -> str:
     """Return the page of a comparison: the surprising changes first, with trajectories to open."""
     return render("changes.html", None, comparison=comparison, text=report_text)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.operations_outside import operations_outside
-from otel_rollout.look.analysis.report.engine_time import EngineTime, engine_times_of
+from otel_rollout.look.analysis.report.engine_time import StepEngineTime, engine_times_of
 from otel_rollout.look.analysis.report.trainer import Trainer, trainers_of
 from otel_rollout.look.analysis.run_rows import rows_of
 from otel_rollout.look.pages.scale import finite
@@ -178,7 +178,7 @@ class StepReport:
     seconds: Seconds
     policy_lag: PolicyLag
     trainer: Trainer | None = None
-    engine: EngineTime | None = None
+    engine: StepEngineTime | None = None
 
     @property
     def name(self) -> str:

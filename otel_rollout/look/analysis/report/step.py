@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StepGroup:
     """A group of a step.
 
     Attributes:
@@ -79,7 +79,7 @@ class Step:
 
     run: Run
     report: StepReport
-    groups: tuple[Group, ...]
+    groups: tuple[StepGroup, ...]
     left_out: int
     before: int | None
     after: int | None
@@ -111,11 +111,11 @@ def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) 
     return Step(run, found[0], tuple(groups), left_out, *_neighbours(engine, run, step, validate))
 
 
-def _group(rows: list[dict[str, Any]]) -> Group:
+def _group(rows: list[dict[str, Any]]) -> StepGroup:
     members = tuple(Member(*(row[name] for name in Member.__slots__)) for row in rows)
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     path = rows[0]["group_path"] if rows[0]["sample_index"] is not None else None
-    return Group(
+    return StepGroup(
         path,
         members,
         mean=sum(rewards) / len(rewards) if rewards else None,

@@ -11,7 +11,7 @@ from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.pages.scale import short_number
 
 if TYPE_CHECKING:
-    from otel_rollout.look.analysis.report.changes import Change
+    from otel_rollout.look.analysis.report.changes import RunChange
     from otel_rollout.look.analysis.report.measures import Unit
     from otel_rollout.look.analysis.report.report import StepReport
 
@@ -57,18 +57,18 @@ LEGEND: Final = (
 """What the number beside a change means."""
 
 
-def times_usual(given: Change) -> str:
+def times_usual(given: RunChange) -> str:
     """Return how surprising a change is: ``31.7 × the usual change``."""
     return f"{given.surprise:.1f} × the usual change"
 
 
-def change(given: Change) -> str:
+def change(given: RunChange) -> str:
     """Return a change: ``tool browser: errors 2 % → 61 %``."""
     before, after = (in_unit(value, given.unit) for value in (given.before, given.after))
     return f"{given.label} {before} → {after}"
 
 
-def parts(given: Change) -> Iterator[str]:
+def parts(given: RunChange) -> Iterator[str]:
     """Yield the causes of a change: ``TimeoutError 0 % → 58 %``."""
     for part in given.parts:
         yield f"{part.name} {percent(part.before)} → {percent(part.after)}"

@@ -23,7 +23,7 @@ _MIN_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HeldTime:
     """A part of the time for which stragglers held a step.
 
     Attributes:
@@ -54,7 +54,7 @@ class Stragglers:
     of: int
     since: int
     seconds: float
-    parts: tuple[Part, ...]
+    parts: tuple[HeldTime, ...]
     running: int
 
 
@@ -115,7 +115,7 @@ def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
     )
 
 
-def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[Part, ...]:
+def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[HeldTime, ...]:
     """Divide the held time: at each instant in equal shares among the stragglers that still run."""
     ends = sorted({start, *(lane.end for lane in lanes)})
     in_order = sorted(lane.end for lane in lanes)
@@ -131,7 +131,7 @@ def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[Part, ...]:
     for lane in lanes:
         for segment in between(lane.segments, start, end):
             shares[label_of(segment)] += (share_until(segment.end) - share_until(segment.start)) / 1e9
-    parts = [Part(phase, name, seconds) for (phase, name), seconds in shares.items()]
+    parts = [HeldTime(phase, name, seconds) for (phase, name), seconds in shares.items()]
     return tuple(sorted(parts, key=lambda part: (-part.seconds, part.phase, part.name)))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.analysis.timeline.phases import TOOL
-from otel_rollout.look.analysis.timeline.stragglers import Part, Stragglers, Tail
+from otel_rollout.look.analysis.timeline.stragglers import HeldTime, Stragglers, Tail
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.analysis.timeline.workers import SlowWorker
 from otel_rollout.look.conversation.formatting import duration
@@ -93,7 +93,7 @@ def tool(name: str) -> str:
     return f"`{in_one_line(name)}`"
 
 
-def part(part: Part) -> str:
+def part(part: HeldTime) -> str:
     """Return a part of the held time."""
     if part.phase == TOOL:
         return f"{duration(part.seconds)} in tool {tool(part.name)}"

@@ -20,7 +20,7 @@ _ALONE: Final = {WAITING: "outside of any call", UNRECORDED: "not recorded yet"}
 """Phases without a call: what is written for the call's name."""
 
 
-class Part(NamedTuple):
+class TimeBox(NamedTuple):
     """A box of the bar.
 
     Attributes:
@@ -57,7 +57,7 @@ class TimeBar:
     """
 
     width: float
-    parts: tuple[Part, ...]
+    parts: tuple[TimeBox, ...]
     totals: tuple[Total, ...]
     ticks: tuple[Tick, ...]
     has_engine: bool
@@ -79,7 +79,9 @@ def time_bar_of(narrowed: Engine) -> TimeBar | None:
     boxes = boxes_of(lane.segments, lane.start, lane.end)
     return TimeBar(
         WIDTH,
-        tuple(Part(box.x, box.width, box.phase, _title(box.phase, box.segment, lane.start)) for box in boxes),
+        tuple(
+            TimeBox(box.x, box.width, box.phase, _title(box.phase, box.segment, lane.start)) for box in boxes
+        ),
         tuple(
             Total(shown, _name(shown, has_engine), duration(sums[shown] / 1e9))
             for shown in DRAWN
