@@ -125,6 +125,15 @@ def test_conversations_without_token_ids_leave_retokenization_unobserved(tmp_pat
     assert answer(tmp_path, "answers_retokenized", two_turns(output="x")).status == "unobserved"
 
 
+def test_only_trajectories_with_token_ids_count_for_retokenization(tmp_path: Path) -> None:
+    """Of the others nobody knows the tokens."""
+    rows = [
+        each | ({"output": "x"} if each["kind"] == "LLM" and each["sample_index"] == "1" else {})
+        for each in two_turns()
+    ]
+    assert answer(tmp_path, "answers_retokenized", rows).message.startswith("In all 4 trajectories")
+
+
 def two_conversations(shared: int, length: int) -> Iterator[dict[str, Any]]:
     """Yield eight trajectories whose second call continues the first, of five messages."""
     yield from trajectories(8)

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 _LIMITS: Final = RateLimits(rise=0.02, always=0.05, steady=0.01)
 _EDITED: Final = Fault(
     _LIMITS,
-    "trajectories with two turns or more",
+    "trajectories whose turns name the turn that they continue",
     "a turn whose context is not the beginning of the next one's",
     "No model call names the turn that it continues: there is one turn each, or OTEL_ROLLOUT_TURNS=whole.",
-    "In all {of} trajectories with two turns or more, each turn's context begins with the turn before.",
+    "In all {of} trajectories whose turns name the turn that they continue, each begins with that turn.",
 )
 _RETOKENIZED: Final = Fault(
     _LIMITS,
-    "trajectories with two turns or more",
+    "trajectories with token ids in two turns or more",
     "an answer whose tokens are others in the next prompt, for one text",
     _EDITED.missing,
-    "In all {of} trajectories with two turns or more, the next prompt has the tokens that were sampled.",
+    "In all {of} trajectories with token ids in two turns or more, the next prompt has the sampled tokens.",
 )
 _WITHOUT_IDS: Final = "No model call that continues a turn has the token ids of its prompt and its answer."
 _SAMPLE: Final = 200
@@ -38,7 +38,8 @@ def edited(scope: Scope) -> Finding:
     """Find turns of which the next turn's context has another version."""
     counts = scope.counts(
         "SELECT trace_id, step, bool_or(is_edited) AS is_bad FROM ("  # noqa: S608
-        f"{_pairs(scope)} UNION ALL {_prompts(scope, '<>')}) AS pairs GROUP BY trace_id, step"
+        f"{_pairs(scope)} UNION ALL {_prompts(scope, '<>', 'continues IS NOT NULL')}) AS pairs "
+        "GROUP BY trace_id, step"
     )
     return judged(counts, _EDITED, scope.steps)
 
@@ -49,7 +50,7 @@ def retokenized(scope: Scope) -> Finding:
         return unobserved(_WITHOUT_IDS)
     counts = scope.counts(
         "SELECT trace_id, step, bool_or(is_edited) AS is_bad FROM ("  # noqa: S608
-        f"{_prompts(scope, '=')}) AS prompts GROUP BY trace_id, step"
+        f"{_prompts(scope, '=', 'continues IS NOT NULL AND has_ids')}) AS prompts GROUP BY trace_id, step"
     )
     return judged(counts, _RETOKENIZED, scope.steps, _LISTED if any(count.bad for count in counts) else "")
 
@@ -64,16 +65,17 @@ def _has_ids(scope: Scope) -> bool:
     return bool(found[0]["n"])
 
 
-def _prompts(scope: Scope, sign: str) -> str:
+def _prompts(scope: Scope, sign: str, whole: str) -> str:
     """Return each model call with an earlier turn, and whether its prompt breaks the prefix.
 
     Args:
         scope: the run.
         sign: ``=`` for retokenized answers, ``<>`` for all other breaks.
+        whole: a condition on the calls whose prompt is known to break nothing.
     """
     return f"""
 SELECT trace_id, step, coalesce(break_kind {sign} 'retokenized', false) AS is_edited
-FROM {scope.calls} WHERE continues IS NOT NULL OR break_kind IS NOT NULL"""  # noqa: S608
+FROM {scope.calls} WHERE ({whole}) OR break_kind IS NOT NULL"""  # noqa: S608
 
 
 def _pairs(scope: Scope) -> str:

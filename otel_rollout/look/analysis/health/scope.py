@@ -39,6 +39,7 @@ SELECT
   messages_system + messages_user + messages_assistant + messages_tool AS messages,
   octet_length(reply) AS reply_bytes,
   ({IS_CUT}) OR tokens_out >= max_tokens AS is_cut,
+  coalesce(regexp_like(output, '{ID_MARKS}'), false) AS has_ids,
   status <> 'error' AND (
     (finish_reason IS NOT NULL AND finish_reason <> 'completed')
     OR (tokens_out IS NOT NULL AND max_tokens IS NOT NULL)
