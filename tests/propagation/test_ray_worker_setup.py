@@ -50,7 +50,7 @@ def test_variables_of_a_node_win(variables, monkeypatch):
     prepared = ray_runtime_env()
     assert not {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_ENDPOINT"} & prepared["env_vars"].keys()
     hook = cloudpickle.loads(cloudpickle.dumps(prepared[HOOK]))
-    monkeypatch.setattr("otel_rollout.record.propagation.ray_worker.instrument_worker", lambda: None)
+    monkeypatch.setattr("otel_rollout.propagation.ray_worker.instrument_worker", lambda: None)
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "node=worker")
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
     hook()
@@ -93,7 +93,7 @@ def test_other_setup_hooks_are_joined_in_a_runtime_env(name, variables):
 def test_hook_sets_credentials_unless_an_actor_has_its_own(variables, monkeypatch):
     """Hidden values are replaced in the worker; variables of a task or actor stay."""
     hook = cloudpickle.loads(cloudpickle.dumps(ray_runtime_env()[HOOK]))
-    monkeypatch.setattr("otel_rollout.record.propagation.ray_worker.instrument_worker", lambda: None)
+    monkeypatch.setattr("otel_rollout.propagation.ray_worker.instrument_worker", lambda: None)
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", HIDDEN)
     monkeypatch.setenv("WANDB_BASE_URL", "of this actor")
     hook()
@@ -142,7 +142,7 @@ def test_runtime_env_is_unchanged_when_tracing_is_off(fresh_process):
 def test_hook_of_the_user_is_called_first(hook, variables, monkeypatch):
     """The user's hook is a function or a function's name, and is called once."""
     monkeypatch.setattr(
-        "otel_rollout.record.propagation.ray_worker.instrument_worker", lambda: called.append("ours")
+        "otel_rollout.propagation.ray_worker.instrument_worker", lambda: called.append("ours")
     )
     called.clear()
     ray_runtime_env({HOOK: hook})[HOOK]()
@@ -196,7 +196,7 @@ def test_runtime_env_of_a_submitted_job_has_no_key_twice(variables, monkeypatch)
     assert merged["runtime_env"].keys() == {"env_vars", "pip"}
     assert not merged["runtime_env"].keys() & (arguments["runtime_env"].keys() - {"env_vars"})
     assert "MLFLOW_TRACKING_URI" not in arguments["runtime_env"]["env_vars"]
-    monkeypatch.setattr("otel_rollout.record.propagation.ray_worker.instrument_worker", lambda: None)
+    monkeypatch.setattr("otel_rollout.propagation.ray_worker.instrument_worker", lambda: None)
     called.clear()
     arguments["runtime_env"][HOOK]()
     assert called == ["user's hook"]

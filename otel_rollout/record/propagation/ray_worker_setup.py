@@ -235,9 +235,8 @@ def setup_hook(
         elif user_hook is not None:
             user_hook()
         try:
-            from otel_rollout.record.propagation.ray_worker import instrument_worker
-
-            instrument_worker()
+            # The name under which every version has it: the worker may have another one.
+            importlib.import_module("otel_rollout.propagation.ray_worker").instrument_worker()
         except Exception as error:  # noqa: BLE001 - the worker must run without this package
             remove_carriers()
             logging.getLogger("otel_rollout").warning(

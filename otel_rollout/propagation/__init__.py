@@ -1,0 +1,1 @@
+"""Hold the name by which workers of other versions are instrumented."""
