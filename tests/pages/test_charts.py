@@ -18,7 +18,6 @@ from otel_rollout.look.pages.charts import (
     column_chart,
     line_chart,
     share_bar,
-    sparkline,
 )
 from otel_rollout.look.pages.scale import domain, short_number, thinned, ticks
 
@@ -84,7 +83,7 @@ def test_odd_numbers_make_a_well_formed_chart(values: list[float | None], from_z
     columns = column_chart(
         "odd", [Slice("a"), Slice("b")], [ChartColumn("1", [value, value]) for value in values]
     )
-    for each in (chart, columns, sparkline(values), share_bar([Slice("a", value=value) for value in values])):
+    for each in (chart, columns, share_bar([Slice("a", value=value) for value in values])):
         for element in _parsed(each).iter():
             for name in ("x", "y", "cx", "cy", "width", "height"):
                 assert -60 <= float(element.attrib.get(name, 0)) <= 640
@@ -112,7 +111,6 @@ def test_hostile_text_is_shown_as_text() -> None:
         line_chart(text, [Series(text, [Point(1, 1, title=text, link=text)]), Series("b", [])], Axes(text)),
         column_chart(text, [Slice(text), Slice("b")], [ChartColumn(text, [1, 2], text, text)], Axes(text)),
         share_bar([Slice(text, value=1, title=text)]),
-        sparkline([1, 2], text),
     ]
     for chart in charts:
         assert _count(chart, "script") == 0

@@ -1,4 +1,4 @@
-"""Draw plain SVG charts: lines over steps, columns, one bar of shares, sparklines.
+"""Draw plain SVG charts: lines over steps, columns, one bar of shares.
 
 A chart has no script. Its colours are the page's, so it follows the light and the dark theme.
 """
@@ -28,7 +28,6 @@ _MAX_POINTS: Final = 240
 """Points that are drawn of a line at most; of more, those that keep its shape."""
 _MAX_COLUMNS: Final = 120
 """Columns that are drawn at most; of more, each stands for several with their mean."""
-_SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +177,6 @@ def share_bar(parts: Sequence[Slice], axes: Axes = _AXES) -> Markup:
         left += width
     legend = [(f"{part.name} {axes.number(value)}", part.colour) for part, value in known]
     return _figure("", legend, inside, 18)
-
-
-def sparkline(values: Sequence[float | None], title: str = "", colour: Colour = "user") -> Markup:
-    """Draw a small line without axes, for a row of a table."""
-    known = [finite(value) for value in values]
-    kept = thinned(known, _SPARK_WIDTH)
-    x = Scale(*domain([float(index) for index in kept]), 2, _SPARK_WIDTH - 2)
-    y = Scale(*domain([value for value in known if value is not None]), _SPARK_HEIGHT - 3, 3)
-    places = [None if (value := known[index]) is None else (x(index), y(value)) for index in kept]
-    return Markup(  # noqa: S704 (every text in it is escaped)
-        f'<svg class="spark {colour}" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" role="img">'
-        f"<title>{_safe(title)}</title>{''.join(_polylines(places))}</svg>"
-    )
 
 
 def _line(name: str, points: Sequence[Point], x: Scale, y: Scale, axes: Axes) -> Iterator[str]:
