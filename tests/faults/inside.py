@@ -192,7 +192,7 @@ def _die_committing(deaths: _Deaths) -> None:
 
 def _die_as_told(directory: Path) -> None:
     from otel_rollout.account import ledger
-    from otel_rollout.forwarder import batch_sender, compaction, crash_recovery, delivery
+    from otel_rollout.deliver import batch_sender, compaction, crash_recovery, delivery
     from otel_rollout.spool import segments
 
     deaths = _Deaths(directory)
