@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "f85d025b8f8808c64429bf9c7229a4b03eed27f4"
-"""The first version with three storeys: what Ray sends by name had other names before. Once there are releases,
-the oldest release that the support policy names takes its place."""
+"""The first version with three storeys: what Ray sends by name had other names before. Once there are
+releases, the oldest release that the support policy names takes its place."""
 THIS = os.pathsep.join(map(str, (ROOT, ROOT / "exporters")))
 """PYTHONPATH of the version under test, and of the programs of tests."""
 
