@@ -21,17 +21,19 @@ class Trackers:
 
     Attributes:
         has_mlflow: whether ``MLFLOW_TRACKING_URI`` names a server.
-        has_weave: whether the environment names W&B.
     """
 
     def __init__(self) -> None:
         self.has_mlflow = os.environ.get("MLFLOW_TRACKING_URI", "").startswith(("http://", "https://"))
-        self.has_weave = any(map(os.environ.get, _WANDB))
+        self._weave_page = None
+        if any(map(os.environ.get, _WANDB)):
+            with contextlib.suppress(ModuleNotFoundError):
+                self._weave_page = offered(ADDRESSES, "weave")()
 
     @property
     def are_known(self) -> bool:
         """Whether the environment names any tracker."""
-        return self.has_mlflow or self.has_weave
+        return self.has_mlflow or self._weave_page is not None
 
     def links(self, trace_id: str, root_id: str, project: str) -> list[tuple[str, str]]:
         """Return name and address of a trajectory's pages.
@@ -42,10 +44,8 @@ class Trackers:
             project: the project of its run.
         """
         found = [("MLflow", f"{MLFLOW}?{urlencode({'trace': trace_id})}")] if self.has_mlflow else []
-        if self.has_weave:
-            with contextlib.suppress(ModuleNotFoundError):
-                page = offered(ADDRESSES, "weave")(trace_id, root_id, project)
-                found += [("Weave", page)] if page else []
+        if self._weave_page is not None:
+            found.append(("Weave", self._weave_page(trace_id, root_id, project)))
         return found
 
     def mlflow_page(self, trace_id: str) -> str:
