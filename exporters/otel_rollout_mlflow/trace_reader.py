@@ -30,10 +30,6 @@ from otel_rollout_mlflow.target import RUNNING, Target
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
 _IN_DATABASE: Final = "TRACKING_STORE"
 _ATTRIBUTES: Final = {SPAN_INPUTS: semconv.INPUT_VALUE, SPAN_OUTPUTS: semconv.OUTPUT_VALUE}
-_MIME_TYPES: Final = {
-    semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
-    semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
-}
 
 
 class MlflowTraces:
@@ -164,7 +160,7 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
 
 def _as_recorded(span: JsonSpan) -> JsonSpan:
     """Encode input and output as the JSON text that was recorded: MLflow returns them decoded."""
-    held = [entry for entry in span.fields.get("attributes", ()) if entry["key"] in _MIME_TYPES]
+    held = [entry for entry in span.fields.get("attributes", ()) if entry["key"] in semconv.MIME_TYPES]
     decoded = {
         name: value
         for name, value in attributes_of({"attributes": held}).items()
@@ -172,7 +168,7 @@ def _as_recorded(span: JsonSpan) -> JsonSpan:
     }
     if decoded:
         texts = {name: orjson.dumps(value).decode() for name, value in decoded.items()}
-        span.replace(texts, texts | {_MIME_TYPES[name]: semconv.JSON_MIME_TYPE for name in texts})
+        span.replace(texts, texts | {semconv.MIME_TYPES[name]: semconv.JSON_MIME_TYPE for name in texts})
     return span
 
 

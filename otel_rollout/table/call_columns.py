@@ -31,6 +31,8 @@ _ROLES: Final = {
 }
 """Role of a message → the column that counts it. Messages of other roles are not counted."""
 _ROLE_COLUMNS: Final = tuple(dict.fromkeys(_ROLES.values()))
+_TO_READ: Final = {semconv.GEN_AI_INPUT_MESSAGES: "", semconv.GEN_AI_OUTPUT_MESSAGES: "", **_COUNTS}
+"""Attributes that a user may set on a span of ours, each with its column: messages have none."""
 _NOTHING: Final = CallContents()
 
 
@@ -54,15 +56,9 @@ def _contents_of(
     row: Mapping[str, Any], span: ReadableSpan, attributes: Mapping[str, Any], is_ours: bool
 ) -> CallContents:
     """Return what another library's attributes say of a model call, and counts that are no integers."""
-    if is_ours and not any(
-        name in attributes and _COUNTS.get(name) not in row for name in (*_OF_OTHERS, *_COUNTS)
-    ):
+    if is_ours and not any(column not in row and name in attributes for name, column in _TO_READ.items()):
         return _NOTHING
     return model_calls.read_call(attributes, ((event.name, event.attributes or {}) for event in span.events))
-
-
-_OF_OTHERS: Final = (semconv.GEN_AI_INPUT_MESSAGES, semconv.GEN_AI_OUTPUT_MESSAGES)
-"""Attributes with messages that a user may set on a span of ours."""
 
 
 def _add_call(row: dict[str, Any], attributes: Mapping[str, Any], found: CallContents) -> None:

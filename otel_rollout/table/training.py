@@ -42,6 +42,8 @@ DIFFERS: Final = (
 The trainer's rewards have single precision, and a KL penalty is a sum over tokens: a thousandth is no
 difference.
 """
+ODD: Final = 1e150
+"""Magnitude from which a number counts as NaN does, because its square is infinite. The views have it too."""
 TRAJECTORIES: Final = (
     f"(SELECT trajectories.*, {', '.join(f'training.{name}' for name in COLUMNS)} "  # noqa: S608
     "FROM trajectories JOIN training ON trajectories.trace_id = training.trace_id) AS with_training"

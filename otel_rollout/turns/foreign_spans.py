@@ -26,10 +26,6 @@ _OWN_SCOPE: Final = scan.mark_of_scope(semconv.SCOPE)
 _SCOPE_WITHIN: Final = 4096
 """Bytes from the beginning of a line within which our scope is looked for."""
 _KNOWN: Final = scan.pattern_of_attributes(model_calls.PREFIXES)
-_MIME_TYPES: Final = {
-    semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
-    semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
-}
 _PART_OF_CALL: Final = re.compile(r"(cmpl-.+)-\d+|((?:chatcmpl-|resp_).+)_\d+")
 """Ids of an engine's requests that are parts of one call: a prompt of several, a step of a response."""
 _CHAT: Final = "chat"
@@ -149,11 +145,11 @@ class _Filled:
             self.kept_as[name] = name + semconv.RECORDED_SUFFIX
         is_text = isinstance(value, str)
         self.changes[name] = as_json(value)
-        self.changes[_MIME_TYPES[name]] = semconv.TEXT_MIME_TYPE if is_text else semconv.JSON_MIME_TYPE
+        self.changes[semconv.MIME_TYPES[name]] = semconv.TEXT_MIME_TYPE if is_text else semconv.JSON_MIME_TYPE
 
     def add_mime_types(self) -> None:
         """Say of an input or output that it is JSON, if it is and nothing says so."""
-        for name, mime_type in _MIME_TYPES.items():
+        for name, mime_type in semconv.MIME_TYPES.items():
             if name not in self.changes and not self.recorded.get(mime_type):
                 value = self.recorded.get(name)
                 if isinstance(value, str) and structured(value) is not value:

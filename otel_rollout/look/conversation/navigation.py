@@ -14,9 +14,8 @@ from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.summary import VALIDATION, Summary
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.scale import finite
+from otel_rollout.table.training import ODD
 
-_ODD: Final = 1e150
-"""Magnitude from which a reward counts as odd, as in the view ``finite_rewards``."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 Link = tuple[str, str]
 """Text and address of a link."""
@@ -115,7 +114,7 @@ def reward_of(summary: Summary) -> float | None:
     """Return a trajectory's reward as a number; None without one, or if the views count it as odd."""
     value = next((score.value for score in summary.scores if score.name == "reward"), None)
     number = None if isinstance(value, str) else finite(value)
-    return number if number is None or abs(number) < _ODD else None
+    return number if number is None or abs(number) < ODD else None
 
 
 def _siblings(

@@ -62,12 +62,13 @@ FROM (
     ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
   WHERE call.kind = 'LLM' AND inner_calls.span_id IS NULL
 ) AS call"""  # noqa: S608
-_TRAJECTORIES: Final = """
+GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
+"""SQL for the path of a group; null for a trajectory without a dataset row, which is in none."""
+_TRAJECTORIES: Final = f"""
 SELECT
-  trace_id, step, sample_index, rollout_n,
-  CASE WHEN sample_index IS NOT NULL THEN group_path END AS group_path,
-  state, seconds, turns, tool_calls, tokens_out, policy_version_min, policy_version_max, reward, reward_label
-FROM trajectories"""
+  trace_id, step, sample_index, {GROUP} AS group_path, rollout_n, state, seconds, turns, tool_calls,
+  tokens_out, policy_version_min, policy_version_max, reward, reward_label
+FROM trajectories"""  # noqa: S608
 
 
 class _AllSteps(Container["int | None"]):
@@ -136,7 +137,7 @@ class Scope:
 
     @property
     def is_over(self) -> str:
-        """A condition on a step: it is not the newest, whose trajectories may still run and get scores."""
+        """SQL condition: the step is over. In the newest, scores may follow while a trajectory runs."""
         return (
             f"(step IS NULL OR step IS DISTINCT FROM (SELECT max(step) FROM {self.trajectories} "  # noqa: S608
             f"WHERE state = 'running' AND step = (SELECT max(step) FROM {self.trajectories})))"

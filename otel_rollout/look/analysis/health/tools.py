@@ -17,6 +17,7 @@ from otel_rollout.look.analysis.health.rates import (
     share_of,
     steps_of,
 )
+from otel_rollout.look.analysis.health.scope import GROUP
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
@@ -33,9 +34,7 @@ _PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
 _PARSE_ERRORS: Final = (
     "invalid json in arguments|tool call is not valid json|cannot be parsed|failed to (decode|parse)"
 )
-_GROUPS: Final = (
-    "count(DISTINCT coalesce(CASE WHEN sample_index IS NOT NULL THEN group_path END, trace_id)) AS groups"
-)
+_GROUPS: Final = f"count(DISTINCT coalesce({GROUP}, trace_id)) AS groups"
 """SQL for the number of groups; a trajectory without a dataset row is a group of its own."""
 _NAMED: Final = 3
 """Errors that a message names at most."""

@@ -11,13 +11,13 @@ from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import of_several
 from otel_rollout.look.analysis.health.rates import Count, evidence_of, in_words, percent, steps_of
 from otel_rollout.table import filters
-from otel_rollout.table.training import DIFFERS
+from otel_rollout.table.training import DIFFERS, ODD
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
 
 _NAMES_OF_ODD: Final = "lower(label) IN ('nan', 'inf', '-inf')"
-_NOT_FINITE: Final = f"(isnan(value) OR abs(value) >= 1e150 OR (value IS NULL AND {_NAMES_OF_ODD}))"
+_NOT_FINITE: Final = f"(isnan(value) OR abs(value) >= {ODD} OR (value IS NULL AND {_NAMES_OF_ODD}))"
 """Condition on a score; the table keeps what is no finite number as a label."""
 _IS_TEXT: Final = f"(value IS NULL AND NOT {_NAMES_OF_ODD})"
 _SAID: Final = "coalesce(label, CAST(value AS VARCHAR))"
