@@ -135,7 +135,7 @@ class GenerationBatch:
         model_calls: number of its batched model calls that are attributed to rows.
         completions: messages of the rows' completions while TRL's tool loop runs; else None.
         contexts: token ids of the rows' prompts and of their completions while the tool loop runs.
-        turns: the ``Turn`` of each row while the tool loop runs.
+        turns: the ``ToolTurn`` of each row while the tool loop runs.
         is_scored: whether reward functions were called. What is generated later does not belong to the batch.
         scored: what the latest reward functions were given.
         rewards: tensor of rewards of all processes, per row and function; None before it is computed.

@@ -2,7 +2,7 @@
 
 Both trainers run a trajectory, its reward included, in ``AgentLoopWorker._run_agent_loop``; the v1 trainer
 does not override that method of its base class. The trainers identify a trajectory differently
-(:mod:`otel_rollout.integrations.verl.identities`).
+(:mod:`otel_rollout.integrations.verl.known_trajectories`).
 """
 
 from __future__ import annotations

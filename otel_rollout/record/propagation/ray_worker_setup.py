@@ -235,7 +235,7 @@ def setup_hook(
         elif user_hook is not None:
             user_hook()
         try:
-            # The name under which every version has it: the worker may have another one.
+            # Every version has this name, and the worker may run another version than the driver.
             importlib.import_module("otel_rollout.propagation.ray_worker").instrument_worker()
         except Exception as error:  # noqa: BLE001 - the worker must run without this package
             remove_carriers()
