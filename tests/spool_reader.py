@@ -6,6 +6,7 @@ It shares nothing with the code under test, and refuses unknown fields.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -118,6 +119,16 @@ def segments_below(directory: Path) -> list[Path]:
     for path in directory.rglob("*-*.*.jsonl.zst"):
         paths.setdefault(path.name.removesuffix(".zst"), path)
     return [path for _, path in sorted(paths.items())]
+
+
+def contents_below(directory: Path) -> dict[Path, bytes]:
+    """Read every file below a directory, without those that a forwarder removes meanwhile."""
+    contents = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                contents[path] = path.read_bytes()
+    return contents
 
 
 def read_directory(directory: Path) -> list[Recorded]:

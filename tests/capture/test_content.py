@@ -17,7 +17,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.record import runtime
 from otel_rollout.redaction.secret_finder import redact_secrets
-from tests.spool_reader import Recorded, read_directory
+from tests.spool_reader import Recorded, contents_below, read_directory
 
 SECRETS = {  # text with a secret in it → the part that must not be readable
     "key sk-proj-abcdefghijklmnopqrstuvwx.": "abcdefghijklmnopqrstuvwx",
@@ -74,7 +74,7 @@ Record = Callable[..., list[Recorded]]
 
 def on_disk(tmp_path: Path) -> bytes:
     """Read all files of the spool, with journals and tables of running trajectories."""
-    return b"".join(path.read_bytes() for path in (tmp_path / "spool").rglob("*") if path.is_file())
+    return b"".join(contents_below(tmp_path / "spool").values())
 
 
 def test_metadata_records_types_and_sizes_without_content(recorded_with: Record) -> None:

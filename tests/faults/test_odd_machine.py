@@ -12,6 +12,7 @@ import pytest
 import otel_rollout
 from otel_rollout import SettingsError
 from tests.faults.running import COMMAND, run
+from tests.spool_reader import contents_below
 
 PROGRAM = "record_on_odd_machine"
 NO_ROOM = (
@@ -143,6 +144,6 @@ def test_output_of_libraries_does_not_enter_spool_files(tmp_path: Path) -> None:
     given = {**TRACED, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path)}
     ran = run([PROGRAM, "--library"], given, redirect="<&- >&- 2>&-")
     assert ran.code == 0
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(path.name.endswith(".journal") for path in files)
-    assert not [path for path in files if b"printed by" in path.read_bytes()]
+    contents = contents_below(tmp_path)
+    assert any(path.name.endswith(".journal") for path in contents)
+    assert not [path for path, content in contents.items() if b"printed by" in content]

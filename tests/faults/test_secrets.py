@@ -15,6 +15,7 @@ import pytest
 
 from tests.faults.job import PATH, Job
 from tests.faults.target import FaultyProxy, Receiver
+from tests.spool_reader import contents_below
 from tests.waiting import wait_for
 
 PASSWORD, API_KEY, TOKEN, QUERY = (
@@ -88,7 +89,7 @@ def test_credentials_appear_in_no_file_log_or_command_line(
     assert "does not take spans" in said, said
     assert "otel_rollout.forwarder" in lines
     files = {
-        path: path.read_text(errors="replace") for path in (tmp_path / "spool").rglob("*") if path.is_file()
+        path: content.decode(errors="replace") for path, content in contents_below(tmp_path / "spool").items()
     }
     assert any(path.name == "forwarder.log" and text for path, text in files.items())
     places = {

@@ -386,6 +386,8 @@ def test_credentials_are_not_written_to_the_spool(
     otel_rollout.configure({"test-file": options})
     record(1)
     assert otel_rollout.shutdown(30).undelivered == 0
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the end of what moves files")
     for path in (tmp_path / "spool").rglob("*"):
         if path.is_file():
             assert b"planted-secret" not in path.read_bytes()

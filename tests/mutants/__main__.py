@@ -119,7 +119,8 @@ def chosen(mutant: Mutant, tier: str) -> tuple[list[str], bool]:
     ran = set(lines.get(mutant.line, ()))
     ran = ran.union(*lines.values()) if "" in ran else ran  # an import runs it
     # Forwarders do not say what they run: they have few variables, and tests kill them.
-    near = f"tests/{Path(mutant.module).parts[1].removeprefix('otel_rollout_')}/"
+    rooms = Path(mutant.module).parts[1:-1]
+    near = tuple(f"tests/{room.removeprefix('otel_rollout_')}/" for room in rooms)
     tests = map(json.loads, notes.read_text().splitlines() if notes.exists() else ())
     found = [  # those whose module names the mutant's come first, then the quickest
         (Path(mutant.module).stem not in Path(name.partition("::")[0]).read_text(), seconds, name)
