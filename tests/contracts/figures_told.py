@@ -163,11 +163,13 @@ def of_health(source: Path, recording: Recording) -> Iterator[Told]:
 
 
 def _running_newest(recording: Recording) -> set[object]:
-    """Return the newest step of training, if a trajectory of it runs: its scores may still find theirs."""
+    """Return the step of training with the greatest number, if a trajectory of it runs: scores may follow."""
     training = [one for one in recording.of_run if not one.identity.validate] or recording.of_run
-    newest = max(str(one.identity.step) for one in training)
-    of_step = [one for one in training if str(one.identity.step) == newest]
-    return {one.identity.step for one in of_step if any(one.state == "running" for one in of_step)}
+    numbered = [one for one in training if isinstance(one.identity.step, int)]
+    newest = max((one.identity.step for one in numbered), default=None)
+    return (
+        {newest} if any(one.state == "running" for one in numbered if one.identity.step == newest) else set()
+    )
 
 
 # --- metrics and tail sampling ------------------------------------------------------------------------------
