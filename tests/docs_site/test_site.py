@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.docs_site.documents import PAGES, ROOT
 from website import docstrings, links, pages
 
-CONFIGURATION = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+CONFIGURATION = tomllib.loads((ROOT / "website" / "zensical.toml").read_text(encoding="utf-8"))["project"]
 API = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "website" / "api").glob("*.md"))
 DOCUMENTED = set(re.findall(r"^::: ([\w.]+)$", API, re.MULTILINE))
 SITE = "https://example.org/docs/"

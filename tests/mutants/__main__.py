@@ -79,14 +79,14 @@ def measure(tiers: list[str], arguments: list[str]) -> None:
     )
     for tier in tiers:
         notes = {"COVERAGE_PROCESS_START": f"{settings}", "MUTANTS_NOTES": f"{PLACE}/{tier}.jsonl"}
-        pytest(0, "--tier", tier, *arguments, **notes)
+        pytest(0, tier, *arguments, **notes)
     coverage.Coverage(config_file=str(settings)).combine()
 
 
-def pytest(limit: float, *arguments: str, **more: str) -> int:
-    """Run pytest in the copy, and return its status."""
+def pytest(limit: float, part: str, *arguments: str, **more: str) -> int:
+    """Run a part of the tests in the copy, and return pytest's status."""
     variables = {"CI": "true", "HYPOTHESIS_DATABASE_FILE": os.devnull, **more}
-    command = ["timeout", str(limit), f"{ENVIRONMENT}/bin/python", "-m", "tests.run", "tests", "--quiet"]
+    command = ["timeout", str(limit), f"{ENVIRONMENT}/bin/python", "-m", "tests.run", part, "--quiet"]
     command += ["-p", "tests.mutants.plugin", "-p", "no:cacheprovider", *arguments]
     output = subprocess.DEVNULL if limit else None
     return subprocess.run(command, cwd=COPY, env={**os.environ, **variables}, stdout=output).returncode
@@ -148,7 +148,7 @@ def tried(mutant: Mutant) -> str:
             if names:
                 more = {"MUTANTS_TESTS": "\n".join(names), "PYTHONDONTWRITEBYTECODE": "1"}
                 modules = {name.partition("::")[0] for name in names}
-                if pytest(3 * SECONDS, "-x", *modules, **more) not in (0, 5):  # 5: no tests
+                if pytest(3 * SECONDS, "of-a-mutant", "-x", *modules, **more) not in (0, 5):  # 5: no tests
                     return noticed
                 outcome = "survived" if are_known else outcome
         return outcome
