@@ -17,9 +17,8 @@ def phases_of(trajectory: Trajectory) -> Counter[str]:
     assert trajectory.end is not None
     begin, end = trajectory.begin, trajectory.end
     shares = _shares(trajectory, begin, {"LLM": end, "TOOL": end, "EVALUATOR": None})
-    inside = sum(1 for moment in shares if begin <= moment < end)
     found = Counter(_PHASES[kind] for kind in shares.values())
-    found["waiting"] = end - begin - inside
+    found["waiting"] = _end_with_rewards(trajectory) - begin - len(shares)
     return found
 
 
