@@ -121,7 +121,7 @@ def once(spans: Iterable[Made]) -> list[Made]:
 
 
 def _length(span: Made) -> tuple[int, int]:
-    return span.end, len(json.dumps(span.attributes))
+    return max(span.begin, span.end), len(json.dumps(span.attributes))
 
 
 def trajectories_of(recorded: Iterable[Made]) -> list[Trajectory]:

@@ -260,4 +260,5 @@ def _copy(random: Random, spans: Sequence[Made]) -> Made | None:
     tokens = (_count(random), _count(random)) if span.kind == "LLM" else span.tokens
     note = random.choice([0, 100]) if later else 100
     copy = replace(span, end=max(span.begin, span.end + later), note=note, tokens=tokens)
-    return None if (copy.end, copy.note) == (span.end, span.note) else copy
+    recorded_end = max(span.begin, span.end)  # a clock may have been set back
+    return None if (copy.end, copy.note) == (recorded_end, span.note) else copy
