@@ -13,16 +13,15 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout.otlp import received
-from otel_rollout.otlp.json_values import bytes_of_base64, double_of_json
-from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
+from otel_rollout.otlp.json_values import MAX_DEPTH, TOO_DEEP, bytes_of_base64, double_of_json
 from otel_rollout.otlp.received import (
     Entry,
     Fields,
     ReceivedScope,
-    ReceivedSpan,
     RedactResource,
     RefusedSpanError,
 )
+from otel_rollout.otlp.span import Span
 
 _WRONG: Final = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
 """Errors of code that meets a value of the wrong type or range in JSON."""
@@ -63,14 +62,14 @@ def _scope(of_scope: Mapping[str, Any]) -> tuple[str, bytes]:
     return name, received.scope_head(name, _text(scope.get("version")), attributes, schema_url)
 
 
-def span_of(given: Any) -> ReceivedSpan:
+def span_of(given: Any) -> Span:
     """Return a parsed span as a span of a line.
 
     Raises:
         RefusedSpanError: the span has wrong values, or no valid ids or times.
     """
     try:
-        return ReceivedSpan(_fields_of(given))
+        return Span(_fields_of(given))
     except RefusedSpanError:
         raise
     except _WRONG as error:

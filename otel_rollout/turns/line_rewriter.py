@@ -17,16 +17,17 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.json_span import JsonSpan, resource_of_json, spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.reader import TraceLine, parsed_line
 from otel_rollout.otlp.scan import ids_of
+from otel_rollout.otlp.span import Span
 from otel_rollout.otlp.writer import SCOPES, head_of
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SEGMENT_SUFFIX, SegmentName
@@ -87,28 +88,29 @@ class LineRewriter:
             return TraceLine(line)
         try:
             parsed = parsed_line(line)
-            changed = [is_foreign and self._fill(parsed)]
+            spans = list(spans_of_json(parsed))
+            changed = [is_foreign and self._fill(spans)]
             # These may wait for files, so they are fetched before the lock is taken.
             sources = [
-                (span, self._detokenizer_of(span), self._answer_shown_by(span, parsed))
+                (span, self._detokenizer_of(span), self._answer_shown_by(span))
                 if has_text
                 else (span, None, None)
-                for span in spans_of_json(parsed)
+                for span in spans
             ]
             with self._lock:
                 changed += [self._rewrite_span(contents, *source) for source in sources]
             if not any(changed):
-                return TraceLine(line, parsed)
-            rewritten = TraceLine(parsed=parsed, recorded=line)
+                return TraceLine(line, parsed, spans=spans)
+            rewritten = TraceLine(parsed=parsed, recorded=line, spans=spans)
             return self._redacted(rewritten) if has_text else rewritten
         # No failure may stop the export of a line; a panic of the library tokenizers is no Exception.
         except BaseException as error:  # noqa: BLE001
             self._warn(error)
             return TraceLine(line)
 
-    def _fill(self, parsed: dict[str, Any]) -> bool:
+    def _fill(self, spans: Iterable[Span]) -> bool:
         try:
-            return foreign_spans.fill(parsed)
+            return foreign_spans.fill(spans)
         except Exception as error:  # noqa: BLE001 - another library's content may have any shape
             self._warn(error)
             return False
@@ -133,12 +135,12 @@ class LineRewriter:
         begin = line.encoded.index(SCOPES) + len(SCOPES)  # the recorder does not redact the resource either
         return TraceLine(line.encoded[:begin] + self._redact(line.encoded[begin:]))
 
-    def _detokenizer_of(self, span: JsonSpan) -> Detokenizer | None:
+    def _detokenizer_of(self, span: Span) -> Detokenizer | None:
         """Return the detokenizer that a span names; wait for one that is being written."""
         name = span.text(semconv.TOKENIZER)
         return self._detokenizers.get(name, span.end_ns / 1e9) if name else None
 
-    def _answer_shown_by(self, span: JsonSpan, parsed: dict[str, Any]) -> str | None:
+    def _answer_shown_by(self, span: Span) -> str | None:
         """Return the answer of another span that a span shows, from memory or segment."""
         other = span.text(semconv.TEXT_OF)
         if other is None:
@@ -146,10 +148,10 @@ class LineRewriter:
         with self._lock:
             trace = self._traces.get(span.trace_id)
             known = trace.texts.get(other) if trace is not None else None
-        return known if known is not None else self._recorded_text(parsed, other)
+        return known if known is not None else self._recorded_text(span, other)
 
     def _rewrite_span(
-        self, contents: Contents, span: JsonSpan, detokenizer: Detokenizer | None, answer: str | None
+        self, contents: Contents, span: Span, detokenizer: Detokenizer | None, answer: str | None
     ) -> bool:
         trace_id = span.trace_id
         trace = self._traces.pop(trace_id, None) or TraceMemory()
@@ -160,14 +162,14 @@ class LineRewriter:
             if trace.size <= self._max_trace:
                 self._traces[trace_id] = trace
 
-    def _recorded_text(self, root: dict[str, Any], span_id: str) -> str | None:
+    def _recorded_text(self, root: Span, span_id: str) -> str | None:
         """Read a span's answer text from the segment of the root that shows it.
 
         The process that recorded the root wrote the span's line shortly before. Return None if that line was
         removed.
         """
-        stem = resource_of_json(root).text(semconv.SEGMENT_ID)
-        name = SegmentName.parse(stem + SEGMENT_SUFFIX) if stem is not None else None
+        stem = root.resource.attributes.get(semconv.SEGMENT_ID)
+        name = SegmentName.parse(stem + SEGMENT_SUFFIX) if isinstance(stem, str) else None
         if name is None:
             return None
         for sequence in (name.sequence, name.sequence - 1):

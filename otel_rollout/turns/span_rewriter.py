@@ -11,8 +11,8 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.json_span import JsonSpan
 from otel_rollout.otlp.messages import Shared
+from otel_rollout.otlp.span import Span
 from otel_rollout.turns import break_attributes, context_diff
 from otel_rollout.turns.context_diff import Turns
 from otel_rollout.turns.detokenizer import Detokenizer
@@ -80,7 +80,7 @@ class SpanRewriter:
 
     def __init__(
         self,
-        span: JsonSpan,
+        span: Span,
         trace: TraceMemory,
         turns: str,
         contents: Contents,
@@ -97,7 +97,7 @@ class SpanRewriter:
         self._start, self._end = span.start_ns, span.end_ns
         # Most spans of tools and of the loop around the calls have nothing to rewrite: theirs is not decoded.
         self._may_be_turn = turns != "whole" and (bool(trace.messages.branches) or self._is_model_call())
-        has_more = any(contents) or semconv.TEXT_OF in span
+        has_more = any(contents) or semconv.TEXT_OF in span.attributes
         self._input = self._json(semconv.INPUT_VALUE) if has_more or self._may_be_turn else None
         self._output = self._json(semconv.OUTPUT_VALUE) if has_more else None
         self._changed = False
@@ -120,7 +120,6 @@ class SpanRewriter:
         if self._changed:
             self._put(semconv.INPUT_VALUE, self._input)
             self._put(semconv.OUTPUT_VALUE, self._output)
-        # After the last look at an attribute, which costs more once the list has changed.
         noted = {**(self._broken or {}), **(_attributes_of(turn) if turn is not None else {})}
         if noted:
             self._span.replace(noted, noted)
@@ -230,7 +229,7 @@ class SpanRewriter:
 
     def _is_model_call(self) -> bool:
         kind = self._span.text(semconv.SPAN_KIND)
-        return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._span
+        return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._span.attributes
 
     def _without_repeated(self, value: Any, depth: int) -> Any:
         """Return ``value`` with images of earlier spans replaced by references."""
