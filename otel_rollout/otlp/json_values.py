@@ -112,11 +112,13 @@ def entries_of(attributes: Mapping[str, Any]) -> list[_JSON]:
 
 
 def _value_of(value: Any) -> _JSON:
+    if isinstance(value, str):
+        return {"stringValue": value}
     if isinstance(value, list):
         return {"arrayValue": {"values": [_value_of(entry) for entry in value]}}
     if isinstance(value, (bool, float)):
         return {"boolValue" if isinstance(value, bool) else "doubleValue": value}
-    return {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}
+    return {"intValue": str(value)}
 
 
 def hide_text(value: _JSON, mark: str) -> None:

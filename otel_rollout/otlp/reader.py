@@ -53,7 +53,7 @@ class TraceLine:
 
     def _dumped(self, parsed: dict[str, Any] | None) -> bytes:
         try:
-            return orjson.dumps(parsed) + b"\n"
+            return orjson.dumps(parsed, option=orjson.OPT_APPEND_NEWLINE)
         except TypeError:  # nested more deeply than orjson writes, though it reads it
             if self._recorded is None:
                 raise

@@ -1,8 +1,9 @@
 """One span: the record that is read, changed, measured and exported.
 
-A span is read from a line's JSON. A field is decoded and checked at its first use: metrics and tail sampling
-read few of them. Rewriting changes the JSON with the decoded field. Exporters get *complete* spans, whose
-fields are all decoded and in the ranges that OTLP has. Then the JSON is forgotten: it takes more memory.
+A span is read from a line's JSON. Fields are decoded and checked at their first use, in three groups: the
+head, the attributes, and what metrics, tail sampling and most rewriting do not read. Rewriting changes the
+JSON with the decoded field. Exporters get *complete* spans, whose fields are all decoded and in the ranges
+that OTLP has. Then the JSON is forgotten: it takes more memory.
 
 All text of a span is text that UTF-8 can hold, because JSON with half a surrogate pair is unreadable.
 """
@@ -10,7 +11,8 @@ All text of a span is text that UTF-8 can hold, because JSON with half a surroga
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.otlp.json_values import (
@@ -34,6 +36,9 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]+").fullmatch
 _SCALARS: Final = frozenset({str, bool, int, float})
 _JSON = dict[str, Any]
 _NOWHERE: Final[tuple[_JSON, _JSON]] = ({}, {})
+_DROPPED: Final = ("droppedAttributesCount", "droppedEventsCount", "droppedLinksCount")
+_COUNTS_OF_DROPPED: Final = frozenset(_DROPPED)
+_NONE_DROPPED: Final = (0, 0, 0)
 
 
 class Event(NamedTuple):
@@ -91,7 +96,7 @@ class Span:
     attributes: dict[str, Any]
     events: Sequence[Event]
     links: Sequence[Link]
-    dropped: tuple[int, int, int]
+    dropped: tuple[int, ...]
     status: int
     message: str
     is_running: bool
@@ -105,17 +110,18 @@ class Span:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Decode a field at its first use; Python asks for a slot that is empty."""
-            if name in _DECODERS:
-                value = _DECODERS[name](self.fields)
+            """Decode a field with its group at its first use; Python asks for a slot that is empty."""
+            if name in _HEAD:
+                self._decode_head()
+            elif name == "attributes":
+                self.attributes = attributes_of(self.fields)
             elif name == "resource":
-                value = resource_of(self._within[0])
+                self.resource = resource_of(self._within[0])
             elif name == "scope":
-                value = scope_of(self._within[1])
-            else:
-                raise AttributeError(name)
-            setattr(self, name, value)
-            return value
+                self.scope = scope_of(self._within[1])
+            elif name in _REST:
+                self._decode_rest()
+            return object.__getattribute__(self, name)
 
     @classmethod
     def made(
@@ -149,29 +155,42 @@ class Span:
         Raises:
             ValueError, LookupError, TypeError, AttributeError, ArithmeticError: a field has a wrong value.
         """
-        fields, within = self.fields, self._within
-        if within is None:
-            return self
-        get = fields.get
-        self.trace_id = _id(fields["traceId"], 32)
-        self.span_id = _id(fields["spanId"], 16)
-        self.parent_id = _parent_id(fields)
+        within = self._within
+        if within is not None:
+            self._decode_head()
+            self._decode_rest()
+            self.attributes = self.attributes  # they may be decoded already, and changed
+            self.resource, self.scope = resource_of(within[0]), scope_of(within[1])
+            self._within = None
+            self.fields = {}
+        return self
+
+    def opened(self) -> Span:
+        """Return the span with head and attributes decoded, which is faster than at their first use."""
+        self._decode_head()
+        self.attributes = attributes_of(self.fields)
+        return self
+
+    def _decode_head(self) -> None:
+        fields = self.fields
+        self.trace_id = _trace_id(fields["traceId"])
+        span_id, parent_id, status = fields["spanId"], fields.get("parentSpanId"), fields.get("status")
+        self.span_id = span_id if _USUAL_ID[16](span_id) else _id(span_id, 16)
+        self.parent_id = _parent_id(parent_id) if parent_id else ""
+        self.name = text_of(fields.get("name"))
+        self.start_ns = integer_of(fields["startTimeUnixNano"], 0, 1 << 64)
+        self.end_ns = integer_of(fields["endTimeUnixNano"], 0, 1 << 64)
+        self.status = integer_of(status.get("code", 0), 0, 1 << 31) if status else 0
+
+    def _decode_rest(self) -> None:
+        get = self.fields.get
         self.flags = integer_of(get("flags", 0), 0, 1 << 32)
         self.trace_state = text_of(get("traceState"))
-        self.name = text_of(get("name"))
         self.kind = integer_of(get("kind", 0), 0, 1 << 31)
-        self.start_ns = time_of(fields["startTimeUnixNano"])
-        self.end_ns = time_of(fields["endTimeUnixNano"])
-        status = get("status")
-        self.status, self.message = (_code(status), text_of(status.get("message"))) if status else (0, "")
-        self.dropped = _dropped(fields) if "droppedAttributesCount" in fields else _NONE_DROPPED
-        self.events = _events(fields) if "events" in fields else ()
-        self.links = _links(fields) if "links" in fields else ()
-        self.attributes = self.attributes  # they may be decoded already, and changed
-        self.resource, self.scope = resource_of(within[0]), scope_of(within[1])
-        self._within = None
-        self.fields = {}
-        return self
+        self.message = text_of((get("status") or {}).get("message"))
+        self.dropped = _dropped(self.fields)
+        self.events = _events(get("events", ()))
+        self.links = _links(get("links", ()))
 
     def copy(self, **changed: Any) -> Span:
         """Return a copy of a complete span with some other fields."""
@@ -214,9 +233,12 @@ class Span:
         text = self.attributes.get(key)
         return text if isinstance(text, str) else None
 
-    def scalars(self) -> dict[str, Any]:
+    def scalars(self) -> Mapping[str, Any]:
         """Return the attributes, with None for lists and other values that are not scalars."""
-        return {key: value if type(value) in _SCALARS else None for key, value in self.attributes.items()}
+        attributes = self.attributes
+        if _SCALARS.issuperset(map(type, attributes.values())):
+            return attributes
+        return {key: value if type(value) in _SCALARS else None for key, value in attributes.items()}
 
     # --- changes, of a span with its JSON -----------------------------------------------------------------
 
@@ -226,17 +248,18 @@ class Span:
         self.attributes[key] = text
 
     def replace(
-        self, removed: Container[str], added: Mapping[str, Any], kept_as: Mapping[str, str] | None = None
+        self, removed: Collection[str], added: Mapping[str, Any], kept_as: Mapping[str, str] | None = None
     ) -> None:
         """Remove attributes, and append others; ``kept_as`` gives removed ones another name."""
-        entries = self.fields.get("attributes", ())
-        changed = [entry for entry in entries if entry["key"] not in removed]
-        known = self.attributes
-        self.attributes = {key: value for key, value in known.items() if key not in removed}
-        if kept_as:
-            changed += [{**e, "key": kept_as[e["key"]]} for e in entries if e["key"] in kept_as]
-            self.attributes |= {kept_as[key]: value for key, value in known.items() if key in kept_as}
-        self.fields["attributes"] = changed + entries_of(added)
+        known, entries = self.attributes, self.fields.get("attributes", ())
+        if not known.keys().isdisjoint(removed):
+            kept = [entry for entry in entries if entry["key"] not in removed]
+            self.attributes = {key: value for key, value in known.items() if key not in removed}
+            if kept_as:
+                kept += [{**e, "key": kept_as[e["key"]]} for e in entries if e["key"] in kept_as]
+                self.attributes |= {kept_as[key]: value for key, value in known.items() if key in kept_as}
+            entries = kept
+        self.fields["attributes"] = [*entries, *entries_of(added)]
         self.attributes |= added
 
     def set_end(self, end_ns: int) -> None:
@@ -278,6 +301,17 @@ def with_utf8(value: Any) -> Any:
     return value
 
 
+@lru_cache(maxsize=1 << 10)  # spans of a trace share its id, and spans below one another their parent's
+def _trace_id(value: Any) -> str:
+    return _id(value, 32)
+
+
+@lru_cache(maxsize=1 << 10)
+def _parent_id(value: Any) -> str:
+    """Return the parent's id; empty without a parent, for which some writers write zeros."""
+    return _id(value, 16) if text_of(value).strip("0") else ""
+
+
 def _id(value: Any, digits: int, least: int = 1) -> str:
     """Check an id in hex, and fill it with zeros.
 
@@ -292,25 +326,13 @@ def _id(value: Any, digits: int, least: int = 1) -> str:
     return f"{number:0{digits}x}"
 
 
-def _parent_id(fields: _JSON) -> str:
-    """Return the parent's id; empty without a parent, for which some writers write zeros."""
-    parent = fields.get("parentSpanId")
-    return _id(parent, 16) if parent and text_of(parent).strip("0") else ""
+def _dropped(holder: _JSON) -> tuple[int, ...]:
+    if _COUNTS_OF_DROPPED.isdisjoint(holder):
+        return _NONE_DROPPED
+    return tuple(integer_of(holder.get(name) or 0, 0, 1 << 32) for name in _DROPPED)
 
 
-def _code(status: Mapping[str, Any]) -> int:
-    return integer_of(status.get("code", 0), 0, 1 << 31)
-
-
-def _dropped(holder: _JSON) -> tuple[int, int, int]:
-    attributes, events, links = (
-        integer_of(holder.get(name) or 0, 0, 1 << 32)
-        for name in ("droppedAttributesCount", "droppedEventsCount", "droppedLinksCount")
-    )
-    return attributes, events, links
-
-
-def _events(fields: _JSON) -> list[Event]:
+def _events(events: Iterable[_JSON]) -> Sequence[Event]:
     return [
         Event(
             text_of(event.get("name")),
@@ -318,11 +340,11 @@ def _events(fields: _JSON) -> list[Event]:
             attributes_of(event),
             _dropped(event)[0],
         )
-        for event in fields.get("events", ())
+        for event in events
     ]
 
 
-def _links(fields: _JSON) -> list[Link]:
+def _links(links: Iterable[_JSON]) -> Sequence[Link]:
     return [
         Link(
             _id(link["traceId"], 32, least=0),
@@ -332,29 +354,13 @@ def _links(fields: _JSON) -> list[Link]:
             integer_of(link.get("flags", 0), 0, 1 << 32),
             _dropped(link)[0],
         )
-        for link in fields.get("links", ())
+        for link in links
     ]
 
 
-_NONE_DROPPED: Final = (0, 0, 0)
-_DECODERS: Final[Mapping[str, Callable[[_JSON], Any]]] = {
-    "trace_id": lambda fields: _id(fields["traceId"], 32),
-    "span_id": lambda fields: _id(fields["spanId"], 16),
-    "parent_id": _parent_id,
-    "flags": lambda fields: integer_of(fields.get("flags", 0), 0, 1 << 32),
-    "trace_state": lambda fields: text_of(fields.get("traceState")),
-    "name": lambda fields: text_of(fields.get("name")),
-    "kind": lambda fields: integer_of(fields.get("kind", 0), 0, 1 << 31),
-    "start_ns": lambda fields: time_of(fields["startTimeUnixNano"]),
-    "end_ns": lambda fields: time_of(fields["endTimeUnixNano"]),
-    "attributes": attributes_of,
-    "events": _events,
-    "links": _links,
-    "dropped": _dropped,
-    "status": lambda fields: _code(fields.get("status") or {}),
-    "message": lambda fields: text_of((fields.get("status") or {}).get("message")),
-}
-_SLOTS: Final = (*_DECODERS, "resource", "scope", "is_running")
+_HEAD: Final = ("trace_id", "span_id", "parent_id", "name", "start_ns", "end_ns", "status")
+_REST: Final = ("flags", "trace_state", "kind", "message", "dropped", "events", "links")
+_SLOTS: Final = (*_HEAD, *_REST, "attributes", "resource", "scope", "is_running")
 _DEFAULTS: Final = {
     "flags": 1,
     "trace_state": "",

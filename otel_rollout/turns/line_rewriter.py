@@ -40,10 +40,9 @@ MEMORY_BYTES: Final = 256 << 20
 _TRACE_SHARE: Final = 4
 """Divisor: a trace that takes more than this part (a quarter) of the memory is forgotten."""
 _MAX_LOGGED_PROBLEMS: Final = 100
-_TOKENIZER = head_of(semconv.TOKENIZER)
-_TEXT_OF = head_of(semconv.TEXT_OF)
-_TEXT_ATTRIBUTES = b'"rollout.t'
-"""Bytes in both: few lines have either, and one search finds that out."""
+_TEXT_ATTRIBUTES = frozenset({semconv.TOKENIZER, semconv.TEXT_OF})
+_BEGINNING_OF_BOTH = b'"rollout.t'
+"""Few lines have either, and one search finds that out."""
 _IDS = b'_ids\\"'
 _EVERYTHING = Contents(tokens=True, images=False)
 _IMAGE = b";base64,"
@@ -81,15 +80,16 @@ class LineRewriter:
     def rewrite(self, line: bytes) -> TraceLine:
         """Return the line that exporters get for a recorded line. Never raises."""
         is_foreign = foreign_spans.may_be_filled(line)
-        has_text = _TEXT_ATTRIBUTES in line and (_TOKENIZER in line or _TEXT_OF in line)
         # The search for one byte is faster by far.
         contents = Contents(tokens=_IDS in line, images=b";" in line and _IMAGE in line)
-        if not (is_foreign or has_text) and (self._turns == "whole" or not _may_repeat(line, contents)):
+        may_repeat = self._turns != "whole" and _may_repeat(line, contents)
+        if not (may_repeat or is_foreign or _may_have_text(line)):
             return TraceLine(line)
         try:
             parsed = parsed_line(line)
-            spans = list(spans_of_json(parsed))
+            spans = [span.opened() for span in spans_of_json(parsed)]
             changed = [is_foreign and self._fill(spans)]
+            has_text = not all(span.attributes.keys().isdisjoint(_TEXT_ATTRIBUTES) for span in spans)
             # These may wait for files, so they are fetched before the lock is taken.
             sources = [
                 (span, self._detokenizer_of(span), self._answer_shown_by(span))
@@ -153,14 +153,15 @@ class LineRewriter:
     def _rewrite_span(
         self, contents: Contents, span: Span, detokenizer: Detokenizer | None, answer: str | None
     ) -> bool:
-        trace_id = span.trace_id
-        trace = self._traces.pop(trace_id, None) or TraceMemory()
+        trace = self._traces.get(span.trace_id) or TraceMemory()
         try:
             return SpanRewriter(span, trace, self._turns, contents, detokenizer, answer).rewrite()
         finally:
             trace.measure()
             if trace.size <= self._max_trace:
-                self._traces[trace_id] = trace
+                self._traces[span.trace_id] = trace
+            else:
+                self._traces.pop(span.trace_id, None)
 
     def _recorded_text(self, root: Span, span_id: str) -> str | None:
         """Read a span's answer text from the segment of the root that shows it.
@@ -182,6 +183,11 @@ class LineRewriter:
                     SpanRewriter(span, trace, "whole", _EVERYTHING, detokenizer).rewrite()
                     return trace.texts.get(span_id)
         return None
+
+
+def _may_have_text(line: bytes) -> bool:
+    """Return whether a line has an attribute for which text is decoded or shown."""
+    return _BEGINNING_OF_BOTH in line and any(head_of(name) in line for name in _TEXT_ATTRIBUTES)
 
 
 def _may_repeat(line: bytes, contents: Contents) -> bool:

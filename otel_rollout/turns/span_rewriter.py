@@ -96,8 +96,13 @@ class SpanRewriter:
         self._id = span.span_id
         self._start, self._end = span.start_ns, span.end_ns
         # Most spans of tools and of the loop around the calls have nothing to rewrite: theirs is not decoded.
-        self._may_be_turn = turns != "whole" and (bool(trace.messages.branches) or self._is_model_call())
-        has_more = any(contents) or semconv.TEXT_OF in span.attributes
+        attributes = span.attributes
+        self._is_call = (
+            attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM
+            or semconv.GEN_AI_OPERATION_NAME in attributes
+        )
+        self._may_be_turn = turns != "whole" and (bool(trace.messages.branches) or self._is_call)
+        has_more = contents.tokens or contents.images or semconv.TEXT_OF in attributes
         self._input = self._json(semconv.INPUT_VALUE) if has_more or self._may_be_turn else None
         self._output = self._json(semconv.OUTPUT_VALUE) if has_more else None
         self._changed = False
@@ -156,7 +161,7 @@ class SpanRewriter:
         holder, key = answers[0] if answers else ({}, "")
         call = TokenTurn(prompt_of(prompts), holder.get(key, []))
         shared = self._shared_prefix(call, turns, holder)
-        if self._turns != "whole" and call.encoded_prompt and self._is_model_call():
+        if self._turns != "whole" and call.encoded_prompt and self._is_call:
             self._broken = break_attributes.attributes_of(
                 turns, self._id, call.encoded_prompt, self._start, self._detokenizer
             )
@@ -218,7 +223,7 @@ class SpanRewriter:
         messages = holder["messages"]
         encoded = context_diff.messages(messages)
         shared = self._trace.messages.shared(self._id, encoded, self._start)
-        if self._is_model_call():  # no turn continues another span
+        if self._is_call:  # no turn continues another span
             self._trace.messages.add(self._id, encoded, self._end)
         if shared is None:
             return None
@@ -226,10 +231,6 @@ class SpanRewriter:
             holder["messages"] = messages[shared.length :]
             self._changed = True
         return _Turn(shared, len(messages))
-
-    def _is_model_call(self) -> bool:
-        kind = self._span.text(semconv.SPAN_KIND)
-        return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._span.attributes
 
     def _without_repeated(self, value: Any, depth: int) -> Any:
         """Return ``value`` with images of earlier spans replaced by references."""
@@ -306,7 +307,10 @@ def _holders(value: Any, key: str, depth: int = _MAX_DEPTH) -> Iterator[dict[str
 
 
 def _is_conversation(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(message, dict) and "role" in message for message in value)
+    for message in value:
+        if not isinstance(message, dict) or "role" not in message:
+            return False
+    return bool(value)
 
 
 def _summarize_logprobs(output: dict[str, Any]) -> None:
