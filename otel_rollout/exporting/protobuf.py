@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.exporting.encodable import encodable
 from otel_rollout.otlp import sdk
-from otel_rollout.otlp.origin import Resource, Scope
+from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.protobuf import entries_of, fields_of
 from otel_rollout.otlp.span import Span
 
@@ -37,7 +37,7 @@ def _request(spans: Iterable[Span]) -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     resources: dict[str, ResourceSpans] = {}
     scopes: dict[tuple[str, str], ScopeSpans] = {}
-    known: dict[tuple[Resource, Scope], ScopeSpans] = {}  # by identity: most spans share these objects
+    known: dict[tuple[Resource, SpanScope], ScopeSpans] = {}  # by identity: most spans share these objects
     for span in spans:
         resource, scope = span.resource, span.scope
         found = known.get((resource, scope))

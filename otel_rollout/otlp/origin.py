@@ -24,7 +24,7 @@ class Resource:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Scope:
+class SpanScope:
     """The library that recorded a span. Spans of a library share one object."""
 
     name: str = ""
@@ -48,14 +48,14 @@ def _shared_resource(encoded: bytes) -> Resource:
     return Resource(attributes_of(resource), text_of(schema_url))
 
 
-def scope_of(of_scope: dict[str, Any]) -> Scope:
+def scope_of(of_scope: dict[str, Any]) -> SpanScope:
     """Decode the scope of an entry of a line's scope list."""
     scope = of_scope.get("scope") or {}
     return _shared_scope(orjson.dumps((scope, of_scope.get("schemaUrl"))))
 
 
 @lru_cache(maxsize=64)
-def _shared_scope(encoded: bytes) -> Scope:
+def _shared_scope(encoded: bytes) -> SpanScope:
     scope, schema_url = orjson.loads(encoded)
     named = text_of(scope.get("name")), text_of(scope.get("version")), text_of(schema_url)
-    return Scope(*named, attributes_of(scope))
+    return SpanScope(*named, attributes_of(scope))

@@ -13,7 +13,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link as SdkLink
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from otel_rollout.otlp.origin import Resource, Scope
+from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import Event, Link, Span, with_utf8
 from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE
 
@@ -53,7 +53,7 @@ def _sdk_resource(resource: Resource) -> resources.Resource:
 
 
 @lru_cache(maxsize=64)
-def _sdk_scope(scope: Scope) -> InstrumentationScope:
+def _sdk_scope(scope: SpanScope) -> InstrumentationScope:
     return InstrumentationScope(scope.name, scope.version or None, scope.schema_url or None, scope.attributes)
 
 
@@ -135,8 +135,8 @@ def _header(context: SpanContext) -> str:
     return ",".join([f"{key}={value}" for key, value in context.trace_state.items()])
 
 
-def _scope_of(scope: InstrumentationScope | None) -> Scope:
+def _scope_of(scope: InstrumentationScope | None) -> SpanScope:
     if scope is None:
-        return Scope()
+        return SpanScope()
     named = with_utf8(scope.name), with_utf8(scope.version or ""), with_utf8(scope.schema_url or "")
-    return Scope(*named, with_utf8(scope.attributes or {}))
+    return SpanScope(*named, with_utf8(scope.attributes or {}))

@@ -24,7 +24,7 @@ from otel_rollout.otlp.json_values import (
     text_of,
     time_of,
 )
-from otel_rollout.otlp.origin import Resource, Scope, resource_of, scope_of
+from otel_rollout.otlp.origin import Resource, SpanScope, resource_of, scope_of
 from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE
 
 UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -83,7 +83,7 @@ class Span:
     fields: _JSON
     _within: tuple[_JSON, _JSON] | None
     resource: Resource
-    scope: Scope
+    scope: SpanScope
     trace_id: str
     span_id: str
     parent_id: str
@@ -371,6 +371,6 @@ _DEFAULTS: Final = {
     "status": 0,
     "message": "",
     "resource": Resource({}),
-    "scope": Scope(),
+    "scope": SpanScope(),
 }
 """Fields of a span that is made, unless they are given."""

@@ -11,7 +11,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.otlp import evaluations
-from otel_rollout.otlp.origin import Resource, Scope
+from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import Span, with_utf8
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import equals
@@ -168,5 +168,5 @@ def _span(score: GivenScore, root: Mapping[str, Any], time_ns: int) -> Span:
         (time_ns, time_ns),
         with_utf8(attributes),
         resource=Resource({semconv.RUN_ID: root["run_id"]} if root["run_id"] is not None else {}),
-        scope=Scope(semconv.SCOPE),
+        scope=SpanScope(semconv.SCOPE),
     )

@@ -9,7 +9,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
-from otel_rollout.otlp.origin import Resource, Scope
+from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import Event, Link, Span
 from otel_rollout.table import rows
 from otel_rollout.table.rows import Row
@@ -33,7 +33,7 @@ def span_of(row: Row) -> Span:
         links=[
             Link(link["trace_id"], link["span_id"], link["attributes"]) for link in _json(row["links"], [])
         ],
-        scope=Scope(row["scope"] or ""),
+        scope=SpanScope(row["scope"] or ""),
         status=_CODES.get(row["status"], 0),
         message=row["error_message"] or "",
     )
