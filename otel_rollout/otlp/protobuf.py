@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.span import Event, Link, Span
 
+_NO_VALUE: Final = (TypeError, ValueError, RecursionError)
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+_logger = logging.getLogger(__name__)
 
 
 def fields_of(span: Span) -> dict[str, Any]:
@@ -57,16 +60,18 @@ def _link(link: Link) -> dict[str, Any]:
 
 
 def entries_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return attributes as keyword arguments for protobuf.
-
-    Raises:
-        TypeError: OTLP has no type for a value.
-    """
-    # Most attributes are text, and a call takes longer than the rest of the loop.
-    return [
-        {"key": key, "value": {"string_value": value} if type(value) is str else _any_value(value)}
-        for key, value in attributes.items()
-    ]
+    """Return attributes as keyword arguments for protobuf, without those that OTLP cannot hold."""
+    try:
+        # Most attributes are text, and a call takes longer than the rest of the loop.
+        return [
+            {"key": key, "value": {"string_value": value} if type(value) is str else _any_value(value)}
+            for key, value in attributes.items()
+        ]
+    except _NO_VALUE as error:
+        if len(attributes) == 1:
+            _logger.warning("the attribute %r cannot be encoded: %s", *attributes, error)
+            return []
+        return [entry for key, value in attributes.items() for entry in entries_of({key: value})]
 
 
 def _any_value(value: Any) -> dict[str, Any]:
@@ -75,6 +80,8 @@ def _any_value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"bool_value": value}
     if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"{value} has more than 64 bits")
         return {"int_value": value}
     if isinstance(value, float):
         return {"double_value": value}
