@@ -6,6 +6,7 @@ what the spool has, after redaction. Each process measures the spans that it rec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -170,7 +171,7 @@ class SpanMetrics:
         self._instruments.tool_seconds.record(span.seconds, labels | self._error(span, attributes))
 
     def _count_reward(self, value: Any, labels: Labels) -> None:
-        if isinstance(value, (int, float)):  # not a label alone, such as "nan"
+        if isinstance(value, (int, float)) and math.isfinite(value):  # no sum has infinity or NaN in it
             self._instruments.rewards.add(1, labels)
             self._instruments.reward_sum.add(float(value), labels)
 

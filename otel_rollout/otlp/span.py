@@ -177,13 +177,13 @@ class Span:
         span_id, parent_id, status = fields["spanId"], fields.get("parentSpanId"), fields.get("status")
         self.span_id = span_id if _USUAL_ID[16](span_id) else _id(span_id, 16)
         self.parent_id = _parent_id(parent_id) if parent_id else ""
-        self.name = text_of(fields.get("name"))
         self.start_ns = integer_of(fields["startTimeUnixNano"], 0, 1 << 64)
         self.end_ns = integer_of(fields["endTimeUnixNano"], 0, 1 << 64)
         self.status = integer_of(status.get("code", 0), 0, 1 << 31) if status else 0
 
     def _decode_rest(self) -> None:
         get = self.fields.get
+        self.name = text_of(get("name"))
         self.flags = integer_of(get("flags", 0), 0, 1 << 32)
         self.trace_state = text_of(get("traceState"))
         self.kind = integer_of(get("kind", 0), 0, 1 << 31)
@@ -358,8 +358,8 @@ def _links(links: Iterable[_JSON]) -> Sequence[Link]:
     ]
 
 
-_HEAD: Final = ("trace_id", "span_id", "parent_id", "name", "start_ns", "end_ns", "status")
-_REST: Final = ("flags", "trace_state", "kind", "message", "dropped", "events", "links")
+_HEAD: Final = ("trace_id", "span_id", "parent_id", "start_ns", "end_ns", "status")
+_REST: Final = ("name", "flags", "trace_state", "kind", "message", "dropped", "events", "links")
 _SLOTS: Final = (*_HEAD, *_REST, "attributes", "resource", "scope", "is_running")
 _DEFAULTS: Final = {
     "flags": 1,
