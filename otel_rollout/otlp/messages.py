@@ -182,13 +182,15 @@ def roles_in(conversation: Any) -> Iterator[str]:
         yield from (message.role for message in messages_in(conversation, "user"))
         return
     for entry in conversation:
-        if not isinstance(entry, dict) or not _is_message(entry):
+        if not isinstance(entry, dict):
             return
         role = entry.get("role")
         if isinstance(role, str) and isinstance(entry.get("content"), str):
             yield role
-        else:
+        elif _is_message(entry):
             yield from (message.role for message in _message(entry, "user"))
+        else:
+            return
 
 
 def _conversation(arguments: Mapping[str, Any]) -> Any:

@@ -23,12 +23,12 @@ _CODES: Final = {code.value: code for code in StatusCode}
 
 def readable(span: Span) -> ReadableSpan:
     """Return a complete span as one of the SDK; of a running one without an end."""
-    state = TraceState.from_header([span.trace_state]) if span.trace_state else None
-    ids = int(span.trace_id, 16), TraceFlags(span.flags & 0xFF or TraceFlags.SAMPLED), state
+    given = span.flags & 0xFF or TraceFlags.SAMPLED, span.trace_state
+    parent_id, is_remote = span.parent_id, span.has_remote_parent
     return ReadableSpan(
         span.name,
-        _context(span.span_id, False, *ids),
-        _context(span.parent_id, span.has_remote_parent, *ids) if span.parent_id else None,
+        _context(span.trace_id, span.span_id, False, *given),
+        _context(span.trace_id, parent_id, is_remote, *given) if parent_id else None,
         _sdk_resource(span.resource),
         span.attributes,
         [sdk.Event(event.name, dict(event.attributes), event.time_ns) for event in span.events],
@@ -41,10 +41,9 @@ def readable(span: Span) -> ReadableSpan:
     )
 
 
-def _context(
-    span_id: str, is_remote: bool, trace_id: int, flags: TraceFlags, state: TraceState | None
-) -> SpanContext:
-    return SpanContext(trace_id, int(span_id, 16), is_remote, flags, state)
+def _context(trace_id: str, span_id: str, is_remote: bool, flags: int, state: str) -> SpanContext:
+    found = TraceState.from_header([state]) if state else None
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, TraceFlags(flags), found)
 
 
 @lru_cache(maxsize=64)
@@ -58,14 +57,8 @@ def _sdk_scope(scope: SpanScope) -> InstrumentationScope:
 
 
 def _sdk_link(link: Link) -> SdkLink:
-    state = TraceState.from_header([link.trace_state]) if link.trace_state else None
-    context = SpanContext(
-        int(link.trace_id, 16),
-        int(link.span_id, 16),
-        bool(link.flags & IS_REMOTE),
-        TraceFlags(link.flags & 0xFF),
-        state,
-    )
+    is_remote = bool(link.flags & IS_REMOTE)
+    context = _context(link.trace_id, link.span_id, is_remote, link.flags & 0xFF, link.trace_state)
     return SdkLink(context, dict(link.attributes))
 
 
