@@ -151,10 +151,11 @@ def integer_of(value: Any, least: int, beyond: int) -> int:
     Raises:
         ValueError, TypeError: it is no integer from ``least`` on and below ``beyond``.
     """
-    number = value if type(value) is int else int(value)
-    if not least <= number < beyond or isinstance(value, bool) or (type(value) is float and value % 1):
-        raise ValueError(f"an integer from {least} to {beyond - 1} expected")
-    return number
+    type_ = type(value)
+    number = value if type_ is int else int(value)
+    if least <= number < beyond and (type_ is int or type_ is str or (type_ is float and number == value)):
+        return number
+    raise ValueError(f"an integer from {least} to {beyond - 1} expected")
 
 
 def time_of(value: Any) -> int:

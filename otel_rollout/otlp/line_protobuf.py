@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.otlp.json_values import MAX_DEPTH, TOO_DEEP, bytes_of_base64, double_of_json
+from otel_rollout.otlp.json_values import MAX_DEPTH, TOO_DEEP, bytes_of_base64, double_of_json, integer_of
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
@@ -124,13 +124,7 @@ def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | 
 
 def _integer(value: Any) -> int | None:
     """Convert an integer; JSON may hold it as text or with a decimal point."""
-    if value is None or type(value) is int:
-        return value
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if type(value) is str:
-        return int(value)
-    raise ValueError(f"an integer expected, not {value!r}")
+    return value if value is None or type(value) is int else integer_of(value, -(1 << 63), 1 << 64)
 
 
 def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
