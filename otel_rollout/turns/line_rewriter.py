@@ -41,6 +41,7 @@ _TRACE_SHARE: Final = 4
 """Divisor: a trace that takes more than this part (a quarter) of the memory is forgotten."""
 _MAX_LOGGED_PROBLEMS: Final = 100
 _TEXT_ATTRIBUTES = frozenset({semconv.TOKENIZER, semconv.TEXT_OF})
+_TEXT_HEADS = tuple(map(head_of, _TEXT_ATTRIBUTES))
 _BEGINNING_OF_BOTH = b'"rollout.t'
 """Few lines have either, and one search finds that out."""
 _IDS = b'_ids\\"'
@@ -187,7 +188,7 @@ class LineRewriter:
 
 def _may_have_text(line: bytes) -> bool:
     """Return whether a line has an attribute for which text is decoded or shown."""
-    return _BEGINNING_OF_BOTH in line and any(head_of(name) in line for name in _TEXT_ATTRIBUTES)
+    return _BEGINNING_OF_BOTH in line and any(head in line for head in _TEXT_HEADS)
 
 
 def _may_repeat(line: bytes, contents: Contents) -> bool:

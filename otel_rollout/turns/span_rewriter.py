@@ -217,7 +217,10 @@ class SpanRewriter:
         """Return the object with the span's messages; None if they stay as recorded."""
         if not self._may_be_turn:
             return None
-        return next((h for h in _holders(self._input, "messages") if _is_conversation(h["messages"])), None)
+        for holder in _holders(self._input, "messages"):
+            if _is_conversation(holder["messages"]):
+                return holder
+        return None
 
     def _rewrite_messages(self, holder: dict[str, Any]) -> _Turn | None:
         messages = holder["messages"]
