@@ -39,6 +39,8 @@ EXCEPTIONS = {
     "otel_rollout/otlp/origin.py:_shared_scope": "a bounded cache of a pure function",
     "otel_rollout/otlp/sdk.py:_sdk_resource": "a bounded cache of a pure function",
     "otel_rollout/otlp/sdk.py:_sdk_scope": "a bounded cache of a pure function",
+    "otel_rollout/otlp/span.py:_parent_id": "a bounded cache of a pure function",
+    "otel_rollout/otlp/span.py:_trace_id": "a bounded cache of a pure function",
     "otel_rollout/record/propagation/carrier.py:_from_json": "a bounded cache of a pure function",
     "otel_rollout/record/propagation/carrier.py:_to_json": "a bounded cache of a pure function",
     "otel_rollout/record/propagation/http_hosts.py:is_listed": "a bounded cache of a pure function",
