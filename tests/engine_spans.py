@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.otlp import received, received_json, writer
 from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.span import Span
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of, rows_of
@@ -95,7 +94,7 @@ def trajectory(
     return lines + _recorded("", "agent_loop", trace, number + 1, 0, start, end, root, identity)
 
 
-def spans_in(lines: Sequence[bytes]) -> list[ReadableSpan]:
+def spans_in(lines: Sequence[bytes]) -> list[Span]:
     """Return the spans of lines."""
     return [span for line in lines for span in spans_of(line)]
 

@@ -7,8 +7,9 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_rollout.exporting.base import form_for
 from otel_rollout.otlp.score_identity import TrajectoryIdentity, Unresolved, trajectory_of
-from tests.sdk_spans import Rollouts
+from tests.sdk_spans import Rollouts, decoded
 
 GivenScore = tuple[ReadableSpan, TrajectoryIdentity]
 
@@ -33,8 +34,9 @@ def given(
 def resolve(exporter: Any, *scores: GivenScore, has_own: bool = True) -> list[Unresolved]:
     """Find the scores' trajectories and store the scores; return why some have none."""
     found = exporter.find_trajectories([identity for _, identity in scores])
+    form = form_for(exporter)
     chosen = [
-        (span, trajectory_of(identity, found, has_own=has_own, given_ns=span.start_time))
+        (form(decoded(span)), trajectory_of(identity, found, has_own=has_own, given_ns=span.start_time))
         for span, identity in scores
     ]
     resolved = [pair for pair in chosen if not isinstance(pair[1], Unresolved)]

@@ -12,6 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from otel_rollout.otlp import reader, sdk, span
+
 JSON = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
 """Attributes of a span whose input and output are JSON, as arguments of ``Rollouts.span``."""
 ROLLOUT_RUN = "rollout-run-1"
@@ -106,3 +108,13 @@ class Rollouts:
         spans = list(self._memory.get_finished_spans())
         self._memory.clear()
         return spans
+
+
+def spans_of(line: bytes) -> list[ReadableSpan]:
+    """Decode a recorded line to the spans that exporters of others get."""
+    return [sdk.readable(span) for span in reader.spans_of(line)]
+
+
+def decoded(given: ReadableSpan | span.Span) -> span.Span:
+    """Return a span as our exporters get it."""
+    return sdk.spans_of([given])[0]

@@ -7,14 +7,14 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import BatchLimits, ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.exporting.arguments import given
-from otel_rollout.exporting.base import GuardedExporter, rejecting
+from otel_rollout.exporting.base import GuardedExporter, decoded, rejecting
 from otel_rollout.exporting.batching import chunks
+from otel_rollout.otlp.span import Span
 from otel_rollout.table import rows
 from otel_rollout.table.errors import NoTableError, TableError
 from otel_rollout.table.location import DEFAULT_URI, location_of
@@ -43,6 +43,8 @@ class DeltaSpanExporter(GuardedExporter):
         ValueError: the address is malformed.
     """
 
+    takes_decoded = True
+
     def __init__(self, *, uri: str | None = None) -> None:
         super().__init__("Delta")
         self.batch = BatchLimits(spans=20_000, bytes=32 << 20, seconds=waits().table_commit)
@@ -62,12 +64,12 @@ class DeltaSpanExporter(GuardedExporter):
         """Address of the table."""
         return self._location.uri
 
-    def write(self, spans: Sequence[ReadableSpan]) -> None:
+    def write(self, spans: Sequence[Span]) -> None:
         """Append spans as a batch of this exporter's own; the forwarder calls :meth:`commit`."""
         self._number += 1
         self._append(spans, self._writer, self._number)
 
-    def commit(self, spans: Iterable[ReadableSpan], writer: str, number: int) -> SpanExportResult:
+    def commit(self, spans: Iterable[Span], writer: str, number: int) -> SpanExportResult:
         """Append the rows of spans, with the batch's number. Never raises."""
         return self.export_by(lambda: self._append(spans, writer, number))
 
@@ -95,7 +97,7 @@ class DeltaSpanExporter(GuardedExporter):
         """Return the table's address."""
         return f"the table at {self._location.uri}"
 
-    def _append(self, spans: Iterable[ReadableSpan], writer: str, number: int) -> None:
+    def _append(self, spans: Iterable[Span], writer: str, number: int) -> None:
         batches = list(_batches(spans))
         if not batches:
             return
@@ -124,11 +126,11 @@ class DeltaSpanExporter(GuardedExporter):
             raise UndeliveredError(FailureKind.REFUSED, message)
 
 
-def _batches(spans: Iterable[ReadableSpan]) -> Iterator[RecordBatch]:
+def _batches(spans: Iterable[Span]) -> Iterator[RecordBatch]:
     """Yield the rows of spans as Arrow batches."""
     for group in chunks(spans, _ROWS_AT_ONCE):
         with rejecting():
-            batch = rows.batch_of(rows.rows_of(group))
+            batch = rows.batch_of(rows.rows_of(decoded(group)))
         yield batch
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure, MetricPoint
@@ -13,6 +12,7 @@ from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow import identities, settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.experiments import Experiments
@@ -61,6 +61,8 @@ class MlflowSpanExporter(TrackerExporter):
         ValueError: an argument or environment variable is missing, malformed or not supported.
     """
 
+    takes_decoded = True
+
     def __init__(
         self,
         *,
@@ -99,14 +101,14 @@ class MlflowSpanExporter(TrackerExporter):
         self._last_project: str | None = None
         self._is_connected = False
 
-    def write(self, spans: Sequence[ReadableSpan]) -> None:
+    def write(self, spans: Sequence[Span]) -> None:
         """Write spans and their scores."""
         self._connect()
         for project, group in by_project(spans, self._last_project).items():
             self._writer.write(self._experiment_id(project), group)
             self._last_project = project or self._last_project
 
-    def write_running(self, roots: Sequence[ReadableSpan]) -> None:
+    def write_running(self, roots: Sequence[Span]) -> None:
         """Write traces of running trajectories."""
         self._connect()
         for project, group in by_project(roots, self._last_project).items():
@@ -172,7 +174,7 @@ class MlflowSpanExporter(TrackerExporter):
 
         return self.guarded(look) or any(found)
 
-    def export_scores(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> SpanExportResult:
+    def export_scores(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> SpanExportResult:
         """Write scores by identity as feedback of their traces."""
         return self.export_by(lambda: self._write_found(scores))
 
@@ -210,7 +212,7 @@ class MlflowSpanExporter(TrackerExporter):
         """Whether spans go into a file of this machine."""
         return self._settings.uri.startswith("sqlite")
 
-    def _write_found(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> None:
+    def _write_found(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> None:
         self._connect()
         for project in dict.fromkeys(candidate.identity.project for _, candidate in scores):
             with rejecting():

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
-from otel_rollout.exporting.encodable import encodable
-from otel_rollout.exporting.projects import context_of
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation, Rank
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.ids import is_root, trace_id_of
 from otel_rollout_mlflow.storable import storable_text
 from otel_rollout_mlflow.tags import NOT_FOR_SCORES, problem_of_tag, tag_text
@@ -91,41 +88,39 @@ def is_tagged(assessment: Mapping[str, Any]) -> bool:
     return TAGGED_METADATA in (assessment.get("metadata") or {})
 
 
-def is_given_outside(span: ReadableSpan) -> bool:
+def is_given_outside(span: Span) -> bool:
     """Whether a span is a score that was given from outside its trajectory.
 
     The exporter does not send such a span, because MLflow measures a trace's duration up to the end of its
     last span.
     """
-    attributes = span.attributes or {}
+    attributes = span.attributes
     is_score = semconv.GEN_AI_EVALUATION_NAME in attributes
     return is_score and attributes.get(semconv.SCORE_ORIGIN) == semconv.ORIGIN_OUTSIDE
 
 
-def feedback_of(span: ReadableSpan) -> list[MlflowFeedback]:
+def feedback_of(span: Span) -> list[MlflowFeedback]:
     """Read the scores of a root span, or the score of an evaluation span."""
-    if not is_root(span) and semconv.GEN_AI_EVALUATION_NAME not in (span.attributes or {}):
+    if not is_root(span) and semconv.GEN_AI_EVALUATION_NAME not in span.attributes:
         return []
-    span = encodable(span)
-    attributes = span.attributes or {}
-    trace_id, own_id = trace_id_of(span), f"{context_of(span).span_id:016x}"
+    attributes = span.attributes
+    trace_id = trace_id_of(span)
     found: list[MlflowFeedback] = []
     if is_root(span):
-        for repeated in evaluations.repeated_in(attributes, span.end_time or 0):
-            found.append(_feedback(trace_id, own_id, repeated, tagged=True))
-    recorded = evaluations.recorded_in(attributes, span.start_time or 0)
+        for repeated in evaluations.repeated_in(attributes, span.end_ns):
+            found.append(_feedback(trace_id, span.span_id, repeated, tagged=True))
+    recorded = evaluations.recorded_in(attributes, span.start_ns)
     if recorded is not None:
         # An evaluation is a child of the span that it evaluates, so a late reward and the
         # `rollout.score.*` of its root are one feedback.
-        scored_id = f"{span.parent.span_id:016x}" if span.parent else own_id
+        scored_id = span.parent_id or span.span_id
         found.append(_feedback(trace_id, scored_id, recorded, tagged=recorded.origin is not None))
     return [score for score in found if len(score.name) <= MAX_NAME_CHARS]
 
 
-def given_to_trace(span: ReadableSpan, trace_id: str) -> MlflowFeedback | None:
+def given_to_trace(span: Span, trace_id: str) -> MlflowFeedback | None:
     """Return the feedback of a score by identity, whose trace is found; None for any other span."""
-    span = encodable(span)
-    score = evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+    score = evaluations.recorded_in(span.attributes, span.start_ns)
     if score is None or len(score.name) > MAX_NAME_CHARS:
         return None
     return _feedback(trace_id, "", score, tagged=True)

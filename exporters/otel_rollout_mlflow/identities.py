@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.feedback import MlflowFeedback, given_to_trace
 from otel_rollout_mlflow.run_links import quoted
 from otel_rollout_mlflow.storable import storable_text
@@ -44,7 +43,7 @@ def has_trajectories(target: Target, experiment_id: str, run: str) -> bool:
     return any(_TAG_OF[semconv.VALIDATE] in (info.get("tags") or {}) for info in found)
 
 
-def feedback_for(scores: Iterable[tuple[ReadableSpan, Candidate[str]]]) -> list[MlflowFeedback]:
+def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> list[MlflowFeedback]:
     """Make the feedback of scores whose traces are found."""
     made = (given_to_trace(span, candidate.handle) for span, candidate in scores)
     return [feedback for feedback in made if feedback is not None]

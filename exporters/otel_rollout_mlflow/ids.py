@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
-from otel_rollout.exporting.projects import context_of
+from otel_rollout.otlp.span import Span
 
 PREFIX: Final = "tr-"
 """Prefix of MLflow's trace ids, before OpenTelemetry's trace id in hex."""
-PLACEHOLDER_PARENT: Final = (1 << 64) - 1
+PLACEHOLDER_PARENT: Final = "f" * 16
 """Span id that no span has: the parent of spans that stand for running roots."""
 
 
-def trace_id_of(span: ReadableSpan) -> str:
+def trace_id_of(span: Span) -> str:
     """Return MLflow's id of a span's trace; MLflow derives it from the trace id."""
-    return f"{PREFIX}{context_of(span).trace_id:032x}"
+    return f"{PREFIX}{span.trace_id}"
 
 
-def is_root(span: ReadableSpan) -> bool:
+def is_root(span: Span) -> bool:
     """Whether MLflow takes the trace's tags, previews and state from the span."""
-    return span.parent is None
+    return not span.parent_id

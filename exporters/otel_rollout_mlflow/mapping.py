@@ -13,14 +13,11 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.trace import SpanContext, Status
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv
-from otel_rollout.exporting.encodable import encodable
-from otel_rollout.exporting.projects import context_of
+from otel_rollout.otlp.origin import Resource
+from otel_rollout.otlp.span import Event, Span
 from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, is_root
 from otel_rollout_mlflow.storable import (
     DECODED_BY_MLFLOW,
@@ -72,41 +69,37 @@ _MAPPED_BY_NAME: Final = frozenset(
 )
 
 
-def trace_name(root: ReadableSpan) -> str:
+def trace_name(root: Span) -> str:
     """Return the name of a root's trace, cut to the length that MLflow accepts."""
-    return storable_text(semconv.name_of_trace(root.name, root.attributes or {})[:MAX_TRACE_NAME_CHARS])
+    return storable_text(semconv.name_of_trace(root.name, root.attributes)[:MAX_TRACE_NAME_CHARS])
 
 
-def placeholder(root: ReadableSpan) -> ReadableSpan:
+def placeholder(root: Span) -> Span:
     """Map a running root to a span that MLflow shows until the ended root overwrites it.
 
     Its parent is no span: without a parent it would end the trace. Its resource holds the trace's tags,
     because from any span but a root MLflow makes tags of resource attributes alone.
     """
     mapped = to_mlflow(root)
-    context = context_of(root)
-    return ReadableSpan(
-        name=mapped.name,
-        context=context,
-        parent=SpanContext(context.trace_id, PLACEHOLDER_PARENT, is_remote=False),
-        resource=mapped.resource.merge(Resource(trace_tags(mapped.attributes or {}))),
-        attributes=mapped.attributes,
-        kind=mapped.kind,
-        instrumentation_scope=mapped.instrumentation_scope,
-        start_time=mapped.start_time,
-        end_time=mapped.start_time,  # without an end, MLflow would compute a negative duration
+    return mapped.copy(
+        parent_id=PLACEHOLDER_PARENT,
+        resource=Resource({**mapped.resource.attributes, **trace_tags(mapped.attributes)}),
+        events=(),
+        links=(),
+        status=0,
+        message="",
+        end_ns=mapped.start_ns,  # without an end, MLflow would compute a negative duration
     )
 
 
-def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableSpan:
+def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
     """Copy a span with the attributes that MLflow reads, each value once.
 
     Args:
         span: a span that has ended.
         resource: resource of the copy; by default the useful part of the span's.
     """
-    span = encodable(span)
-    source = span.attributes or {}
+    source = span.attributes
     attributes = {
         key: storable_attribute(value) for key, value in source.items() if key not in _MAPPED_BY_NAME
     }
@@ -124,19 +117,12 @@ def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableS
     for key in (semconv.SESSION_ID, semconv.GEN_AI_CONVERSATION_ID):
         if key in attributes:
             attributes[key] = str(attributes[key])[:MAX_SESSION_CHARS]
-    return ReadableSpan(
+    return span.copy(
         name=storable_text(span.name),
-        context=span.context,
-        parent=span.parent,
         resource=resource or useful_resource(span.resource),
         attributes=attributes,
         events=[_storable_event(event) for event in span.events],
-        links=span.links,
-        kind=span.kind,
-        instrumentation_scope=span.instrumentation_scope,
-        status=_storable_status(span.status),
-        start_time=span.start_time,
-        end_time=span.end_time,
+        message=storable_text(span.error_message),
     )
 
 
@@ -144,16 +130,9 @@ def _storable_event(event: Event) -> Event:
     """Copy an event with text that every store holds."""
     attributes = {
         key: storable_text(value) if isinstance(value, str) else value
-        for key, value in (event.attributes or {}).items()
+        for key, value in event.attributes.items()
     }
-    return Event(storable_text(event.name), attributes, event.timestamp)
-
-
-def _storable_status(status: Status) -> Status:
-    """Copy a status with a description that every store holds."""
-    if not status.description:
-        return status
-    return Status(status.status_code, storable_text(status.description))
+    return event._replace(name=storable_text(event.name), attributes=attributes)
 
 
 def span_type(attributes: Mapping[str, AttributeValue]) -> str | None:

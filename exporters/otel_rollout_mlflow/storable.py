@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from opentelemetry.util.types import AttributeValue
 
-from otel_rollout.otlp.reader import MAX_DEPTH
+from otel_rollout.otlp.json_values import MAX_DEPTH
 
 DECODED_BY_MLFLOW: Final = frozenset('{["')
 """First characters of a string attribute that MLflow decodes as JSON."""
 MAX_LEVELS: Final = MAX_DEPTH
-"""Maximum levels of objects and arrays in a value, as ``otel_rollout.otlp.reader`` reads them back.
+"""Maximum levels of objects and arrays in a value, as ``otel_rollout.otlp.json_values`` reads them back.
 
 A level takes up to three of the 100 levels that protobuf reads."""
 _NUL: Final = "\0"

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv, training_scores
+from otel_rollout.otlp.origin import Resource
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.ids import is_root
 from otel_rollout_mlflow.storable import storable_attribute, storable_text
 
@@ -120,11 +120,11 @@ class TagWarnings:
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
-    def warn_of(self, spans: Iterable[ReadableSpan]) -> None:
+    def warn_of(self, spans: Iterable[Span]) -> None:
         """Warn of attributes of root spans that become no tag."""
         for span in spans:
             if is_root(span):
-                for name, problem in refused_tags(span.attributes or {}).items():
+                for name, problem in refused_tags(span.attributes).items():
                     self._warn(name, problem)
 
     def _warn(self, name: str, problem: str) -> None:

@@ -16,9 +16,9 @@ from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
-from otel_rollout.otlp.json_span import JsonSpan, running_root, span_at, trace_data
+from otel_rollout.otlp.json_line import running_root, span_at, trace_data
 from otel_rollout.otlp.protobuf import span_without_links
-from otel_rollout.otlp.reader import attributes_of
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow import feedback, settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, PREFIX
@@ -142,9 +142,9 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
     """
     info = trace.get("trace_info") or {}
     stored = [_as_recorded(span_without_links(span, _ATTRIBUTES)) for span in trace.get("spans") or ()]
-    spans = [span for span in stored if span.parent_id != f"{PLACEHOLDER_PARENT:016x}"]
+    spans = [span for span in stored if span.parent_id != PLACEHOLDER_PARENT]
     if with_running and info.get("state") == RUNNING:
-        placeholders = [span for span in stored if span.parent_id == f"{PLACEHOLDER_PARENT:016x}"]
+        placeholders = [span for span in stored if span.parent_id == PLACEHOLDER_PARENT]
         placeholders.sort(key=lambda span: span.start_ns)
         spans += map(running_root, placeholders[:1])  # others are parts of its trajectory
     roots = [span.span_id for span in spans if not span.parent_id]
@@ -158,13 +158,12 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
     return json.dumps(trace_data({semconv.RUN_ID: run}, spans)).encode()
 
 
-def _as_recorded(span: JsonSpan) -> JsonSpan:
+def _as_recorded(span: Span) -> Span:
     """Encode input and output as the JSON text that was recorded: MLflow returns them decoded."""
-    held = [entry for entry in span.fields.get("attributes", ()) if entry["key"] in semconv.MIME_TYPES]
     decoded = {
-        name: value
-        for name, value in attributes_of({"attributes": held}).items()
-        if not isinstance(value, str)
+        name: span.attributes[name]
+        for name in semconv.MIME_TYPES
+        if not isinstance(span.attributes.get(name, ""), str)
     }
     if decoded:
         texts = {name: orjson.dumps(value).decode() for name, value in decoded.items()}
@@ -184,7 +183,7 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
     return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
 
 
-def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> JsonSpan | None:
+def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> Span | None:
     """Make the evaluation span, without duration, of a score."""
     score = score_in(assessment)
     if score is None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.base import rejecting
 from otel_rollout.exporting.batching import batches, chunks, halved
 from otel_rollout.exporting.protobuf import request_of
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.experiments import Experiments
 from otel_rollout_mlflow.feedback import MlflowFeedback, feedback_of, is_given_outside
 from otel_rollout_mlflow.ids import is_root, trace_id_of
@@ -44,7 +43,7 @@ class TraceWriter:
         self._max_request_bytes = max_request_bytes
         self._tag_warnings = TagWarnings()
 
-    def write(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
+    def write(self, experiment_id: str, spans: Sequence[Span]) -> None:
         """Write spans and their scores.
 
         Raises:
@@ -59,7 +58,7 @@ class TraceWriter:
         self._experiments.confirm(experiment_id)
         self._tag_warnings.warn_of(spans)
 
-    def write_running(self, experiment_id: str, roots: Sequence[ReadableSpan]) -> None:
+    def write_running(self, experiment_id: str, roots: Sequence[Span]) -> None:
         """Write placeholders of running roots, except where the root itself is stored.
 
         MLflow's own request that starts a trace is not used: afterwards MLflow keeps the first token counts
@@ -93,7 +92,7 @@ class TraceWriter:
         self._write_changes(by_trace, infos)
 
     def _write_scores(
-        self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[ReadableSpan]
+        self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[Span]
     ) -> None:
         by_trace = _by_trace(scores)
         infos = self._infos_of(by_trace.keys(), experiment_id)
@@ -133,7 +132,7 @@ class TraceWriter:
         found = self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id])
         return {str(info["trace_id"]): info for info in found}
 
-    def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
+    def _write_spans(self, experiment_id: str, spans: Sequence[Span]) -> None:
         with rejecting():
             requests = list(requests_of(_mapped(spans), self._max_request_bytes))
         try:
@@ -145,21 +144,19 @@ class TraceWriter:
             raise
 
 
-def _newest(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+def _newest(spans: Sequence[Span]) -> list[Span]:
     """Return the last span of each id, which is the one that MLflow would keep.
 
     With two spans of one id, MLflow may find a circle of parents and children, and then adds up tokens for
     ever.
     """
-    contexts = ((span.get_span_context(), span) for span in spans)
-    return list({(found.trace_id, found.span_id): span for found, span in contexts if found}.values())
+    return list({(span.trace_id, span.span_id): span for span in spans}.values())
 
 
-def _mapped(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+def _mapped(spans: Sequence[Span]) -> list[Span]:
     """Map spans; spans of one resource share the mapped resource too."""
-    resources = {id(span.resource): span.resource for span in spans}
-    mapped = {identity: useful_resource(resource) for identity, resource in resources.items()}
-    return [to_mlflow(span, mapped[id(span.resource)]) for span in spans]
+    mapped = {resource: useful_resource(resource) for resource in {span.resource for span in spans}}
+    return [to_mlflow(span, mapped[span.resource]) for span in spans]
 
 
 def _by_trace(scores: Sequence[MlflowFeedback]) -> dict[str, list[MlflowFeedback]]:
@@ -169,7 +166,7 @@ def _by_trace(scores: Sequence[MlflowFeedback]) -> dict[str, list[MlflowFeedback
     return by_trace
 
 
-def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[bytes]:
+def requests_of(spans: Sequence[Span], max_bytes: int) -> Iterator[bytes]:
     """Encode mapped spans into OTLP requests in protobuf, of bounded size.
 
     A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf. A larger span is sent

@@ -10,23 +10,24 @@ import orjson
 from google.protobuf.json_format import MessageToDict, Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
-from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.exporting.batching import batches, halved
 from otel_rollout.exporting.protobuf import request_of
-from otel_rollout.otlp import json_span
-from otel_rollout.otlp.protobuf import RecordedSpan, fields_of, ids_to_hex, spans_in
+from otel_rollout.otlp.json_line import request_of as joined
+from otel_rollout.otlp.line_protobuf import InLine, fields_of, spans_in
+from otel_rollout.otlp.protobuf import ids_to_hex
+from otel_rollout.otlp.span import Span
 
 _parse: Final = partial(Parse, ignore_unknown_fields=True)
 
 
-def protobuf_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
+def protobuf_of_spans(spans: Sequence[Span]) -> bytes:
     """Encode one request of spans as protobuf."""
     encoded: bytes = request_of(spans).SerializeToString()
     return encoded
 
 
-def json_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
+def json_of_spans(spans: Sequence[Span]) -> bytes:
     """Encode one request of spans as OTLP/JSON, with ids in hex."""
     data: dict[str, Any] = MessageToDict(request_of(spans), use_integers_for_enums=True)
     ids_to_hex(data)
@@ -46,7 +47,7 @@ def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]
             yield from halved(list(spans_in(batch)), _protobuf, len, max_bytes)
 
 
-def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
+def _protobuf(spans: Iterable[InLine]) -> bytes:
     """Encode one request of spans, with each resource and scope once."""
     request = ExportTraceServiceRequest()
     resources: dict[bytes, ResourceSpans] = {}
@@ -63,4 +64,4 @@ def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
 
 def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
     """Join OTLP JSON Lines into bodies of JSON; a line larger than the limit is a body alone."""
-    return map(json_span.request_of, batches(lines, len, max_bytes))
+    return map(joined, batches(lines, len, max_bytes))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import GuardedExporter, rejecting
 from otel_rollout.exporting.batching import halved
+from otel_rollout.otlp.span import Span
 from otel_rollout_otlp import encoding, settings
 from otel_rollout_otlp.http_transport import HttpTransport
 from otel_rollout_otlp.settings import OtlpSettings, Protocol
@@ -48,6 +48,8 @@ class OtlpSpanExporter(GuardedExporter):
         ValueError: an argument or environment variable is malformed or not supported.
     """
 
+    takes_decoded = True
+
     def __init__(
         self,
         *,
@@ -84,7 +86,7 @@ class OtlpSpanExporter(GuardedExporter):
             "max_request_bytes", default if max_request_bytes is None else max_request_bytes
         )
 
-    def write(self, spans: Sequence[ReadableSpan]) -> None:
+    def write(self, spans: Sequence[Span]) -> None:
         """Send spans."""
         if spans:
             self._send(halved(spans, self._encode, len, self._max_bytes), "A span cannot be encoded")

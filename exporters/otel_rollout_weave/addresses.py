@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import quote
 
-from opentelemetry.trace import SpanContext
-
 from otel_rollout_weave import ids, settings
 
 
@@ -32,7 +30,7 @@ def pages() -> Callable[[str, str, str], str] | None:
         return None
 
     def page(trace_id: str, root_id: str, project: str) -> str:
-        call = ids.call_id_of(SpanContext(int(trace_id, 16), int(root_id, 16), is_remote=False))
+        call = ids.call_id_of(trace_id, root_id)
         parts = (entity, found.project or settings.valid_name(project))
         return "/".join([found.app_url, *(quote(part, safe="") for part in parts), "r", "call", call])
 

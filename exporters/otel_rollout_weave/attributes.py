@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import Event, ReadableSpan
-
 from otel_rollout.base import semconv
+from otel_rollout.otlp.span import Event, Span
 from otel_rollout_weave import values
 from otel_rollout_weave.feedback import iso_time
-from otel_rollout_weave.ids import call_id_of, trace_id_of, uuid_of
+from otel_rollout_weave.ids import call_id_of, uuid_of
 
 RUN_ID_ATTRIBUTE: Final = "rollout_run_id"
 """Attribute of every call with the id of its rollout run, the resource's ``rollout.run.id``."""
@@ -47,16 +46,16 @@ def kind_of(attributes: Mapping[str, Any]) -> str | None:
     return by_kind or _KIND_OF_OPERATION.get(str(attributes.get(semconv.GEN_AI_OPERATION_NAME)))
 
 
-def attributes_of(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: Span) -> dict[str, Any]:
     """Return a call's attributes: a trajectory's at the top, others nested at dots."""
-    source = span.attributes or {}
+    source = span.attributes
     attributes = {
         values.clean(semconv.short_name(name)): values.clean(value)
         for name, value in source.items()
         if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(_NOT_EXTRA)
     }
     if semconv.TURN_CONTINUES in source:  # a span id of this trace; Weave needs the call's id
-        continued = uuid_of(f"{trace_id_of(span)}/{values.clean(source[semconv.TURN_CONTINUES])}")
+        continued = uuid_of(f"{span.trace_id}/{values.clean(source[semconv.TURN_CONTINUES])}")
         attributes[semconv.short_name(semconv.TURN_CONTINUES)] = continued
     for name in sorted(source):  # "a" before "a.b"
         if name not in _NOT_ATTRIBUTES and not name.startswith(semconv.EXTRA_PREFIX):
@@ -90,19 +89,19 @@ def _nest(attributes: dict[str, Any], name: str, value: Any) -> None:
     attributes[name] = value
 
 
-def _otel(span: ReadableSpan) -> dict[str, Any]:
+def _otel(span: Span) -> dict[str, Any]:
     """Return the parts of a span that have no field in a Weave call."""
     rest: dict[str, Any] = {}
-    if span.status.description:
-        rest["status_message"] = values.clean(span.status.description)
+    if span.error_message:
+        rest["status_message"] = values.clean(span.error_message)
     if span.events:
         rest["events"] = [_event(event) for event in span.events]
     if span.links:
         rest["links"] = [
             {
-                "trace_id": f"{link.context.trace_id:032x}",
-                "call_id": call_id_of(link.context),
-                "attributes": values.clean(dict(link.attributes or {})),
+                "trace_id": link.trace_id,
+                "call_id": call_id_of(link.trace_id, link.span_id),
+                "attributes": values.clean(link.attributes),
             }
             for link in span.links
         ]
@@ -112,6 +111,6 @@ def _otel(span: ReadableSpan) -> dict[str, Any]:
 def _event(event: Event) -> dict[str, Any]:
     return {
         "name": values.clean(event.name),
-        "time": iso_time(event.timestamp),
-        "attributes": values.clean(dict(event.attributes or {})),
+        "time": iso_time(event.time_ns),
+        "attributes": values.clean(event.attributes),
     }

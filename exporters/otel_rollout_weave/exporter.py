@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.base import semconv
@@ -13,6 +12,7 @@ from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
+from otel_rollout.otlp.span import Span
 from otel_rollout_weave import identities, mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter
 from otel_rollout_weave.feedback import WeaveFeedback, feedback_for, feedback_of, newest
@@ -48,6 +48,8 @@ class WeaveSpanExporter(TrackerExporter):
         ValueError: an argument or environment variable is missing or malformed.
     """
 
+    takes_decoded = True
+
     def __init__(
         self,
         *,
@@ -79,7 +81,7 @@ class WeaveSpanExporter(TrackerExporter):
         self._last_project: str | None = None
         self._linked_run: str | None = None
 
-    def write(self, spans: Sequence[ReadableSpan]) -> None:
+    def write(self, spans: Sequence[Span]) -> None:
         """Write spans and their scores."""
         for project, group in by_project(spans, self._last_project).items():
             project_id = self._projects.id_of(project)
@@ -89,13 +91,13 @@ class WeaveSpanExporter(TrackerExporter):
             self._scores.write(project_id, scores)
             self._last_project = project or self._last_project
 
-    def write_running(self, roots: Sequence[ReadableSpan]) -> None:
+    def write_running(self, roots: Sequence[Span]) -> None:
         """Show running trajectories by markers."""
         if not self._running.is_possible:
             return
-        of_project: dict[str, list[ReadableSpan]] = {}
+        of_project: dict[str, list[Span]] = {}
         for root in roots[: self._running.room]:
-            project = (root.attributes or {}).get(semconv.PROJECT_NAME)
+            project = root.attributes.get(semconv.PROJECT_NAME)
             of_project.setdefault(self._projects.id_of(str(project) if project else None), []).append(root)
         for project_id, group in of_project.items():
             self._running.show(project_id, group, self._run_of(project_id))
@@ -142,7 +144,7 @@ class WeaveSpanExporter(TrackerExporter):
 
         return self.guarded(look) or any(found)
 
-    def export_scores(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> SpanExportResult:
+    def export_scores(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> SpanExportResult:
         """Write scores by identity as feedback of their trajectories' root calls."""
         return self.export_by(lambda: self._write_found(scores))
 
@@ -172,7 +174,7 @@ class WeaveSpanExporter(TrackerExporter):
         """Mask the API key in a message."""
         return self._settings.redact(text)
 
-    def _write_found(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> None:
+    def _write_found(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> None:
         for project in dict.fromkeys(candidate.identity.project for _, candidate in scores):
             of_project = [pair for pair in scores if pair[1].identity.project == project]
             with rejecting():
@@ -180,7 +182,7 @@ class WeaveSpanExporter(TrackerExporter):
             self._scores.write(self._projects.id_of(project or None), feedback)
 
     def _mapped(
-        self, spans: Sequence[ReadableSpan], project_id: str
+        self, spans: Sequence[Span], project_id: str
     ) -> tuple[list[WeaveCall], dict[str, WeaveFeedback]]:
         run = self._run_of(project_id)
         with rejecting():

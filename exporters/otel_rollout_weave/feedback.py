@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
-from otel_rollout.exporting.projects import context_of
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation, Rank
 from otel_rollout.otlp.score_identity import Candidate
+from otel_rollout.otlp.span import Span
 from otel_rollout_weave import values
 from otel_rollout_weave.ids import call_id_of, uuid_of
 
@@ -84,29 +82,31 @@ def newest(feedback: Iterable[WeaveFeedback]) -> dict[str, WeaveFeedback]:
     return evaluations.newest_by(lambda score: score.id, feedback)
 
 
-def feedback_of(span: ReadableSpan) -> list[WeaveFeedback]:
+def feedback_of(span: Span) -> list[WeaveFeedback]:
     """Read the scores of a root span, or the score of an evaluation span."""
-    own_id = call_id_of(context_of(span))
+    own_id = call_id_of(span.trace_id, span.span_id)
     found = [to_feedback(own_id, score) for score in repeated_by(span)]
-    recorded = evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+    recorded = evaluations.recorded_in(span.attributes, span.start_ns)
     if recorded is not None:
         # An evaluation is a child of the span that it evaluates, so a late reward and the
         # `rollout.score.*` of its root are one feedback.
-        found.append(to_feedback(call_id_of(span.parent) if span.parent else own_id, recorded))
+        found.append(
+            to_feedback(call_id_of(span.trace_id, span.parent_id) if span.parent_id else own_id, recorded)
+        )
     return found
 
 
-def feedback_for(scores: Iterable[tuple[ReadableSpan, Candidate[str]]]) -> Iterator[WeaveFeedback]:
+def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> Iterator[WeaveFeedback]:
     """Make the feedback of scores by identity, given the calls of their trajectories."""
     for span, candidate in scores:
-        recorded = evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+        recorded = evaluations.recorded_in(span.attributes, span.start_ns)
         if recorded is not None:
             yield to_feedback(candidate.handle, recorded)
 
 
-def repeated_by(span: ReadableSpan) -> list[Evaluation]:
+def repeated_by(span: Span) -> list[Evaluation]:
     """Read the scores that a root span repeats; none of any other span."""
-    return evaluations.repeated_in(span.attributes or {}, span.end_time or 0) if span.parent is None else []
+    return [] if span.parent_id else evaluations.repeated_in(span.attributes, span.end_ns)
 
 
 def run_feedback(call_id: str, run: str, time_ns: int) -> WeaveFeedback:

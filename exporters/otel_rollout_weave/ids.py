@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext
-
-from otel_rollout.exporting.projects import context_of
+from otel_rollout.otlp.span import Span
 
 
 def uuid_of(key: str) -> str:
@@ -16,20 +13,15 @@ def uuid_of(key: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
 
 
-def call_id_of(context: SpanContext) -> str:
+def call_id_of(trace_id: str, span_id: str) -> str:
     """Make a call's id from trace and span id; span ids alone could collide."""
-    return uuid_of(f"{context.trace_id:032x}/{context.span_id:016x}")
+    return uuid_of(f"{trace_id}/{span_id}")
 
 
-def marker_id_of(context: SpanContext) -> str:
+def marker_id_of(root: Span) -> str:
     """Make the id of the call that shows a trajectory while it runs.
 
     The marker is a separate call, deleted when the trajectory's call is written. Weave can add only output
     and end to a stored call, so the marker cannot become the trajectory's call.
     """
-    return uuid_of(f"{context.trace_id:032x}/{context.span_id:016x}/running")
-
-
-def trace_id_of(span: ReadableSpan) -> str:
-    """Return a span's trace id in hex, the form in which Weave stores it."""
-    return f"{context_of(span).trace_id:032x}"
+    return uuid_of(f"{root.trace_id}/{root.span_id}/running")

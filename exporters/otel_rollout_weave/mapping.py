@@ -11,15 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import StatusCode
-
 from otel_rollout.base import semconv
-from otel_rollout.exporting.projects import context_of
+from otel_rollout.otlp.span import Span
 from otel_rollout_weave import inputs_outputs, values
 from otel_rollout_weave.attributes import attributes_of, kind_of
 from otel_rollout_weave.feedback import WeaveFeedback, iso_time, repeated_by, to_feedback
-from otel_rollout_weave.ids import call_id_of, marker_id_of, trace_id_of
+from otel_rollout_weave.ids import call_id_of, marker_id_of
 
 MAX_OP_NAME_CHARS: Final = 128
 """Maximum characters of an operation's name in Weave; a longer name is cut."""
@@ -61,7 +58,7 @@ class WeaveCall:
 
 
 def to_call(
-    span: ReadableSpan,
+    span: Span,
     project_id: str,
     wb_run_id: str | None,
     known: Callable[[str], WeaveFeedback | None] = lambda _: None,
@@ -74,12 +71,12 @@ def to_call(
         wb_run_id: W&B run that the call belongs to.
         known: returns the newest known score of a feedback id, or None.
     """
-    source = span.attributes or {}
+    source = span.attributes
     scores = _scores_shown(span, known)
     attributes = attributes_of(span)
     frame = _started(span, project_id, wb_run_id)
     frame |= {
-        "ended_at": iso_time(max(span.end_time or span.start_time or 0, _FIRST_END_NS)),
+        "ended_at": iso_time(max(span.start_ns if span.is_running else span.end_ns, _FIRST_END_NS)),
         "exception": exception_of(span),
         "summary": summary_of(span),
         "wb_run_step_end": None,
@@ -92,77 +89,75 @@ def to_call(
         id=frame["id"],
         encoded=encoded,
         frame=frame,
-        marker_id=marker_id_of(context_of(span)) if span.parent is None else None,
-        end_ns=span.end_time or 0,
+        marker_id=None if span.parent_id else marker_id_of(span),
+        end_ns=span.end_ns,
     )
 
 
-def to_marker(root: ReadableSpan, project_id: str, wb_run_id: str | None) -> bytes:
+def to_marker(root: Span, project_id: str, wb_run_id: str | None) -> bytes:
     """Make the call that shows a trajectory while it runs."""
     started = _started(root, project_id, wb_run_id)
-    started["id"] = marker_id_of(context_of(root))
-    known = {"attributes": attributes_of(root), "inputs": inputs_outputs.inputs_of(root.attributes or {})}
+    started["id"] = marker_id_of(root)
+    known = {"attributes": attributes_of(root), "inputs": inputs_outputs.inputs_of(root.attributes)}
     return values.to_json(started | known)
 
 
-def _started(span: ReadableSpan, project_id: str, wb_run_id: str | None) -> dict[str, Any]:
+def _started(span: Span, project_id: str, wb_run_id: str | None) -> dict[str, Any]:
     """Return the fields that are known when a span starts."""
-    source = span.attributes or {}
-    context = context_of(span)
-    call_id = call_id_of(context)
+    source = span.attributes
+    call_id = call_id_of(span.trace_id, span.span_id)
     name = values.clean(span.name)
     display_name = values.clean(semconv.name_of_trace(name, source))
     thread = thread_of(span)
     return {
         "project_id": project_id,
         "id": call_id,
-        "trace_id": trace_id_of(span),
-        "parent_id": call_id_of(span.parent) if span.parent is not None else None,
+        "trace_id": span.trace_id,
+        "parent_id": call_id_of(span.trace_id, span.parent_id) if span.parent_id else None,
         "op_name": name[:MAX_OP_NAME_CHARS] or "unnamed",
         "display_name": display_name[:MAX_DISPLAY_NAME_CHARS] or None,
         "thread_id": thread,
         "turn_id": call_id if thread and is_turn(span) else None,
-        "started_at": iso_time(span.start_time or 0),
+        "started_at": iso_time(span.start_ns),
         "wb_run_id": wb_run_id,
         "wb_run_step": _step(source.get(semconv.STEP)),
     }
 
 
-def thread_of(span: ReadableSpan) -> str | None:
+def thread_of(span: Span) -> str | None:
     """Return the id of a span's thread: session, else trajectory, else None."""
-    source = span.attributes or {}
+    source = span.attributes
     session = source.get(semconv.SESSION_ID)
     if session:
         return str(values.clean(str(session)))[:MAX_DISPLAY_NAME_CHARS]
-    return trace_id_of(span) if any(name in source for name in semconv.IDENTITY) else None
+    return span.trace_id if any(name in source for name in semconv.IDENTITY) else None
 
 
-def is_turn(span: ReadableSpan) -> bool:
+def is_turn(span: Span) -> bool:
     """Whether a span is a turn of its thread: a model call as its client recorded it."""
-    is_here = span.parent is None or not span.parent.is_remote
-    return is_here and kind_of(span.attributes or {}) == "llm"
+    return not span.has_remote_parent and kind_of(span.attributes) == "llm"
 
 
-def _scores_shown(span: ReadableSpan, known: Callable[[str], WeaveFeedback | None]) -> dict[str, Any]:
+def _scores_shown(span: Span, known: Callable[[str], WeaveFeedback | None]) -> dict[str, Any]:
     """Return the scores that a root repeats, in their newest state."""
     shown = {}
     for score in repeated_by(span):
-        repeated = to_feedback(call_id_of(context_of(span)), score)
+        repeated = to_feedback(call_id_of(span.trace_id, span.span_id), score)
         newer = known(repeated.id)
         is_newer = newer is not None and newer.rank > repeated.rank
         shown[values.clean(score.name)] = newer.value if newer and is_newer else values.clean(score.value)
     return shown
 
 
-def exception_of(span: ReadableSpan) -> str | None:
+def exception_of(span: Span) -> str | None:
     """Describe a span's error in JSON as Weave's client does; None without an error."""
-    if span.status.status_code is not StatusCode.ERROR:
+    if not span.has_failed:
         return None
     event = next((event for event in reversed(span.events) if event.name == "exception"), None)
     if event is None:
-        message = values.clean(span.status.description or "")
+        message = values.clean(span.message)
         return values.to_json({"type": "Error", "message": message}).decode()
-    raised = event.attributes or {}
+    raised = event.attributes
     described: dict[str, Any] = {
         "type": raised.get(semconv.EXCEPTION_TYPE, "Exception"),
         "message": raised.get(semconv.EXCEPTION_MESSAGE, ""),
@@ -176,10 +171,10 @@ def exception_of(span: ReadableSpan) -> str | None:
     return values.to_json(values.clean(described)).decode()
 
 
-def summary_of(span: ReadableSpan) -> dict[str, Any]:
+def summary_of(span: Span) -> dict[str, Any]:
     """Return status and token usage; Weave computes latency itself."""
-    source = span.attributes or {}
-    failed = span.status.status_code is StatusCode.ERROR
+    source = span.attributes
+    failed = span.has_failed
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}
     if span.name == semconv.ENGINE_REQUEST and kind_of(source) is None:
         return summary  # the model call above has the usage; Weave would add both up

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.batching import chunks
-from otel_rollout.exporting.projects import context_of
+from otel_rollout.otlp.span import Span
 from otel_rollout_weave.calls import CallWriter
 from otel_rollout_weave.ids import marker_id_of
 from otel_rollout_weave.mapping import WeaveCall, to_marker
@@ -45,13 +43,13 @@ class RunningMarkers:
         """The number of trajectories that may be shown in addition."""
         return MAX_RUNNING - len(self._running)
 
-    def show(self, project_id: str, roots: Sequence[ReadableSpan], wb_run_id: str | None) -> None:
+    def show(self, project_id: str, roots: Sequence[Span], wb_run_id: str | None) -> None:
         """Show root spans as running.
 
         Raises:
             UndeliveredError: not all are shown.
         """
-        markers = {marker_id_of(context_of(root)): to_marker(root, project_id, wb_run_id) for root in roots}
+        markers = {marker_id_of(root): to_marker(root, project_id, wb_run_id) for root in roots}
         stored = self._calls.stored(project_id, list(markers))
         self._running |= markers.keys()
         missing = [marker for marker_id, marker in markers.items() if marker_id not in stored]

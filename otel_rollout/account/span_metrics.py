@@ -6,6 +6,7 @@ what the spool has, after redaction. Each process measures the spans that it rec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,8 @@ from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import fault
 from otel_rollout.base.version import VERSION
 from otel_rollout.otlp import model_calls
-from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
+from otel_rollout.otlp.span import UNREADABLE, Span
 
 REWARD: Final = "reward"
 """Name of the score that is the trajectory's reward."""
@@ -120,12 +122,12 @@ class SpanMetrics:
     def _measure_line(self, line: bytes) -> None:
         try:
             spans = list(spans_of_json(orjson.loads(line)))
-        except (orjson.JSONDecodeError, LookupError, TypeError):  # cut when the spool's files were removed
+        except UNREADABLE:  # cut when the spool's files were removed
             return
         for span in spans:
             self._measure(span)
 
-    def _measure(self, span: JsonSpan) -> None:
+    def _measure(self, span: Span) -> None:
         attributes = span.scalars()
         below = self._below.pop(span.span_id, _CallsBelow())
         labels: Labels = {name: attributes[name] for name in _IDENTITY if attributes.get(name) is not None}
@@ -144,7 +146,7 @@ class SpanMetrics:
             self._below[span.parent_id] = self._below.get(span.parent_id, _CallsBelow()) + below
 
     def _measure_call(
-        self, span: JsonSpan, attributes: Mapping[str, Any], labels: Labels, below: _CallsBelow
+        self, span: Span, attributes: Mapping[str, Any], labels: Labels, below: _CallsBelow
     ) -> _CallsBelow:
         """Measure a model call, unless a call inside it was measured; return it as calls below its parent."""
         labels[semconv.GEN_AI_OPERATION_NAME] = self._bounded(
@@ -157,22 +159,23 @@ class SpanMetrics:
                 self._instruments.tokens.record(counts[name], labels | {semconv.GEN_AI_TOKEN_TYPE: type_})
         if not below.turns:
             self._instruments.call_seconds.record(span.seconds, labels | self._error(span, attributes))
-            reasons = span.texts(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
-            if any(reason.lower() in model_calls.CUT_BY_LENGTH for reason in reasons):
+            stated = span.attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS, ())
+            reasons = stated if isinstance(stated, list) else [stated]
+            if any(str(reason).lower() in model_calls.CUT_BY_LENGTH for reason in reasons):
                 self._instruments.cut_replies.add(1, labels)
         return _CallsBelow(1, below.counts | counts.keys())
 
-    def _measure_tool(self, span: JsonSpan, attributes: Mapping[str, Any], labels: Labels) -> None:
-        name = model_calls.tool_name_of(attributes) or str(span.fields.get("name"))
+    def _measure_tool(self, span: Span, attributes: Mapping[str, Any], labels: Labels) -> None:
+        name = model_calls.tool_name_of(attributes) or span.name
         labels[semconv.GEN_AI_TOOL_NAME] = self._bounded({}, semconv.GEN_AI_TOOL_NAME, name)
         self._instruments.tool_seconds.record(span.seconds, labels | self._error(span, attributes))
 
     def _count_reward(self, value: Any, labels: Labels) -> None:
-        if isinstance(value, (int, float)):  # not a label alone, such as "nan"
+        if isinstance(value, (int, float)) and math.isfinite(value):  # no sum has infinity or NaN in it
             self._instruments.rewards.add(1, labels)
             self._instruments.reward_sum.add(float(value), labels)
 
-    def _error(self, span: JsonSpan, attributes: Mapping[str, Any]) -> Labels:
+    def _error(self, span: Span, attributes: Mapping[str, Any]) -> Labels:
         """Return the label that a failed span has."""
         if not span.has_failed:
             return {}

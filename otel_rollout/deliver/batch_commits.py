@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_rollout.account.ledger import NumberedBatch
@@ -99,16 +99,25 @@ class BatchCommits(BatchSender):
             if failure is not None:
                 return failure, unreadable
             if is_stored:
-                for _ in _spans(sent, unreadable):
+                for _ in self._spans(sent, unreadable):
                     pass
                 return None, unreadable
         failure = self._result_of(
             lambda spans: self._commits.commit(spans, self.batch.writer, self.batch.number),
-            _spans(sent, unreadable),
+            self._spans(sent, unreadable),
         )
         if failure is not None and failure.kind is FailureKind.REJECTED:
             self.end()  # the target stores a batch as a whole: nothing of this one
         return failure, unreadable
+
+    def _spans(self, lines: Sequence[Line], unreadable: dict[Line, str]) -> Iterator[Any]:
+        """Yield the spans of lines, one line at a time, and note lines that are unreadable."""
+        for line in lines:
+            try:
+                yield from map(self._form, line.exported.spans)
+            except UnreadableLineError as error:
+                unreadable[line] = str(error)
+            line.forget()
 
     def _begin(self, lines: Sequence[Line]) -> None:
         ends = {line.segment: line.end for line in lines}
@@ -125,16 +134,6 @@ class BatchCommits(BatchSender):
         except Exception as error:  # noqa: BLE001 - a third-party exporter may raise anything
             return False, ExportFailure(FailureKind.UNAVAILABLE, f"{type(error).__name__}: {error}")
         return number is not None and number >= self.batch.number, None
-
-
-def _spans(lines: Sequence[Line], unreadable: dict[Line, str]) -> Iterator[ReadableSpan]:
-    """Yield the spans of lines, one line at a time, and note lines that are unreadable."""
-    for line in lines:
-        try:
-            yield from line.exported.spans
-        except UnreadableLineError as error:
-            unreadable[line] = str(error)
-        line.forget()
 
 
 class CommitClock:

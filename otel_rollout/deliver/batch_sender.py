@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.deliver.lines import Line
@@ -19,6 +18,7 @@ from otel_rollout.exporting.api import (
     ResolvesIdentities,
     reads_spool,
 )
+from otel_rollout.exporting.base import form_for
 from otel_rollout.otlp.reader import UnreadableLineError
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -57,6 +57,7 @@ class BatchSender:
         self._on_failure = on_failure
         self._export_lines = exporter.export_lines if isinstance(exporter, ExportsLines) else None
         self._reads_spool = reads_spool(exporter)
+        self._form = form_for(exporter)
         self._resolves_identities = isinstance(exporter, ResolvesIdentities)
 
     def send(self, lines: Sequence[Line], attempts: int = 0) -> None:
@@ -103,7 +104,7 @@ class BatchSender:
         if self._export_lines is not None:
             export_lines = self._export_lines
             return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), unreadable
-        spans = _decoded(sent, unreadable)
+        spans = self._decoded(sent, unreadable)
         return self._result_of(self._exporter.export, spans) if spans else None, unreadable
 
     def _to_export(self, lines: Sequence[Line]) -> tuple[list[Line], dict[Line, str]]:
@@ -122,6 +123,16 @@ class BatchSender:
     def _encoded(self, lines: Sequence[Line]) -> list[bytes]:
         return [line.recorded if self._reads_spool else line.exported.encoded for line in lines]
 
+    def _decoded(self, lines: Sequence[Line], unreadable: dict[Line, str]) -> list[Any]:
+        """Return the spans of readable lines; add unreadable lines with their reasons."""
+        spans: list[Any] = []
+        for line in lines:
+            try:
+                spans += map(self._form, line.exported.spans)
+            except UnreadableLineError as error:
+                unreadable[line] = str(error)
+        return spans
+
     def _result_of(self, export: Callable[[Any], SpanExportResult], batch: Any) -> ExportFailure | None:
         try:
             result = export(batch)
@@ -136,14 +147,3 @@ class BatchSender:
         if isinstance(failure, ExportFailure):
             return failure
         return ExportFailure(FailureKind.UNAVAILABLE, "the exporter reports a failure without a reason")
-
-
-def _decoded(lines: Sequence[Line], unreadable: dict[Line, str]) -> list[ReadableSpan]:
-    """Return the spans of readable lines; add unreadable lines with their reasons."""
-    spans: list[ReadableSpan] = []
-    for line in lines:
-        try:
-            spans += line.exported.spans
-        except UnreadableLineError as error:
-            unreadable[line] = str(error)
-    return spans

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp.json_span import resource_of_json, spans_of_json
+from otel_rollout.otlp.json_line import set_resource_text, spans_of_json
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.scan import end_time_of, ids_of
 from otel_rollout.spool import journal, layout, segments
@@ -139,13 +139,13 @@ def _is_readable(line: bytes) -> bool:
         (root,) = spans_of(_ended(line, 0, ""))
     except (ValueError, LookupError, TypeError, AttributeError):
         return False
-    return ids_of(line) == (b"%032x" % root.context.trace_id, b"%016x" % root.context.span_id)
+    return ids_of(line) == (root.trace_id.encode(), root.span_id.encode())
 
 
 def _ended(line: bytes, end_ns: int, segment: str) -> bytes:
     """Return a line of the root table with an end time and its new segment's name."""
     data = orjson.loads(line)
-    resource_of_json(data).set_text(semconv.SEGMENT_ID, segment)
+    set_resource_text(data, semconv.SEGMENT_ID, segment)
     (span,) = spans_of_json(data)
-    span.end_ns = max(end_ns, span.start_ns)
+    span.set_end(max(end_ns, span.start_ns))
     return orjson.dumps(data) + b"\n"

@@ -33,6 +33,7 @@ from otel_rollout.exporting.api import (
     ResolvesIdentities,
     reads_spool,
 )
+from otel_rollout.exporting.base import form_for
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
@@ -238,7 +239,7 @@ class Delivery:
         """Show running trajectories, in this thread: before their roots are exported."""
         roots = live.new_roots()
         if roots and isinstance(self._exporter, Announces):
-            self._exporter.announce(roots)
+            self._exporter.announce(list(map(form_for(self._exporter), roots)))
 
     def _next_batch(self) -> list[Line]:
         """Return undelivered lines, up to a full batch; none while they wait for others."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.account.ledger import HeldScore, Ledger
@@ -25,6 +24,7 @@ from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.lines import Line
 from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
+from otel_rollout.exporting.base import form_for
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.otlp.reader import TraceLine
 from otel_rollout.otlp.scan import StepKey, step_of
@@ -34,6 +34,7 @@ from otel_rollout.otlp.score_identity import (
     Unresolved,
     trajectory_of,
 )
+from otel_rollout.otlp.span import Span
 
 MAX_HELD: Final = 20_000
 """Scores that wait at most; before further ones the cursor of their segment waits."""
@@ -58,7 +59,7 @@ class _Wanted:
     given_ns: int
 
     @property
-    def span(self) -> ReadableSpan:
+    def span(self) -> Span:
         """The score's span."""
         return TraceLine(self.held.line).spans[0]
 
@@ -85,7 +86,7 @@ class IdentityScores:
         exporter: ResolvesIdentities,
         policy: RetryPolicy,
         dead_letters: DeadLetters,
-        running: Callable[[], Iterable[ReadableSpan]] = lambda: (),
+        running: Callable[[], Iterable[Span]] = lambda: (),
     ) -> None:
         self._name = name
         self._exporter = exporter
@@ -257,7 +258,8 @@ class IdentityScores:
         """Export scores; halve a rejected batch until only the score at fault is left."""
         if not scores:
             return None
-        result = self._exporter.export_scores([(one.span, candidate) for one, candidate in scores])
+        form = form_for(self._exporter)
+        result = self._exporter.export_scores([(form(one.span), candidate) for one, candidate in scores])
         if result is SpanExportResult.SUCCESS:
             self._release(ledger, [one for one, _ in scores], Tally(delivered=1), added)
             return None
@@ -309,8 +311,8 @@ class IdentityScores:
 
 def _wanted(held: HeldScore) -> _Wanted:
     span = TraceLine(held.line).spans[0]
-    return _Wanted(held, _identity_of(span), span.start_time or 0)
+    return _Wanted(held, _identity_of(span), span.start_ns)
 
 
-def _identity_of(span: ReadableSpan) -> TrajectoryIdentity:
-    return TrajectoryIdentity.of(span.attributes or {}, span.resource.attributes.get(semconv.RUN_ID))
+def _identity_of(span: Span) -> TrajectoryIdentity:
+    return TrajectoryIdentity.of(span.attributes, span.resource.attributes.get(semconv.RUN_ID))

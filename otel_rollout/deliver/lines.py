@@ -81,7 +81,7 @@ class Line:
 
     def _has_mark(self) -> bool:
         try:
-            return any(is_by_identity(span.attributes or {}) for span in self.exported.spans)
+            return any(is_by_identity(span.attributes) for span in self.exported.spans)
         except UnreadableLineError:
             return False
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base.waits import waits
+from otel_rollout.otlp.span import Span
 from otel_rollout.spool.running_roots import running_roots
 
 
@@ -21,17 +20,17 @@ class LiveTrajectories:
     def __init__(self, node_dir: Path) -> None:
         self._node_dir = node_dir
         self._next_look = 0.0
-        self._known: set[int] = set()
+        self._known: set[str] = set()
 
-    def new_roots(self) -> list[ReadableSpan]:
+    def new_roots(self) -> list[Span]:
         """Return open roots older than ``Waits.live_age`` that are new since the last call."""
         if time.monotonic() < self._next_look:
             return []
         self._next_look = time.monotonic() + waits().live_look
         roots = [root for root in running_roots(self._node_dir) if _age(root) >= waits().live_age]
-        known, self._known = self._known, {root.context.span_id for root in roots}
-        return [root for root in roots if root.context.span_id not in known]
+        known, self._known = self._known, {root.span_id for root in roots}
+        return [root for root in roots if root.span_id not in known]
 
 
-def _age(root: ReadableSpan) -> float:
-    return time.time() - (root.start_time or 0) / 1e9
+def _age(root: Span) -> float:
+    return time.time() - root.start_ns / 1e9

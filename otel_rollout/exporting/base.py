@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, ClassVar
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
+from otel_rollout.otlp import sdk
+from otel_rollout.otlp.span import Span
 
 
 class GuardedExporter(SpanExporter):
@@ -28,6 +31,11 @@ class GuardedExporter(SpanExporter):
         last_failure: why the last export returned FAILURE; None after a success.
     """
 
+    takes_decoded: ClassVar[bool] = False
+    """Whether ``write`` and the like get spans as lines are decoded (:mod:`otel_rollout.otlp.span`).
+
+    The exporters of otel-rollout do. Others get spans of the SDK.
+    """
     last_failure: ExportFailure | None
 
     def __init__(self, name: str) -> None:
@@ -38,8 +46,8 @@ class GuardedExporter(SpanExporter):
         self._is_shut_down = False
         self.last_failure = None
 
-    def write(self, spans: Sequence[ReadableSpan]) -> None:
-        """Write spans to the target. Called under the lock.
+    def write(self, spans: Sequence[Any]) -> None:
+        """Write spans, of the SDK unless ``takes_decoded``, to the target. Called under the lock.
 
         Raises:
             UndeliveredError: the spans were not stored. Any other exception counts as an outage.
@@ -55,7 +63,7 @@ class GuardedExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export spans. Never raises; ``last_failure`` says why it failed."""
-        return self.export_by(lambda: self.write(spans))
+        return self.export_by(lambda: self.write(self._taken(spans)))
 
     def export_by(self, action: Callable[[], None]) -> SpanExportResult:
         """Run an action as ``export`` does.
@@ -86,6 +94,10 @@ class GuardedExporter(SpanExporter):
         """Return True at once: ``export`` buffers nothing."""
         return True
 
+    def _taken(self, spans: Sequence[ReadableSpan]) -> Sequence[Any]:
+        """Return spans, which an application may have given, in the form that the exporter takes."""
+        return decoded(spans) if self.takes_decoded else spans
+
     def _failure_of(self, action: Callable[[], None]) -> ExportFailure | None:
         try:
             if self._is_shut_down:
@@ -114,8 +126,8 @@ class TrackerExporter(GuardedExporter):
     A subclass implements :meth:`write_running` and :meth:`write_link`.
     """
 
-    def write_running(self, roots: Sequence[ReadableSpan]) -> None:
-        """Show trajectories as running. Called under the lock.
+    def write_running(self, roots: Sequence[Any]) -> None:
+        """Show trajectories, given as ``write`` gets spans, as running. Called under the lock.
 
         Raises:
             UndeliveredError: the trajectories are not shown.
@@ -136,7 +148,7 @@ class TrackerExporter(GuardedExporter):
         Never raises, because a trajectory that is not announced appears when it ends. The caller must not
         pass a root that was exported before.
         """
-        failure = self.guarded(lambda: self.write_running(roots))
+        failure = self.guarded(lambda: self.write_running(self._taken(roots)))
         if failure is not None:
             self._logger.debug("Running trajectories could not be announced: %s", failure.message)
 
@@ -154,6 +166,21 @@ class TrackerExporter(GuardedExporter):
             None once all spans are linked, else the failure, after which spans are still exported.
         """
         return self.guarded(lambda: self.write_link(run, rollout_run_id))
+
+
+def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:
+    """Return spans, some of which may be the SDK's, as lines are decoded.
+
+    Raises:
+        UndeliveredError: a span has no ids.
+    """
+    with rejecting():
+        return sdk.spans_of(spans)
+
+
+def form_for(exporter: object) -> Callable[[Span], Any]:
+    """Return what makes of a decoded span the span that an exporter takes."""
+    return (lambda span: span) if getattr(exporter, "takes_decoded", False) else sdk.readable
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp.span import Span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
+    AnySpan = TypeVar("AnySpan", ReadableSpan, Span)
 
-def by_project(
-    spans: Sequence[ReadableSpan], last_project: str | None
-) -> dict[str | None, list[ReadableSpan]]:
+
+def by_project(spans: Sequence[AnySpan], last_project: str | None) -> dict[str | None, list[AnySpan]]:
     """Group spans by project, in order; the group of None has no known project.
 
     Spans of other instrumentation (such as an HTTP client inside a tool) and operations outside any
@@ -28,17 +29,17 @@ def by_project(
         spans: in order.
         last_project: project of the previous batch; None if there was none.
     """
-    project_of_trace: dict[int, str] = {}
-    rooted: set[int] = set()
+    project_of_trace: dict[int | str, str] = {}
+    rooted: set[int | str] = set()
     for span in spans:
         if named := _named_in(span.attributes):
-            project_of_trace.setdefault(context_of(span).trace_id, named)
-        if span.parent is None:
-            rooted.add(context_of(span).trace_id)
+            project_of_trace.setdefault(_trace_of(span), named)
+        if not (span.parent_id if isinstance(span, Span) else span.parent):
+            rooted.add(_trace_of(span))
 
-    groups: dict[str | None, list[ReadableSpan]] = {}
+    groups: dict[str | None, list[AnySpan]] = {}
     for span in spans:
-        trace = context_of(span).trace_id
+        trace = _trace_of(span)
         project = (
             project_of_trace.get(trace)
             or _named_in(span.resource.attributes)
@@ -46,6 +47,10 @@ def by_project(
         )
         groups.setdefault(project, []).append(span)
     return groups
+
+
+def _trace_of(span: ReadableSpan | Span) -> int | str:
+    return span.trace_id if isinstance(span, Span) else context_of(span).trace_id
 
 
 def context_of(span: ReadableSpan) -> SpanContext:

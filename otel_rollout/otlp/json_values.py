@@ -1,12 +1,23 @@
-"""Decode numbers and bytes of OTLP/JSON as protobuf's JSON mapping defines them."""
+"""Decode and encode the values of OTLP/JSON, as protobuf's JSON mapping defines them.
+
+Values have the types and ranges that OTLP has. A value of another type or range raises an exception.
+"""
 
 from __future__ import annotations
 
 import base64
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+MAX_DEPTH: Final = 24
+"""Maximum levels read of a nested attribute. Protobuf allows 100, and counts three for each level."""
+TOO_DEEP: Final = "… (nested too deeply)"
+"""Text in place of deeper levels."""
+_SURE_DIGITS: Final = 19
+"""An integer with fewer characters fits into 64 bits."""
+_JSON = dict[str, Any]
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 _OTHER_ALPHABET: Final = str.maketrans("-_", "+/")
@@ -39,3 +50,118 @@ def bytes_of_base64(text: str) -> bytes:
         raise ValueError("base64 expected")
     digits = text.rstrip("=").translate(_OTHER_ALPHABET)
     return base64.b64decode(digits + "=" * (-len(digits) % 4))
+
+
+def attributes_of(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode the attributes of a resource, scope, span, event or link."""
+    return _entries(holder.get("attributes", ()), 0)
+
+
+def _entries(entries: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for entry in entries:
+        key, value = entry["key"], entry.get("value") or {}
+        if type(key) is not str:
+            key = text_of(key)
+        # Most attributes are text or small integers, and a call takes longer than the rest of the loop.
+        if len(value) == 1 and depth <= MAX_DEPTH:
+            if type(text := value.get("stringValue")) is str:
+                found[key] = text
+                continue
+            if type(digits := value.get("intValue")) is str and len(digits) < _SURE_DIGITS:
+                found[key] = int(digits)
+                continue
+        found[key] = _value(value, depth)
+    return found
+
+
+def _value(value: Mapping[str, Any], depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        return TOO_DEEP
+    for type_, content in value.items():
+        if type_ == "stringValue":
+            return text_of(content)
+        if type_ == "boolValue":
+            if type(content) is not bool:
+                raise TypeError("a boolean expected")
+            return content
+        if type_ == "intValue":
+            return integer_of(content, -(1 << 63), 1 << 63)
+        if type_ == "doubleValue":
+            return double_of_json(content)
+        if type_ == "bytesValue":
+            return bytes_of_base64(content)
+        if type_ == "arrayValue":
+            return [_value(entry, depth + 1) for entry in content.get("values", ())]
+        if type_ == "kvlistValue":
+            return _entries(content.get("values", ()), depth + 1)
+    return None
+
+
+def set_text(holder: _JSON, key: str, text: str) -> None:
+    """Change the text of an attribute of JSON; raise KeyError if the attribute is missing."""
+    found = next((entry for entry in holder.get("attributes", ()) if entry["key"] == key), None)
+    if found is None:
+        raise KeyError(key)
+    found["value"]["stringValue"] = text
+
+
+def entries_of(attributes: Mapping[str, Any]) -> list[_JSON]:
+    """Return attributes as the entries of a list in JSON: text, numbers, booleans and lists of these."""
+    return [{"key": key, "value": _value_of(value)} for key, value in attributes.items()]
+
+
+def _value_of(value: Any) -> _JSON:
+    if isinstance(value, str):
+        return {"stringValue": value}
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [_value_of(entry) for entry in value]}}
+    if isinstance(value, (bool, float)):
+        return {"boolValue" if isinstance(value, bool) else "doubleValue": value}
+    return {"intValue": str(value)}
+
+
+def hide_text(value: _JSON, mark: str) -> None:
+    """Replace text and bytes in a value."""
+    if "stringValue" in value:
+        value["stringValue"] = mark
+    value.pop("bytesValue", None)
+    for entry in value.get("arrayValue", {}).get("values", ()):
+        hide_text(entry, mark)
+    for entry in value.get("kvlistValue", {}).get("values", ()):
+        hide_text(entry["value"], mark)
+
+
+def text_of(value: Any) -> str:
+    """Return a text; protobuf's default, "", for None.
+
+    Raises:
+        TypeError: it is another value.
+    """
+    if type(value) is str:
+        return value
+    if value is not None:
+        raise TypeError(f"str expected, not {type(value).__name__}")
+    return ""
+
+
+def integer_of(value: Any, least: int, beyond: int) -> int:
+    """Return an integer, which OTLP/JSON writes as text or as a number.
+
+    Raises:
+        ValueError, TypeError: it is no integer from ``least`` on and below ``beyond``.
+    """
+    type_ = type(value)
+    number = value if type_ is int else int(value)
+    if least <= number < beyond and (type_ is int or type_ is str or (type_ is float and number == value)):
+        return number
+    raise ValueError(f"an integer from {least} to {beyond - 1} expected")
+
+
+def time_of(value: Any) -> int:
+    """Return a Unix time in ns.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    return integer_of(value, 0, 1 << 64)

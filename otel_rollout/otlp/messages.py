@@ -9,10 +9,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
-from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 
@@ -31,6 +30,8 @@ _MESSAGE_END: Final = re.compile(
 )
 _CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
 """Pattern of the end of a value that was too large to record."""
+_MAX_CUT_CHARS: Final = 64
+"""Maximum characters of such an end."""
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
@@ -99,7 +100,15 @@ class Reply:
     finish_reason: str = ""
 
 
-def value_of(span: ReadableSpan, name: str, mime_type: str = "") -> Any:
+class HasAttributes(Protocol):
+    """A span, of whatever class."""
+
+    @property
+    def attributes(self) -> Mapping[str, Any] | None:
+        """The span's attributes."""
+
+
+def value_of(span: HasAttributes, name: str, mime_type: str = "") -> Any:
     """Return an attribute's value, decoded if it is JSON.
 
     Text counts as JSON if the attribute named ``mime_type`` says so, or if ``mime_type`` is empty.
@@ -173,13 +182,15 @@ def roles_in(conversation: Any) -> Iterator[str]:
         yield from (message.role for message in messages_in(conversation, "user"))
         return
     for entry in conversation:
-        if not isinstance(entry, dict) or not _is_message(entry):
+        if not isinstance(entry, dict):
             return
         role = entry.get("role")
         if isinstance(role, str) and isinstance(entry.get("content"), str):
             yield role
-        else:
+        elif _is_message(entry):
             yield from (message.role for message in _message(entry, "user"))
+        else:
+            return
 
 
 def _conversation(arguments: Mapping[str, Any]) -> Any:
@@ -230,7 +241,7 @@ def messages_in(value: Any, role: str) -> Iterator[Message]:
     """
     if isinstance(value, str):
         if value:
-            yield Message(role, value, has_all_content=not _CUT.search(value))
+            yield Message(role, value, has_all_content=not _is_cut(value))
     elif isinstance(value, list):
         if ids_in(value):
             return
@@ -301,9 +312,14 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
             texts.append(_part_text(part))
     text = "\n".join(filter(None, texts))
     if text or calls or not results:
-        is_whole = not _CUT.search(text) and not any(map(_lacks_text, _list(content)))
+        is_whole = not _is_cut(text) and not any(map(_lacks_text, _list(content)))
         yield Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""), is_whole)
     yield from results
+
+
+def _is_cut(text: str) -> bool:
+    """Return whether a text was too large to record, by its end."""
+    return _CUT.search(text, max(0, len(text) - _MAX_CUT_CHARS)) is not None
 
 
 def _list(value: Any) -> list[Any]:

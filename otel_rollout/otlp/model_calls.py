@@ -85,6 +85,7 @@ _COUNTS: Final = {
     ),
 }
 """GenAI's name of a count → its names in other libraries and versions, in order of preference."""
+_NAMES_OF_COUNTS: Final = frozenset({*_COUNTS, *(name for names in _COUNTS.values() for name in names)})
 _MAX_COUNT: Final = 1 << 63
 
 
@@ -140,12 +141,14 @@ def kind_of(attributes: Mapping[str, Any]) -> str:
 
 def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
     """Return the token counts of a span, by GenAI's names."""
+    if _NAMES_OF_COUNTS.isdisjoint(attributes):  # so it is with most spans
+        return {}
     found: dict[str, int] = {}
     for name, others in _COUNTS.items():
-        numbers = (_number(attributes.get(key)) for key in (name, *others))
-        count = next((number for number in numbers if number is not None), None)
-        if count is not None:
-            found[name] = count
+        for key in (name, *others):
+            if (count := _number(attributes.get(key))) is not None:
+                found[name] = count
+                break
     return found
 
 

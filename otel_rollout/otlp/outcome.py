@@ -15,13 +15,13 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations, model_calls
 from otel_rollout.otlp.evaluations import Evaluation, Rank
 from otel_rollout.otlp.groups import Group
-from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.score_identity import is_by_identity
+from otel_rollout.otlp.span import UNREADABLE, Span
 
 _MAX_DEPTH: Final = 32
 """Spans inside one another that are followed, as in the view: damaged spans may be parents of one another."""
 _PATH: Final = (semconv.VALIDATE, semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
-_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 _Rank = tuple[Rank, int, str]
 """Sort key of a score: by its time, then trace, identity or root, then by its span's id."""
@@ -136,10 +136,10 @@ class TrajectoryOutcome:
         try:
             for span in spans_of_json(orjson.loads(line)):
                 self._add_span(span)
-        except _UNREADABLE:
+        except UNREADABLE:
             return
 
-    def _add_span(self, span: JsonSpan) -> None:
+    def _add_span(self, span: Span) -> None:
         attributes = span.scalars()
         self.has_failed |= span.has_failed
         kind = model_calls.kind_of(attributes)
@@ -158,7 +158,7 @@ class TrajectoryOutcome:
         if is_root:
             self._add_root(span, attributes)
 
-    def _add_root(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
+    def _add_root(self, span: Span, attributes: Mapping[str, Any]) -> None:
         self.has_ended = True
         self.rollout_n = attributes.get(semconv.ROLLOUT_N)
         self._root_id, self._path = span.span_id, _path_of(attributes)
@@ -169,7 +169,7 @@ class TrajectoryOutcome:
         for score in evaluations.repeated_in(attributes, end_ns):
             self._add_own(score, (score.rank, 1, ""))
 
-    def _add_evaluation(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
+    def _add_evaluation(self, span: Span, attributes: Mapping[str, Any]) -> None:
         score = evaluations.recorded_in(attributes, span.start_ns)
         if score is None or score.name != self._score_name:
             return

@@ -1,159 +1,100 @@
-"""Convert spans between OTLP/JSON, protobuf's fields and protobuf's own JSON; protobuf is not imported.
-
-The conversion to fields makes no SDK spans, which would cost more than all other work. Google's JSON parser
-would cost ten times as much, and it reads ids as base64 where OTLP has hex.
-
-Fields that this module does not know are ignored, as OTLP demands. A wrong value in a known field raises an
-exception, either from protobuf, which checks types and ranges, or from this module.
-"""
+"""Convert spans to protobuf's fields, and from protobuf's own JSON; protobuf is not imported."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-import orjson
+from otel_rollout.otlp.json_line import spans_of_json
+from otel_rollout.otlp.span import Event, Link, Span
 
-from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
-from otel_rollout.otlp.json_values import bytes_of_base64, double_of_json
-from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
-
-_TRACE_ID_BYTES: Final = 16
-_SPAN_ID_BYTES: Final = 8
+_NO_VALUE: Final = (TypeError, ValueError, RecursionError)
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+_logger = logging.getLogger(__name__)
 
 
-class RecordedSpan(NamedTuple):
-    """A span, and its resource and scope with their schemas, as decoded JSON."""
-
-    resource: bytes
-    scope: bytes
-    span: Mapping[str, Any]
-
-
-def spans_in(lines: Iterable[bytes]) -> Iterator[RecordedSpan]:
-    """Yield the spans of OTLP JSON Lines, one at a time."""
-    for line in lines:
-        for of_resource in orjson.loads(line)["resourceSpans"]:
-            scopes = of_resource.pop("scopeSpans", None) or ()
-            resource = orjson.dumps(of_resource)
-            for of_scope in scopes:
-                spans = of_scope.pop("spans", None) or ()
-                scope = orjson.dumps(of_scope)
-                for span in spans:
-                    yield RecordedSpan(resource, scope, span)
-
-
-def fields_of(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a span as keyword arguments for protobuf, its fastest constructor.
-
-    None means unset.
-    """
-    get = span.get
+def fields_of(span: Span) -> dict[str, Any]:
+    """Return a complete span as keyword arguments for protobuf, its fastest constructor."""
+    attributes, events, links = span.dropped
     return {
-        "trace_id": _id(get("traceId"), _TRACE_ID_BYTES),
-        "span_id": _id(get("spanId"), _SPAN_ID_BYTES),
-        "trace_state": get("traceState"),
-        "parent_span_id": _parent_id(get("parentSpanId")),
-        "flags": _integer(get("flags")),
-        "name": get("name"),
-        "kind": _integer(get("kind")),
-        "start_time_unix_nano": _integer(get("startTimeUnixNano")),
-        "end_time_unix_nano": _integer(get("endTimeUnixNano")),
-        "attributes": entries_of(get("attributes")),
-        "dropped_attributes_count": _integer(get("droppedAttributesCount")),
-        "events": [_event(event) for event in get("events") or ()],
-        "dropped_events_count": _integer(get("droppedEventsCount")),
-        "links": [_link(link) for link in get("links") or ()],
-        "dropped_links_count": _integer(get("droppedLinksCount")),
-        "status": _status(get("status")),
+        "trace_id": bytes.fromhex(span.trace_id),
+        "span_id": bytes.fromhex(span.span_id),
+        "trace_state": span.trace_state,
+        "parent_span_id": bytes.fromhex(span.parent_id),
+        "flags": span.flags,
+        "name": span.name,
+        "kind": span.kind,
+        "start_time_unix_nano": span.start_ns,
+        "end_time_unix_nano": span.end_ns,
+        "attributes": entries_of(span.attributes),
+        "dropped_attributes_count": attributes,
+        "events": [_event(event) for event in span.events],
+        "dropped_events_count": events,
+        "links": [_link(link) for link in span.links],
+        "dropped_links_count": links,
+        "status": {"code": span.status, "message": span.message},
     }
 
 
-def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+def _event(event: Event) -> dict[str, Any]:
     return {
-        "time_unix_nano": _integer(event.get("timeUnixNano")),
-        "name": event.get("name"),
-        "attributes": entries_of(event.get("attributes")),
-        "dropped_attributes_count": _integer(event.get("droppedAttributesCount")),
+        "name": event.name,
+        "time_unix_nano": event.time_ns,
+        "attributes": entries_of(event.attributes),
+        "dropped_attributes_count": event.dropped,
     }
 
 
-def _link(link: Mapping[str, Any]) -> dict[str, Any]:
+def _link(link: Link) -> dict[str, Any]:
     return {
-        "trace_id": _id(link.get("traceId"), _TRACE_ID_BYTES, may_be_zero=True),
-        "span_id": _id(link.get("spanId"), _SPAN_ID_BYTES, may_be_zero=True),
-        "trace_state": link.get("traceState"),
-        "attributes": entries_of(link.get("attributes")),
-        "dropped_attributes_count": _integer(link.get("droppedAttributesCount")),
-        "flags": _integer(link.get("flags")),
+        "trace_id": bytes.fromhex(link.trace_id),
+        "span_id": bytes.fromhex(link.span_id),
+        "trace_state": link.trace_state,
+        "attributes": entries_of(link.attributes),
+        "dropped_attributes_count": link.dropped,
+        "flags": link.flags,
     }
 
 
-def _status(status: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if status is None:
-        return None
-    return {"code": _integer(status.get("code")), "message": status.get("message")}
+def entries_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return attributes as keyword arguments for protobuf, without those that OTLP cannot hold."""
+    try:
+        # Most attributes are text, and a call takes longer than the rest of the loop.
+        return [
+            {"key": key, "value": {"string_value": value} if type(value) is str else _any_value(value)}
+            for key, value in attributes.items()
+        ]
+    except _NO_VALUE as error:
+        if len(attributes) == 1:
+            _logger.warning("the attribute %r cannot be encoded: %s", *attributes, error)
+            return []
+        return [entry for key, value in attributes.items() for entry in entries_of({key: value})]
 
 
-def entries_of(entries: Sequence[Mapping[str, Any]] | None, depth: int = 0) -> list[dict[str, Any]]:
-    """Convert attributes or the entries of a map."""
-    return [
-        {"key": entry.get("key"), "value": _any_value(entry.get("value"), depth)} for entry in entries or ()
-    ]
-
-
-def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | None:
+def _any_value(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"string_value": value}
+    if isinstance(value, bool):
+        return {"bool_value": value}
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"{value} has more than 64 bits")
+        return {"int_value": value}
+    if isinstance(value, float):
+        return {"double_value": value}
     if value is None:
-        return None
-    if depth > MAX_DEPTH:
-        return {"string_value": TOO_DEEP}
-    for type_, content in value.items():
-        if content is None:
-            continue
-        if type_ == "stringValue":
-            return {"string_value": content}
-        if type_ == "boolValue":
-            return {"bool_value": content}
-        if type_ == "intValue":
-            return {"int_value": _integer(content)}
-        if type_ == "doubleValue":
-            return {"double_value": double_of_json(content)}
-        if type_ == "bytesValue":
-            return {"bytes_value": bytes_of_base64(content)}
-        if type_ == "arrayValue":
-            return {
-                "array_value": {"values": [_any_value(v, depth + 1) for v in content.get("values") or ()]}
-            }
-        if type_ == "kvlistValue":
-            return {"kvlist_value": {"values": entries_of(content.get("values"), depth + 1)}}
-    return {}
-
-
-def _integer(value: Any) -> int | None:
-    """Convert an integer; JSON may hold it as text or with a decimal point."""
-    if value is None or type(value) is int:
-        return value
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if type(value) is str:
-        return int(value)
-    raise ValueError(f"an integer expected, not {value!r}")
-
-
-def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
-    """Decode an id in hex; only the id of a link may be all zeros."""
-    found = bytes.fromhex(text)
-    if len(found) != size or not (may_be_zero or any(found)):
-        raise ValueError(f"no id of {size} bytes in hex: {text!r}")
-    return found
-
-
-def _parent_id(text: str | None) -> bytes | None:
-    """Decode the parent's id; None if the id is missing or all zeros."""
-    return _id(text, _SPAN_ID_BYTES) if text and text.strip("0") else None
+        return {}
+    if isinstance(value, bytes):
+        return {"bytes_value": value}
+    if isinstance(value, Mapping):
+        entries = [{"key": str(key), "value": _any_value(entry)} for key, entry in value.items()]
+        return {"kvlist_value": {"values": entries}}
+    if isinstance(value, Sequence):
+        return {"array_value": {"values": [_any_value(entry) for entry in value]}}
+    raise TypeError(f"OTLP has no type for {type(value).__name__}")
 
 
 def ids_to_hex(data: Mapping[str, Any]) -> None:
@@ -169,7 +110,7 @@ def _ids_to_hex(holder: dict[str, Any]) -> None:
             holder[key] = base64.b64decode(holder[key]).hex()
 
 
-def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) -> JsonSpan:
+def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) -> Span:
     """Convert a span of protobuf's JSON with protobuf's names of fields, without its links.
 
     Args:
@@ -186,7 +127,7 @@ def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) ->
     span.setdefault("startTimeUnixNano", 0)
     span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
     span.pop("links", None)
-    return JsonSpan(span)
+    return Span(span)
 
 
 def _camel_case(message: Any) -> Any:

@@ -17,8 +17,8 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
 from otel_rollout.otlp import engine_phases, writer
 from otel_rollout.otlp.engine_phases import Phase
-from otel_rollout.otlp.json_span import JsonSpan
-from otel_rollout.otlp.reader import attributes_of
+from otel_rollout.otlp.json_values import attributes_of
+from otel_rollout.otlp.span import Span
 
 TRACE_ID_BYTES: Final = 16
 SPAN_ID_BYTES: Final = 8
@@ -43,27 +43,6 @@ RedactResource = Callable[[Mapping[str, writer.AttributeInput]], Mapping[str, wr
 
 class RefusedSpanError(ValueError):
     """Raised for a span that cannot be recorded; the message is half a sentence about the span."""
-
-
-class ReceivedSpan(JsonSpan):
-    """A decoded span: its part of a line, whose values are checked."""
-
-    __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        """The span's name."""
-        return str(self.fields["name"])
-
-    @property
-    def has_local_parent(self) -> bool:
-        """Whether the span says that its parent is a span of its own process."""
-        is_remote = self.fields["flags"] & (writer.HAS_IS_REMOTE | writer.IS_REMOTE)
-        return bool(self.fields["parentSpanId"]) and is_remote == writer.HAS_IS_REMOTE
-
-    def change_ids(self, span_id: str, parent_id: str) -> None:
-        """Give the span other ids, in hex."""
-        self.fields["spanId"], self.fields["parentSpanId"] = span_id, parent_id
 
 
 class ReceivedResource(NamedTuple):
@@ -95,7 +74,7 @@ class ReceivedScope(NamedTuple):
     name: str
     head: bytes
     spans: Sequence[Any]
-    decode: Callable[[Any], ReceivedSpan]
+    decode: Callable[[Any], Span]
 
 
 def kept(sent: list[Entry]) -> list[Entry]:
@@ -128,7 +107,7 @@ def resource_of(sent: list[Entry], schema_url: str, redact: RedactResource | Non
         encoded = orjson.dumps(own)
     schema = b'"schemaUrl":%b,' % orjson.dumps(schema_url) if schema_url else b""
     head = b"%b]},%b%b" % (b"," + encoded[1:-1] if own else b"", schema, writer.SCOPES)
-    scalars = JsonSpan({"attributes": sent}).scalars()
+    scalars = attributes_of({"attributes": sent})
     process = next((str(scalars[name]) for name in _PROCESS_NUMBERS if scalars.get(name)), "")
     run_id = scalars.get(semconv.RUN_ID)
     return ReceivedResource(run_id if isinstance(run_id, str) else "", process, head)
@@ -190,18 +169,6 @@ def fields_of(
     }
 
 
-def put_below(span: ReceivedSpan, parent_id: str) -> None:
-    """Put a span without a parent below the root of its trajectory: a trace has one root.
-
-    Args:
-        span: the span, which is changed.
-        parent_id: the root's id in hex.
-    """
-    fields = span.fields
-    fields["parentSpanId"] = parent_id
-    fields["flags"] = fields["flags"] & 0xFF | writer.HAS_IS_REMOTE | writer.IS_REMOTE
-
-
 def event_of(time_ns: int, name: str, attributes: list[Entry], dropped: int) -> dict[str, Any]:
     """Return an event of a span in a line."""
     return {
@@ -253,7 +220,7 @@ def double_of(value: float) -> float | str:
 # --- lines --------------------------------------------------------------------------------------------------
 
 
-def line_of(scope: ReceivedScope, span: ReceivedSpan, identity: Sequence[Entry]) -> bytes:
+def line_of(scope: ReceivedScope, span: Span, identity: Sequence[Entry]) -> bytes:
     """Return the line of a span after the head of its resource; see ``open_resource_head``.
 
     Args:
@@ -267,18 +234,18 @@ def line_of(scope: ReceivedScope, span: ReceivedSpan, identity: Sequence[Entry])
     return scope.head + orjson.dumps(fields) + _END
 
 
-def phases_of(span: ReceivedSpan) -> list[Phase]:
+def phases_of(span: Span) -> list[Phase]:
     """Return the phases of an engine's request; none of another span."""
     if span.name != semconv.ENGINE_REQUEST:
         return []
     said = [entry for entry in span.fields["attributes"] if entry["key"] in engine_phases.READ]
     if not said:
         return []
-    times = JsonSpan({"attributes": said}).scalars()
+    times = attributes_of({"attributes": said})
     return engine_phases.phases_of(span.name, bytes.fromhex(span.span_id), times, span.start_ns)
 
 
-def phase_lines_of(span: ReceivedSpan, identity: bytes) -> list[bytes]:
+def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:
     """Return the lines of the phases of an engine's request, after the head of its resource; see ``line_of``.
 
     Args:

@@ -13,19 +13,23 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout.otlp import received
-from otel_rollout.otlp.json_values import bytes_of_base64, double_of_json
-from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
+from otel_rollout.otlp.json_values import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    bytes_of_base64,
+    double_of_json,
+    integer_of,
+    text_of,
+)
 from otel_rollout.otlp.received import (
     Entry,
     Fields,
     ReceivedScope,
-    ReceivedSpan,
     RedactResource,
     RefusedSpanError,
 )
+from otel_rollout.otlp.span import UNREADABLE, Span
 
-_WRONG: Final = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
-"""Errors of code that meets a value of the wrong type or range in JSON."""
 _UINT32: Final = (0, 1 << 32)
 _INT32: Final = (-(1 << 31), 1 << 31)
 _UINT64: Final = (0, 1 << 64)
@@ -45,35 +49,35 @@ def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[Re
     try:
         for of_resource in request.get("resourceSpans") or ():
             sent = _attributes((of_resource.get("resource") or {}).get("attributes"))
-            resource = received.resource_of(sent, _text(of_resource.get("schemaUrl")), redact)
+            resource = received.resource_of(sent, text_of(of_resource.get("schemaUrl")), redact)
             for of_scope in of_resource.get("scopeSpans") or ():
                 spans = of_scope.get("spans") or ()
                 if not isinstance(spans, list) and spans:
                     raise TypeError("the spans are no list")
                 name, head = _scope(of_scope)
                 yield ReceivedScope(resource, name, head, spans, span_of)
-    except _WRONG as error:
+    except UNREADABLE as error:
         raise ValueError("it has fields that OTLP does not have there") from error
 
 
 def _scope(of_scope: Mapping[str, Any]) -> tuple[str, bytes]:
     scope = of_scope.get("scope") or {}
-    name, schema_url = _text(scope.get("name")), _text(of_scope.get("schemaUrl"))
+    name, schema_url = text_of(scope.get("name")), text_of(of_scope.get("schemaUrl"))
     attributes = _attributes(scope.get("attributes"))
-    return name, received.scope_head(name, _text(scope.get("version")), attributes, schema_url)
+    return name, received.scope_head(name, text_of(scope.get("version")), attributes, schema_url)
 
 
-def span_of(given: Any) -> ReceivedSpan:
+def span_of(given: Any) -> Span:
     """Return a parsed span as a span of a line.
 
     Raises:
         RefusedSpanError: the span has wrong values, or no valid ids or times.
     """
     try:
-        return ReceivedSpan(_fields_of(given))
+        return Span(_fields_of(given))
     except RefusedSpanError:
         raise
-    except _WRONG as error:
+    except UNREADABLE as error:
         raise RefusedSpanError("has a field of a wrong type or value, or no valid ids") from error
 
 
@@ -84,7 +88,7 @@ def _fields_of(given: Mapping[str, Any]) -> Fields:
         (_id(get("traceId")), _id(get("spanId")), _id(parent_id) if parent_id.strip("0") else b""),
         (_integer(get("startTimeUnixNano"), _UINT64), _integer(get("endTimeUnixNano"), _UINT64)),
         _integer(get("flags"), _UINT32),
-        _text(get("name")),
+        text_of(get("name")),
         _integer(get("kind"), _INT32),
         _attributes(get("attributes")),
     )
@@ -104,17 +108,17 @@ def _add_details(span: Fields, given: Mapping[str, Any]) -> None:
     if any(dropped):
         span.update(received.dropped_counts(*dropped))
     if status := get("status"):
-        code, message = _integer(status.get("code"), _INT32), _text(status.get("message"))
+        code, message = _integer(status.get("code"), _INT32), text_of(status.get("message"))
         if code or message:
             span["status"] = {"code": code, "message": message}
-    if trace_state := _text(get("traceState")):
+    if trace_state := text_of(get("traceState")):
         span["traceState"] = trace_state
 
 
 def _event(event: Mapping[str, Any]) -> dict[str, Any]:
     return received.event_of(
         _integer(event.get("timeUnixNano"), _UINT64),
-        _text(event.get("name")),
+        text_of(event.get("name")),
         _attributes(event.get("attributes")),
         _integer(event.get("droppedAttributesCount"), _UINT32),
     )
@@ -123,7 +127,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
 def _link(link: Mapping[str, Any]) -> dict[str, Any]:
     return received.link_of(
         (_id(link.get("traceId")), _id(link.get("spanId"))),
-        _text(link.get("traceState")),
+        text_of(link.get("traceState")),
         _integer(link.get("flags"), _UINT32),
         _attributes(link.get("attributes")),
         _integer(link.get("droppedAttributesCount"), _UINT32),
@@ -148,7 +152,7 @@ def _attributes(given: Iterable[Mapping[str, Any]] | None, depth: int = 0) -> li
     """Return attributes, or the entries of a map; the last one of equal keys."""
     found: dict[str, Entry] = {}
     for entry in given or ():
-        key = _text(entry.get("key"))
+        key = text_of(entry.get("key"))
         found[key] = {"key": key, "value": _value(entry.get("value"), depth)}
     return list(found.values())
 
@@ -158,7 +162,7 @@ def _value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any]:
         if content is None:
             continue
         if type_ == "stringValue":
-            return {type_: _text(content)}
+            return {type_: text_of(content)}
         if type_ == "intValue":
             return {type_: str(_integer(content, _INT64))}
         if type_ == "doubleValue":
@@ -181,24 +185,9 @@ def _nested(type_: str, content: Mapping[str, Any], depth: int) -> dict[str, Any
     return {type_: {"values": [_value(entry, depth + 1) for entry in values or ()]}}
 
 
-def _text(value: Any) -> str:
-    """Check that a value is text; return protobuf's default, "", for none."""
-    if type(value) is str:
-        return value
-    if value is not None:
-        raise TypeError("text expected")
-    return ""
-
-
 def _integer(value: Any, range_: tuple[int, int]) -> int:
     """Return an integer, which may be text or have a decimal point; 0 for none."""
-    if value is None:
-        return 0
-    if type(value) is str or (type(value) is float and value.is_integer()):
-        value = int(value)
-    if type(value) is not int or not range_[0] <= value < range_[1]:
-        raise ValueError("an integer of another range expected")
-    return value
+    return 0 if value is None else integer_of(value, *range_)
 
 
 def _id(text: Any) -> bytes:

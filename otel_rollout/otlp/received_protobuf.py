@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from otel_rollout.otlp import received
-from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
-from otel_rollout.otlp.received import Entry, Fields, ReceivedScope, ReceivedSpan, RedactResource
+from otel_rollout.otlp.json_values import MAX_DEPTH, TOO_DEEP
+from otel_rollout.otlp.received import Entry, Fields, ReceivedScope, RedactResource
+from otel_rollout.otlp.span import Span
 
 
 def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[ReceivedScope]:
@@ -29,7 +30,7 @@ def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[Re
             yield ReceivedScope(resource, scope.name, head, of_scope.spans, span_of)
 
 
-def span_of(message: Any) -> ReceivedSpan:
+def span_of(message: Any) -> Span:
     """Return a message as a span of a line.
 
     Raises:
@@ -44,7 +45,7 @@ def span_of(message: Any) -> ReceivedSpan:
         _attributes(message.attributes),
     )
     _add_details(span, message)
-    return ReceivedSpan(span)
+    return Span(span)
 
 
 def _add_details(span: Fields, message: Any) -> None:

@@ -14,6 +14,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
+from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 
 LINE_HEAD: Final = b'{"resourceSpans"'
 """The first bytes of each recorded line."""
@@ -59,13 +60,11 @@ def step_of(line: bytes) -> StepKey:
 
 def parsed_step_of(line: bytes) -> StepKey:
     """Return the step of a line by parsing it; empty if the line is unreadable."""
-    from otel_rollout.otlp.reader import UnreadableLineError, spans_of  # late: training needs no SDK
-
     try:
         spans = spans_of(line)
     except UnreadableLineError:
         return StepKey("", False)
-    attributes = (spans[0].attributes or {}) if spans else {}
+    attributes = spans[0].attributes if spans else {}
     return StepKey(str(attributes.get(semconv.STEP, "")), bool(attributes.get(semconv.VALIDATE, False)))
 
 

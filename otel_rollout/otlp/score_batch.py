@@ -20,9 +20,10 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.otlp import evaluations, score_columns, writer
-from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_columns import PackedColumn, Unpacked
+from otel_rollout.otlp.span import UNREADABLE
 
 SPAN_NAME: Final = "score batch"
 ROW_NS: Final = 1000
@@ -45,7 +46,7 @@ _IDENTITY: Final = {
 _NAMING: Final = {score_columns.TRACE, *_IDENTITY}
 _KIND: Final = writer.attribute(semconv.SPAN_KIND, semconv.KIND_EVALUATOR)
 _OUTPUT_TYPE: Final = writer.attribute(semconv.OUTPUT_MIME_TYPE, semconv.JSON_MIME_TYPE)
-_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error)
+_UNREADABLE: Final = (*UNREADABLE, struct.error)
 
 
 def attributes_of(columns: Sequence[PackedColumn], rows: int) -> tuple[bytes, bytes]:
@@ -114,7 +115,7 @@ def without_tokens(line: bytes) -> bytes:
         return line
     data = orjson.loads(line)
     for span in spans_of_json(data):
-        tokens = {name for name in span.scalars() if name.startswith(semconv.TOKENS_PREFIX)}
+        tokens = {name for name in span.attributes if name.startswith(semconv.TOKENS_PREFIX)}
         span.replace(tokens, {})
     return orjson.dumps(data) + b"\n"
 
@@ -142,8 +143,8 @@ class ScoreBatch:
         (span,) = spans_of_json(orjson.loads(line))
         self._begin = line[: line.index(_SPANS) + len(_SPANS)]
         self._seed = bytes.fromhex(span.trace_id + span.span_id)
-        attributes = _attributes_of(span)
-        data = base64.b64decode(attributes.pop(semconv.SCORE_BATCH_DATA), validate=True)
+        attributes = span.attributes
+        data = attributes.pop(semconv.SCORE_BATCH_DATA)
         self._rows, columns = score_columns.unpack(attributes, data)
         self._scores = [column for column in columns if column.field == score_columns.SCORE]
         self._others = [column for column in columns if column.field != score_columns.SCORE]
@@ -243,14 +244,3 @@ def _score(value: Any) -> evaluations.Value:
         return value
     number = float(value)
     return number if number - number == 0 else str(number)
-
-
-def _attributes_of(span: JsonSpan) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for entry in span.fields["attributes"]:
-        value = entry["value"]
-        if "arrayValue" in value:
-            found[entry["key"]] = [each["stringValue"] for each in value["arrayValue"].get("values", ())]
-        else:
-            (found[entry["key"]],) = value.values()
-    return found

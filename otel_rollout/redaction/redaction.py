@@ -19,7 +19,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED
-from otel_rollout.otlp.json_span import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
+from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
 
 if TYPE_CHECKING:
     from otel_rollout.otlp.writer import AttributeInput

@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import orjson
 
-from otel_rollout.otlp.json_span import HEAD_WITHOUT_RESOURCE, NOT_TEXT
+from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, NOT_TEXT
 from otel_rollout.redaction.secret_patterns import IS_OPTION, KINDS, TextSpan, is_secret_name
 
 _BY_SIGNS: Final = {

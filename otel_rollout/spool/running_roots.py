@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.span import Span
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.root_table import read_open
 
 
-def running_roots(node_dir: Path) -> list[ReadableSpan]:
+def running_roots(node_dir: Path) -> list[Span]:
     """Return the open roots of the processes that record into a node directory."""
     roots = []
     for writer in layout.journals(node_dir):

@@ -7,15 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, TraceFlags
-
 from otel_rollout.base import semconv
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.origin import Resource, SpanScope
+from otel_rollout.otlp.span import Span, with_utf8
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import equals
 from otel_rollout.table.query import Engine
@@ -160,25 +157,16 @@ def _roots(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _span(score: GivenScore, root: Mapping[str, Any], time_ns: int) -> ReadableSpan:
+def _span(score: GivenScore, root: Mapping[str, Any], time_ns: int) -> Span:
     """Return the evaluation span of a score, as a program outside the trajectory would record it."""
-    parent = _context(score.trace_id, root["span_id"])
     attributes = {name: root[column] for name, column in _IDENTITY.items() if root[column] is not None}
     attributes[semconv.SPAN_KIND] = semconv.KIND_EVALUATOR
     attributes |= evaluations.attributes_of(score.name, score.value, score.comment, semconv.ORIGIN_OUTSIDE)
-    return ReadableSpan(
-        f"score {score.name}",
-        context=_context(score.trace_id, secrets.token_hex(8)),
-        parent=parent,
+    return Span.made(
+        (score.trace_id, secrets.token_hex(8), root["span_id"]),
+        with_utf8(f"score {score.name}"),
+        (time_ns, time_ns),
+        with_utf8(attributes),
         resource=Resource({semconv.RUN_ID: root["run_id"]} if root["run_id"] is not None else {}),
-        attributes=attributes,
-        instrumentation_scope=InstrumentationScope(semconv.SCOPE),
-        start_time=time_ns,
-        end_time=time_ns,
-    )
-
-
-def _context(trace_id: str, span_id: str) -> SpanContext:
-    return SpanContext(
-        int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+        scope=SpanScope(semconv.SCOPE),
     )

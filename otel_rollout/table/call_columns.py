@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.otlp import messages, model_calls
 from otel_rollout.otlp.model_calls import CallContents
+from otel_rollout.otlp.span import Span
 
 _COUNTS: Final = {
     semconv.GEN_AI_USAGE_INPUT_TOKENS: "tokens_in",
@@ -36,29 +35,28 @@ _TO_READ: Final = {semconv.GEN_AI_INPUT_MESSAGES: "", semconv.GEN_AI_OUTPUT_MESS
 _NOTHING: Final = CallContents()
 
 
-def add(row: dict[str, Any], span: ReadableSpan) -> None:
+def add(row: dict[str, Any], span: Span) -> None:
     """Add the columns of a model call or tool call to the span's row.
 
     Args:
         row: has the attributes that columns hold.
         span: the span.
     """
-    attributes: Mapping[str, Any] = span.attributes or {}
+    attributes = span.attributes
     is_ours = row["scope"] == semconv.SCOPE
     kind = row.get("kind") or ("" if is_ours else model_calls.kind_of(attributes))
     if kind == semconv.KIND_LLM:
-        _add_call(row, attributes, _contents_of(row, span, attributes, is_ours))
+        _add_call(row, attributes, _contents_of(row, span, is_ours))
     elif kind == semconv.KIND_TOOL and "tool_name" not in row:
         row["tool_name"] = _tool_name(row, attributes, is_ours)
 
 
-def _contents_of(
-    row: Mapping[str, Any], span: ReadableSpan, attributes: Mapping[str, Any], is_ours: bool
-) -> CallContents:
+def _contents_of(row: Mapping[str, Any], span: Span, is_ours: bool) -> CallContents:
     """Return what another library's attributes say of a model call, and counts that are no integers."""
+    attributes = span.attributes
     if is_ours and not any(column not in row and name in attributes for name, column in _TO_READ.items()):
         return _NOTHING
-    return model_calls.read_call(attributes, ((event.name, event.attributes or {}) for event in span.events))
+    return model_calls.read_call(attributes, ((event.name, event.attributes) for event in span.events))
 
 
 def _add_call(row: dict[str, Any], attributes: Mapping[str, Any], found: CallContents) -> None:

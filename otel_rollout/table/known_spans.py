@@ -10,8 +10,9 @@ import orjson
 
 from otel_rollout.exporting.batching import batches
 from otel_rollout.otlp import scan
-from otel_rollout.otlp.json_span import JsonSpan, spans_of_json, without_spans
-from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
+from otel_rollout.otlp.json_line import spans_of_json, without_spans
+from otel_rollout.otlp.reader import parsed_line
+from otel_rollout.otlp.span import UNREADABLE, Span
 from otel_rollout.table import views
 from otel_rollout.table.filters import equals
 from otel_rollout.table.query import Engine
@@ -72,12 +73,12 @@ def _ids_in(line: bytes) -> list[Ids]:
         return [(trace_id.decode(), span_id.decode())]
     try:
         return [_ids_of(span) for span in spans_of_json(parsed_line(line))]
-    except (UnreadableLineError, LookupError, TypeError, AttributeError):
+    except UNREADABLE:
         return []
 
 
-def _ids_of(span: JsonSpan) -> Ids:
-    return span.trace_id.lower(), span.span_id.lower()
+def _ids_of(span: Span) -> Ids:
+    return span.trace_id, span.span_id
 
 
 def _without(line: bytes, known: set[Ids]) -> bytes:

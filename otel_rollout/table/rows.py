@@ -8,14 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import Link, StatusCode
-
 from otel_rollout.base import semconv
-from otel_rollout.exporting.encodable import encodable
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.score_identity import is_by_identity
+from otel_rollout.otlp.span import Event, Link, Span
 from otel_rollout.table import call_columns, schema
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
 
@@ -27,7 +24,7 @@ Row: TypeAlias = dict[str, Any]
 
 SCORE_BY_TRACE: Final = "trace"
 SCORE_BY_IDENTITY: Final = "identity"
-STATUS: Final = {StatusCode.OK: "ok", StatusCode.ERROR: "error", StatusCode.UNSET: "unset"}
+STATUS: Final = {0: "unset", 1: "ok", 2: "error"}
 MIME_TYPES: Final = {"input": semconv.INPUT_MIME_TYPE, "output": semconv.OUTPUT_MIME_TYPE}
 """Column → the attribute that names its type. Column ``attributes`` has it unless the type is JSON: null
 for a value without type."""
@@ -92,32 +89,20 @@ _NOWHERE: Final = Held("", type(NotImplemented))
 """Holds no attribute."""
 
 
-def row_of(span: ReadableSpan) -> Row:
-    """Return a span's row.
-
-    Raises:
-        ValueError: the span has no context.
-    """
+def row_of(span: Span) -> Row:
+    """Return a span's row."""
     return rows_of([span])[0]
 
 
-def rows_of(spans: Sequence[ReadableSpan]) -> list[Row]:
-    """Return the rows of spans; a resource that spans share is read once.
-
-    Raises:
-        ValueError: a span has no context.
-    """
-    resources: dict[int, Row] = {}
+def rows_of(spans: Sequence[Span]) -> list[Row]:
+    """Return the rows of spans; a resource that spans share is read once."""
+    resources: dict[Resource, Row] = {}
     rows = []
     for span in spans:
-        try:
-            of_resource = resources.get(id(span.resource))
-            if of_resource is None:
-                of_resource = resources[id(span.resource)] = _of_resource(span.resource)
-            rows.append(_row_of(span, of_resource))
-        except UnicodeEncodeError:  # half a surrogate pair: from an application's own SDK, never recorded
-            span = encodable(span)
-            rows.append(_row_of(span, _of_resource(span.resource)))
+        of_resource = resources.get(span.resource)
+        if of_resource is None:
+            of_resource = resources[span.resource] = _of_resource(span.resource)
+        rows.append(_row_of(span, of_resource))
     return rows
 
 
@@ -129,8 +114,8 @@ def _of_resource(resource: Resource) -> Row:
     return row
 
 
-def _row_of(span: ReadableSpan, of_resource: Row) -> Row:
-    attributes: Mapping[str, Any] = span.attributes or {}
+def _row_of(span: Span, of_resource: Row) -> Row:
+    attributes = span.attributes
     row = _of_fields(span) | of_resource
     others = _without_held(row, attributes, OF_SPAN)
     _add_sample_index(row, others)
@@ -138,48 +123,39 @@ def _row_of(span: ReadableSpan, of_resource: Row) -> Row:
     _add_content_types(row, others)
     _add_score(row, others, attributes)
     is_ended = row["duration_ns"] is not None
-    is_root = row["is_root"] = span.parent is None and "score_name" not in row and is_ended
+    is_root = row["is_root"] = not span.parent_id and "score_name" not in row and is_ended
     if is_root or (is_ended and row.get("kind") == semconv.KIND_AGENT and "validate" in row):
-        _add_repeated_scores(row, others, attributes, span.end_time or 0)
+        _add_repeated_scores(row, others, attributes, span.end_ns)
     call_columns.add(row, span)
     _add_error(row, others, span)
     row["attributes"] = as_json(others) if others else None
     return row
 
 
-def _of_fields(span: ReadableSpan) -> Row:
+def _of_fields(span: Span) -> Row:
     """Return the columns of the span's fields."""
-    context = span.get_span_context()
-    if context is None:
-        raise ValueError(f"span {span.name!r} has no context")
-    start = min(span.start_time or 0, MAX_INT)
-    end = min(span.end_time or start, MAX_INT)
-    parent, scope = span.parent, span.instrumentation_scope
+    start, end = min(span.start_ns, MAX_INT), min(span.end_ns, MAX_INT)
     return {
-        "trace_id": f"{context.trace_id:032x}",
-        "span_id": f"{context.span_id:016x}",
-        "parent_span_id": None if parent is None else f"{parent.span_id:016x}",
-        "name": _utf8(span.name),
-        "scope": None if scope is None else _utf8(scope.name),
+        "trace_id": span.trace_id,
+        "span_id": span.span_id,
+        "parent_span_id": span.parent_id or None,
+        "name": span.name,
+        "scope": span.scope.name,
         "start_time": start // 1000,
         "start_ns": start,
-        "duration_ns": None if span.end_time is None else max(0, end - start),  # a clock may be set back
-        "status": STATUS[span.status.status_code],
+        "duration_ns": None if span.is_running else max(0, end - start),  # a clock may be set back
+        "status": STATUS.get(span.status, "unset"),
         "events": as_json([_event(event) for event in span.events]) if span.events else None,
         "links": as_json([_link(link) for link in span.links]) if span.links else None,
     }
 
 
-def _event(event: Any) -> dict[str, Any]:
-    return {"name": event.name, "time_ns": event.timestamp, "attributes": dict(event.attributes or {})}
+def _event(event: Event) -> dict[str, Any]:
+    return {"name": event.name, "time_ns": event.time_ns, "attributes": event.attributes}
 
 
 def _link(link: Link) -> dict[str, Any]:
-    return {
-        "trace_id": f"{link.context.trace_id:032x}",
-        "span_id": f"{link.context.span_id:016x}",
-        "attributes": dict(link.attributes or {}),
-    }
+    return {"trace_id": link.trace_id, "span_id": link.span_id, "attributes": link.attributes}
 
 
 def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, Held]) -> dict[str, Any]:
@@ -187,32 +163,16 @@ def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, He
     others = {}
     for name, value in attributes.items():
         column, type_ = held.get(name, _NOWHERE)
-        is_ascii = type(value) is str and value.isascii()
-        if type(value) is type_ and (is_ascii or _fits(value)):
+        if type(value) is type_ and (type(value) is not int or _fits(value)):
             row[column] = value
         else:
             others[name] = value
     return others
 
 
-def _fits(value: Any) -> bool:
-    """Return whether a column can hold a value of its type; check that text is UTF-8."""
-    if type(value) is str:
-        if not value.isascii():
-            value.encode()
-        return True
-    return type(value) is not int or MIN_INT <= value <= MAX_INT
-
-
-def _utf8(text: str) -> str:
-    """Return a text that UTF-8 can hold.
-
-    Raises:
-        UnicodeEncodeError: it cannot.
-    """
-    if not text.isascii():
-        text.encode()
-    return text
+def _fits(number: int) -> bool:
+    """Return whether a column can hold an integer."""
+    return MIN_INT <= number <= MAX_INT
 
 
 def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
@@ -222,7 +182,7 @@ def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
         row["sample_index"] = str(index)
         del others[semconv.SAMPLE_INDEX]
     elif type(index) is str:
-        row["sample_index"] = _utf8(index)
+        row["sample_index"] = index
         if not index.removeprefix("-").isdecimal():
             del others[semconv.SAMPLE_INDEX]
     elif type(index) in (bool, float):
@@ -233,7 +193,7 @@ def _add_steps_in_text(row: Row, others: Mapping[str, Any]) -> None:
     """Add a step or rollout that is no integer, or an integer in digits; its attribute stays."""
     for name, column in IN_TEXT.items():
         if name in others:
-            text = _utf8(str(others[name]))
+            text = str(others[name])
             number = integer_in(text) if type(others[name]) is str else None
             row[column if number is None else OF_SPAN[name].column] = text if number is None else number
 
@@ -261,7 +221,7 @@ def _add_score(row: Row, others: dict[str, Any], attributes: Mapping[str, Any]) 
     row["score_by"] = SCORE_BY_IDENTITY if is_by_identity(attributes) else SCORE_BY_TRACE
     for name, column in OF_SCORE.items():
         if type(held := others.get(name)) is str:
-            row[column] = _utf8(held)
+            row[column] = held
             del others[name]
     number = others.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)
     row["score_value"], label = _value_and_label(number)
@@ -287,7 +247,7 @@ def _add_repeated_scores(
 def _repeated(score: evaluations.Evaluation) -> Row:
     value, label = _value_and_label(score.value)
     time_ns = score.time_ns if score.is_dated and _fits(score.time_ns) else None
-    return {"name": _utf8(score.name), "value": value, "label": label, "time_ns": time_ns}
+    return {"name": score.name, "value": value, "label": label, "time_ns": time_ns}
 
 
 def _value_and_label(value: Any) -> tuple[float | None, str | None]:
@@ -296,29 +256,29 @@ def _value_and_label(value: Any) -> tuple[float | None, str | None]:
         return float(value), str(value)
     if isinstance(value, (int, float)) and math.isfinite(value):
         return float(value), None
-    return None, None if value is None else _utf8(str(value))
+    return None, None if value is None else str(value)
 
 
 def _is_finite(value: Any) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
-def _add_error(row: Row, others: dict[str, Any], span: ReadableSpan) -> None:
+def _add_error(row: Row, others: dict[str, Any], span: Span) -> None:
     """Add class and message of the error that ended the span."""
     type_ = others.get(semconv.ERROR_TYPE)
     if type(type_) is str:
-        row["error_type"] = _utf8(type_)
+        row["error_type"] = type_
         del others[semconv.ERROR_TYPE]
-    if span.status.status_code is StatusCode.ERROR:
+    if span.has_failed:
         raised: Mapping[str, Any] = next(
-            (event.attributes or {} for event in reversed(span.events) if event.name == "exception"), {}
+            (event.attributes for event in reversed(span.events) if event.name == "exception"), {}
         )
         row.setdefault("error_type", _text(raised.get(semconv.EXCEPTION_TYPE)))
-        row["error_message"] = _text(span.status.description or raised.get(semconv.EXCEPTION_MESSAGE))
+        row["error_message"] = _text(span.message or raised.get(semconv.EXCEPTION_MESSAGE))
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else _utf8(str(value))
+    return None if value is None else str(value)
 
 
 def batch_of(rows: Sequence[Row]) -> RecordBatch:

@@ -6,47 +6,37 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.origin import Resource, SpanScope
+from otel_rollout.otlp.span import Event, Link, Span
 from otel_rollout.table import rows
 from otel_rollout.table.rows import Row
 
 _CODES: Final = {text: code for code, text in rows.STATUS.items()}
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-def span_of(row: Row) -> ReadableSpan:
+def span_of(row: Row) -> Span:
     """Return the span of a row that has all columns of the table."""
     start, duration = int(row["start_ns"]), row["duration_ns"]
-    parent, message = row["parent_span_id"], row["error_message"]
-    code = _CODES.get(row["status"], StatusCode.UNSET)
-    return ReadableSpan(
-        name=row["name"] or "",
-        context=_context(row["trace_id"], row["span_id"]),
-        parent=_context(row["trace_id"], parent) if parent else None,
+    return Span.made(
+        (row["trace_id"], row["span_id"], row["parent_span_id"] or ""),
+        row["name"] or "",
+        (start, start + int(duration or 0)),
+        _attributes(row),
+        is_running=duration is None,
         resource=Resource({**_with_held(row, rows.OF_RESOURCE), **_json(row["resource"], {})}),
-        attributes=_attributes(row),
         events=[
-            Event(event["name"], event["attributes"], event["time_ns"]) for event in _json(row["events"], [])
+            Event(event["name"], event["time_ns"], event["attributes"]) for event in _json(row["events"], [])
         ],
         links=[
-            Link(_context(link["trace_id"], link["span_id"]), link["attributes"])
-            for link in _json(row["links"], [])
+            Link(link["trace_id"], link["span_id"], link["attributes"]) for link in _json(row["links"], [])
         ],
-        instrumentation_scope=InstrumentationScope(row["scope"] or ""),
-        status=Status(code, message if code is StatusCode.ERROR else None),
-        start_time=start,
-        end_time=None if duration is None else start + int(duration),
+        scope=SpanScope(row["scope"] or ""),
+        status=_CODES.get(row["status"], 0),
+        message=row["error_message"] or "",
     )
-
-
-def _context(trace_id: str, span_id: str) -> SpanContext:
-    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
 
 
 def _attributes(row: Row) -> dict[str, Any]:

@@ -115,9 +115,10 @@ class Turns:
             if common * self._width < len(branch.data):
                 branch = self._cut(branch, common)
             branch.data += items[common * self._width :]
-        if all(mark.turn != turn for mark in branch.marks):
+        if turn not in [mark.turn for mark in branch.marks]:
             branch.marks.append(Mark(length, end, turn, can_be_continued, length if asked is None else asked))
-        self.branches = [*(other for other in self.branches if other is not branch), branch][-MAX_BRANCHES:]
+        others = [other for other in self.branches if other is not branch]
+        self.branches = [*others, branch][-MAX_BRANCHES:]
         return branch
 
     def knows(self, turn: str, items: bytes, end: int) -> bool:

@@ -12,15 +12,16 @@ those that LangChain has serialized. The recorded value is then in ``input.value
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import model_calls, scan
 from otel_rollout.otlp.chat_messages import ChatMessage, Event, as_json
-from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.model_calls import structured
-from otel_rollout.otlp.reader import TraceLine, attributes_of, events_of, parsed_line
+from otel_rollout.otlp.reader import TraceLine, parsed_line
+from otel_rollout.otlp.span import Span
 
 _OWN_SCOPE: Final = scan.mark_of_scope(semconv.SCOPE)
 _SCOPE_WITHIN: Final = 4096
@@ -48,27 +49,29 @@ def filled(line: bytes) -> TraceLine:
         return TraceLine(line)
     parsed = parsed_line(line)
     try:
-        fill(parsed)
+        spans = list(spans_of_json(parsed))
+        fill(spans)
     except Exception:  # noqa: BLE001 - another library's content may have any shape
         return TraceLine(line)
-    return TraceLine(parsed=parsed, recorded=line)
+    return TraceLine(parsed=parsed, recorded=line, spans=spans)
 
 
-def fill(parsed: Mapping[str, Any]) -> bool:
-    """Complete the spans of a line's JSON, all or none; return whether any changed."""
-    made = [_completed(span) for span in spans_of_json(parsed, other_than=semconv.SCOPE)]
+def fill(spans: Iterable[Span]) -> bool:
+    """Complete the spans of a line, all or none; return whether any changed."""
+    made = [_completed(span) for span in spans if span.scope.name != semconv.SCOPE]
     applied = [filled.apply() for filled in made]
     return any(applied)
 
 
-def _completed(span: JsonSpan) -> _Filled:
+def _completed(span: Span) -> _Filled:
     """Return the changes that complete a span."""
     filled = _Filled(span)
-    recorded, events = filled.recorded, events_of(span.fields)
+    recorded = filled.recorded
+    events = [(event.name, event.attributes) for event in span.events]
     if not model_calls.is_read_here([*recorded, *(name for name, _ in events)]):
         return filled
     kind = model_calls.kind_of(recorded)
-    if span.fields.get("name") == semconv.ENGINE_REQUEST:
+    if span.name == semconv.ENGINE_REQUEST:
         _fill_engine_request(filled)
     if kind == semconv.KIND_LLM or kind == model_calls.KIND_EMBEDDING:
         _fill_call(filled, kind, events)
@@ -98,9 +101,9 @@ class _Filled:
         name: the span's new name; empty if the recorded one stays.
     """
 
-    def __init__(self, span: JsonSpan) -> None:
+    def __init__(self, span: Span) -> None:
         self._span = span
-        self.recorded = attributes_of(span.fields)
+        self.recorded = span.attributes
         self.changes: dict[str, Any] = {}
         self.dropped: set[str] = set()
         self.kept_as: dict[str, str] = {}
@@ -112,12 +115,12 @@ class _Filled:
         if replaced:
             self._span.replace(replaced, self.changes, self.kept_as)
         if self.name:
-            self._span.fields["name"] = self.name
+            self._span.rename(self.name)
         return bool(replaced)
 
     def rename(self, name: str) -> None:
         """Name the span after its tool, unless its name says the tool; keep the recorded name."""
-        recorded = self._span.fields.get("name", "")
+        recorded = self._span.name
         if name and name not in recorded:
             self.name = name
             self.changes[semconv.RECORDED_NAME] = recorded

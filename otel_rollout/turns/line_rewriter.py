@@ -17,16 +17,17 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.json_span import JsonSpan, resource_of_json, spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.reader import TraceLine, parsed_line
 from otel_rollout.otlp.scan import ids_of
+from otel_rollout.otlp.span import Span
 from otel_rollout.otlp.writer import SCOPES, head_of
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SEGMENT_SUFFIX, SegmentName
@@ -39,10 +40,10 @@ MEMORY_BYTES: Final = 256 << 20
 _TRACE_SHARE: Final = 4
 """Divisor: a trace that takes more than this part (a quarter) of the memory is forgotten."""
 _MAX_LOGGED_PROBLEMS: Final = 100
-_TOKENIZER = head_of(semconv.TOKENIZER)
-_TEXT_OF = head_of(semconv.TEXT_OF)
-_TEXT_ATTRIBUTES = b'"rollout.t'
-"""Bytes in both: few lines have either, and one search finds that out."""
+_TEXT_ATTRIBUTES = frozenset({semconv.TOKENIZER, semconv.TEXT_OF})
+_TEXT_HEADS = tuple(map(head_of, _TEXT_ATTRIBUTES))
+_BEGINNING_OF_BOTH = b'"rollout.t'
+"""Few lines have either, and one search finds that out."""
 _IDS = b'_ids\\"'
 _EVERYTHING = Contents(tokens=True, images=False)
 _IMAGE = b";base64,"
@@ -80,35 +81,37 @@ class LineRewriter:
     def rewrite(self, line: bytes) -> TraceLine:
         """Return the line that exporters get for a recorded line. Never raises."""
         is_foreign = foreign_spans.may_be_filled(line)
-        has_text = _TEXT_ATTRIBUTES in line and (_TOKENIZER in line or _TEXT_OF in line)
         # The search for one byte is faster by far.
         contents = Contents(tokens=_IDS in line, images=b";" in line and _IMAGE in line)
-        if not (is_foreign or has_text) and (self._turns == "whole" or not _may_repeat(line, contents)):
+        may_repeat = self._turns != "whole" and _may_repeat(line, contents)
+        if not (may_repeat or is_foreign or _may_have_text(line)):
             return TraceLine(line)
         try:
             parsed = parsed_line(line)
-            changed = [is_foreign and self._fill(parsed)]
+            spans = [span.opened() for span in spans_of_json(parsed)]
+            changed = [is_foreign and self._fill(spans)]
+            has_text = not all(span.attributes.keys().isdisjoint(_TEXT_ATTRIBUTES) for span in spans)
             # These may wait for files, so they are fetched before the lock is taken.
             sources = [
-                (span, self._detokenizer_of(span), self._answer_shown_by(span, parsed))
+                (span, self._detokenizer_of(span), self._answer_shown_by(span))
                 if has_text
                 else (span, None, None)
-                for span in spans_of_json(parsed)
+                for span in spans
             ]
             with self._lock:
                 changed += [self._rewrite_span(contents, *source) for source in sources]
             if not any(changed):
-                return TraceLine(line, parsed)
-            rewritten = TraceLine(parsed=parsed, recorded=line)
+                return TraceLine(line, parsed, spans=spans)
+            rewritten = TraceLine(parsed=parsed, recorded=line, spans=spans)
             return self._redacted(rewritten) if has_text else rewritten
         # No failure may stop the export of a line; a panic of the library tokenizers is no Exception.
         except BaseException as error:  # noqa: BLE001
             self._warn(error)
             return TraceLine(line)
 
-    def _fill(self, parsed: dict[str, Any]) -> bool:
+    def _fill(self, spans: Iterable[Span]) -> bool:
         try:
-            return foreign_spans.fill(parsed)
+            return foreign_spans.fill(spans)
         except Exception as error:  # noqa: BLE001 - another library's content may have any shape
             self._warn(error)
             return False
@@ -133,12 +136,12 @@ class LineRewriter:
         begin = line.encoded.index(SCOPES) + len(SCOPES)  # the recorder does not redact the resource either
         return TraceLine(line.encoded[:begin] + self._redact(line.encoded[begin:]))
 
-    def _detokenizer_of(self, span: JsonSpan) -> Detokenizer | None:
+    def _detokenizer_of(self, span: Span) -> Detokenizer | None:
         """Return the detokenizer that a span names; wait for one that is being written."""
         name = span.text(semconv.TOKENIZER)
         return self._detokenizers.get(name, span.end_ns / 1e9) if name else None
 
-    def _answer_shown_by(self, span: JsonSpan, parsed: dict[str, Any]) -> str | None:
+    def _answer_shown_by(self, span: Span) -> str | None:
         """Return the answer of another span that a span shows, from memory or segment."""
         other = span.text(semconv.TEXT_OF)
         if other is None:
@@ -146,28 +149,29 @@ class LineRewriter:
         with self._lock:
             trace = self._traces.get(span.trace_id)
             known = trace.texts.get(other) if trace is not None else None
-        return known if known is not None else self._recorded_text(parsed, other)
+        return known if known is not None else self._recorded_text(span, other)
 
     def _rewrite_span(
-        self, contents: Contents, span: JsonSpan, detokenizer: Detokenizer | None, answer: str | None
+        self, contents: Contents, span: Span, detokenizer: Detokenizer | None, answer: str | None
     ) -> bool:
-        trace_id = span.trace_id
-        trace = self._traces.pop(trace_id, None) or TraceMemory()
+        trace = self._traces.get(span.trace_id) or TraceMemory()
         try:
             return SpanRewriter(span, trace, self._turns, contents, detokenizer, answer).rewrite()
         finally:
             trace.measure()
             if trace.size <= self._max_trace:
-                self._traces[trace_id] = trace
+                self._traces[span.trace_id] = trace
+            else:
+                self._traces.pop(span.trace_id, None)
 
-    def _recorded_text(self, root: dict[str, Any], span_id: str) -> str | None:
+    def _recorded_text(self, root: Span, span_id: str) -> str | None:
         """Read a span's answer text from the segment of the root that shows it.
 
         The process that recorded the root wrote the span's line shortly before. Return None if that line was
         removed.
         """
-        stem = resource_of_json(root).text(semconv.SEGMENT_ID)
-        name = SegmentName.parse(stem + SEGMENT_SUFFIX) if stem is not None else None
+        stem = root.resource.attributes.get(semconv.SEGMENT_ID)
+        name = SegmentName.parse(stem + SEGMENT_SUFFIX) if isinstance(stem, str) else None
         if name is None:
             return None
         for sequence in (name.sequence, name.sequence - 1):
@@ -180,6 +184,11 @@ class LineRewriter:
                     SpanRewriter(span, trace, "whole", _EVERYTHING, detokenizer).rewrite()
                     return trace.texts.get(span_id)
         return None
+
+
+def _may_have_text(line: bytes) -> bool:
+    """Return whether a line has an attribute for which text is decoded or shown."""
+    return _BEGINNING_OF_BOTH in line and any(head in line for head in _TEXT_HEADS)
 
 
 def _may_repeat(line: bytes, contents: Contents) -> bool:

@@ -11,8 +11,8 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.json_span import JsonSpan
 from otel_rollout.otlp.messages import Shared
+from otel_rollout.otlp.span import Span
 from otel_rollout.turns import break_attributes, context_diff
 from otel_rollout.turns.context_diff import Turns
 from otel_rollout.turns.detokenizer import Detokenizer
@@ -80,7 +80,7 @@ class SpanRewriter:
 
     def __init__(
         self,
-        span: JsonSpan,
+        span: Span,
         trace: TraceMemory,
         turns: str,
         contents: Contents,
@@ -96,8 +96,13 @@ class SpanRewriter:
         self._id = span.span_id
         self._start, self._end = span.start_ns, span.end_ns
         # Most spans of tools and of the loop around the calls have nothing to rewrite: theirs is not decoded.
-        self._may_be_turn = turns != "whole" and (bool(trace.messages.branches) or self._is_model_call())
-        has_more = any(contents) or semconv.TEXT_OF in span
+        attributes = span.attributes
+        self._is_call = (
+            attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM
+            or semconv.GEN_AI_OPERATION_NAME in attributes
+        )
+        self._may_be_turn = turns != "whole" and (bool(trace.messages.branches) or self._is_call)
+        has_more = contents.tokens or contents.images or semconv.TEXT_OF in attributes
         self._input = self._json(semconv.INPUT_VALUE) if has_more or self._may_be_turn else None
         self._output = self._json(semconv.OUTPUT_VALUE) if has_more else None
         self._changed = False
@@ -120,7 +125,6 @@ class SpanRewriter:
         if self._changed:
             self._put(semconv.INPUT_VALUE, self._input)
             self._put(semconv.OUTPUT_VALUE, self._output)
-        # After the last look at an attribute, which costs more once the list has changed.
         noted = {**(self._broken or {}), **(_attributes_of(turn) if turn is not None else {})}
         if noted:
             self._span.replace(noted, noted)
@@ -157,7 +161,7 @@ class SpanRewriter:
         holder, key = answers[0] if answers else ({}, "")
         call = TokenTurn(prompt_of(prompts), holder.get(key, []))
         shared = self._shared_prefix(call, turns, holder)
-        if self._turns != "whole" and call.encoded_prompt and self._is_model_call():
+        if self._turns != "whole" and call.encoded_prompt and self._is_call:
             self._broken = break_attributes.attributes_of(
                 turns, self._id, call.encoded_prompt, self._start, self._detokenizer
             )
@@ -213,13 +217,16 @@ class SpanRewriter:
         """Return the object with the span's messages; None if they stay as recorded."""
         if not self._may_be_turn:
             return None
-        return next((h for h in _holders(self._input, "messages") if _is_conversation(h["messages"])), None)
+        for holder in _holders(self._input, "messages"):
+            if _is_conversation(holder["messages"]):
+                return holder
+        return None
 
     def _rewrite_messages(self, holder: dict[str, Any]) -> _Turn | None:
         messages = holder["messages"]
         encoded = context_diff.messages(messages)
         shared = self._trace.messages.shared(self._id, encoded, self._start)
-        if self._is_model_call():  # no turn continues another span
+        if self._is_call:  # no turn continues another span
             self._trace.messages.add(self._id, encoded, self._end)
         if shared is None:
             return None
@@ -227,10 +234,6 @@ class SpanRewriter:
             holder["messages"] = messages[shared.length :]
             self._changed = True
         return _Turn(shared, len(messages))
-
-    def _is_model_call(self) -> bool:
-        kind = self._span.text(semconv.SPAN_KIND)
-        return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._span
 
     def _without_repeated(self, value: Any, depth: int) -> Any:
         """Return ``value`` with images of earlier spans replaced by references."""
@@ -307,7 +310,10 @@ def _holders(value: Any, key: str, depth: int = _MAX_DEPTH) -> Iterator[dict[str
 
 
 def _is_conversation(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(message, dict) and "role" in message for message in value)
+    for message in value:
+        if not isinstance(message, dict) or "role" not in message:
+            return False
+    return bool(value)
 
 
 def _summarize_logprobs(output: dict[str, Any]) -> None:

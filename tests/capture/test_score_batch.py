@@ -20,9 +20,9 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, score, score_batch
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.score_batch import expanded, is_batch
 from otel_rollout.spool.files import lines_of
+from tests.sdk_spans import spans_of
 from tests.spool_reader import segment_lines, segments_below
 
 Found = tuple[Any, ...]

@@ -20,12 +20,12 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import ExportsLines
 from otel_rollout.exporting.entry_points import load
-from otel_rollout.otlp.reader import spans_of
 from tests.conformance.backend import Adapter, Operation, differences, exact, trees
 from tests.conformance.generated import SECRET, plans
 from tests.conformance.mlflow_adapter import MlflowAdapter
 from tests.conformance.otlp_adapter import operations_of, receiver
 from tests.conformance.weave_adapter import WeaveAdapter
+from tests.sdk_spans import spans_of
 from tests.spool_reader import read_lines, segment_lines, segments_below
 
 NAMES = ("mlflow", "weave", "otlp", "otlp_proto_http")

@@ -18,8 +18,8 @@ import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.entry_points import load
-from otel_rollout.otlp.reader import spans_of
 from tests.conformance.backend import Adapter, differences, trees
+from tests.sdk_spans import spans_of
 from tests.spool_reader import read_directory, segment_lines, segments_below
 
 REFERENCE = "otlp_proto_http"

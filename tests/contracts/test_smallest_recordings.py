@@ -161,6 +161,12 @@ def metrics_of(*spans: Made) -> Iterator[str]:
     return map(str, of_metrics(one))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_metrics_add_no_reward_that_is_no_number(value: float) -> None:
+    """A sum with NaN in it would stay NaN."""
+    assert list(metrics_of(root(), score(2, 1, 50, value))) == []
+
+
 @_limit("a call is measured when it ends, and a histogram takes nothing back")
 def test_metrics_have_the_tokens_of_the_outer_call() -> None:
     """The outer call's counts are its own; a count that the inner call lacks is not lost."""

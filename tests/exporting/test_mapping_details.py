@@ -11,17 +11,19 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow import feedback as mlflow_feedback
 from otel_rollout_mlflow import tags, trace_reader
 from otel_rollout_weave import feedback as weave_feedback
 from otel_rollout_weave import inputs_outputs, mapping, values
+from tests.sdk_spans import decoded
 
 ROOT = SpanContext(1, 2, False, TraceFlags(1))
 
 
-def root(**attributes: Any) -> ReadableSpan:
+def root(**attributes: Any) -> Span:
     """Return a root span with these attributes."""
-    return ReadableSpan("root", ROOT, attributes=attributes, start_time=1_000_000_000)
+    return decoded(ReadableSpan("root", ROOT, attributes=attributes, start_time=1_000_000_000))
 
 
 def test_mlflow_score_without_its_own_time_is_older_than_any_with_one() -> None:

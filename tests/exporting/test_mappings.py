@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.feedback import feedback_of, is_given_outside
 from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
 from otel_rollout_weave.feedback import feedback_of as weave_feedback_of
 from otel_rollout_weave.mapping import to_call, to_marker
 from tests.exporting.mapped_spans import operations, roots
+from tests.sdk_spans import decoded
 
 EXPECTED = Path(__file__).with_name("expected")
 
 
-def mlflow_of(span: ReadableSpan) -> dict[str, Any]:
+def mlflow_of(span: Span) -> dict[str, Any]:
     """Return the fields that the MLflow exporter sends for a span."""
     mapped = to_mlflow(span)
     made: dict[str, Any] = {
-        "attributes": dict(mapped.attributes or {}),
+        "attributes": mapped.attributes,
         "resource": dict(mapped.resource.attributes),
         "feedback": [
             {"id": score.id, **vars(score), "metadata": score.metadata, "tag": score.tag_text}
@@ -33,13 +34,13 @@ def mlflow_of(span: ReadableSpan) -> dict[str, Any]:
         ],
         "is_given_outside": is_given_outside(span),
     }
-    if span.parent is None:
+    if not span.parent_id:
         running = placeholder(span)
         made["running"] = {"tags": dict(running.resource.attributes), "name": trace_name(running)}
     return made
 
 
-def weave_of(span: ReadableSpan) -> dict[str, Any]:
+def weave_of(span: Span) -> dict[str, Any]:
     """Return the fields that the Weave exporter sends for a span."""
     call = to_call(span, "entity/project", "entity/project/run")
     made: dict[str, Any] = {
@@ -49,7 +50,7 @@ def weave_of(span: ReadableSpan) -> dict[str, Any]:
         "end_ns": call.end_ns,
     }
     made["feedback"] = [{**score.to_weave("e/p"), "rank": score.rank} for score in weave_feedback_of(span)]
-    if span.parent is None:
+    if not span.parent_id:
         made["running"] = json.loads(to_marker(span, "entity/project", None))
     return made
 
@@ -60,7 +61,7 @@ MAPPINGS = {"mlflow": mlflow_of, "weave": weave_of}
 def mapped(name: str) -> dict[str, Any]:
     """Map all spans, and decode the result from JSON."""
     spans = {**roots(), **operations()}
-    return json.loads(json.dumps({title: MAPPINGS[name](span) for title, span in spans.items()}))
+    return json.loads(json.dumps({title: MAPPINGS[name](decoded(span)) for title, span in spans.items()}))
 
 
 @pytest.mark.parametrize("name", MAPPINGS)

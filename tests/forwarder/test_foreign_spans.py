@@ -19,6 +19,7 @@ from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.reader import spans_of as decoded
+from otel_rollout.otlp.span import Span
 from otel_rollout.redaction.secret_finder import redact_secrets
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.line_rewriter import LineRewriter
@@ -91,10 +92,10 @@ def test_nothing_recorded_is_lost(library: str) -> None:
                 elif name in (semconv.INPUT_MIME_TYPE, semconv.OUTPUT_MIME_TYPE):
                     continue
                 assert kept == value, name
-            assert (before.name, before.start_time, before.end_time) == (
+            assert (before.name, before.start_ns, before.end_ns) == (
                 found.get(semconv.RECORDED_NAME, after.name),
-                after.start_time,
-                after.end_time,
+                after.start_ns,
+                after.end_ns,
             )
             assert len(before.events) == len(after.events)
 
@@ -120,7 +121,7 @@ def test_replaced_content_keeps_its_type(value: dict[str, Any]) -> None:
         {"key": semconv.INPUT_VALUE, "value": value},
     ]
     span = {"attributes": attributes}
-    assert foreign_spans.fill({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    assert foreign_spans.fill([Span(span)])
     found = {entry["key"]: entry["value"] for entry in span["attributes"]}
     assert found[semconv.INPUT_VALUE + semconv.RECORDED_SUFFIX] == value
     assert "3+4?" in found[semconv.INPUT_VALUE]["stringValue"]
@@ -404,7 +405,7 @@ def test_context_diff_notes_turns_of_other_libraries() -> None:
     spans = calls_in(exported("openinference_langchain"))
     first, second = (span.attributes or {} for span in spans[:2])
     assert semconv.TURN_CONTINUES not in first
-    assert second[semconv.TURN_CONTINUES] == f"{spans[0].context.span_id:016x}"  # type: ignore[union-attr]
+    assert second[semconv.TURN_CONTINUES] == spans[0].span_id
     assert (second[semconv.TURN_SHARED], second[semconv.TURN_LENGTH]) == (2, 4)
 
 

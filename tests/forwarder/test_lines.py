@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.deliver.lines import LineCache
-from otel_rollout.otlp import reader as otlp_reader
 from otel_rollout.otlp.reader import TraceLine
+from otel_rollout.otlp.span import Span
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
 from tests.forwarder.tokens_support import line
@@ -34,23 +34,23 @@ def node_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_lines_of_exporters_at_one_pace_are_read_rewritten_and_decoded_once(node_dir, monkeypatch):
     """Three exporters take turns; each line is read, rewritten and decoded once."""
     counts = {"read": 0, "rewritten": 0, "decoded": 0}
-    read, decode = segments.complete_lines, otlp_reader._decoded
+    read, decode = segments.complete_lines, Span.complete
 
     def counted_read(*arguments):
         for found in read(*arguments):
             counts["read"] += 1
             yield found
 
-    def counted_decode(parsed):
+    def counted_decode(span):
         counts["decoded"] += 1
-        return decode(parsed)
+        return decode(span)
 
     def rewrite(recorded: bytes) -> TraceLine:
         counts["rewritten"] += 1
         return TraceLine(recorded)
 
     monkeypatch.setattr(segments, "complete_lines", counted_read)
-    monkeypatch.setattr(otlp_reader, "_decoded", counted_decode)
+    monkeypatch.setattr(Span, "complete", counted_decode)
     cache = LineCache(node_dir, rewrite)
     readers = [cache.reader() for _ in range(3)]
     for segment in SEGMENTS:

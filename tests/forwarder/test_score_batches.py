@@ -19,7 +19,6 @@ from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.deliver import identity_scores
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.exporting.spool_exporter import KeptInSpool
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.files import lines_of
@@ -27,6 +26,7 @@ from otel_rollout.spool.recorded_lines import place_of, recorded_lines
 from tests.exporters import FileExporter, ResolvingExporter
 from tests.forwarder.test_delivery import forwarder_pid, otel_rollout_command
 from tests.forwarder.test_identity_scores import scores, trajectory
+from tests.sdk_spans import spans_of
 from tests.spool_reader import segments_below
 from tests.waiting import wait_for
 from tests.waits import set_waits

@@ -358,18 +358,22 @@ def trajectory(**known: Any) -> TrajectoryOutcome:
 
 
 def line_of(attributes: dict[str, Any], start_ns: int, parent_id: str = "", end_ns: int = 100) -> bytes:
-    """Make a line of a span of the trace ``t``; the root's id is ``root``."""
+    """Make a line of a span of one trace; ids of spans are made from names, the root's from ``root``."""
     kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
     encoded = [{"key": key, "value": {kinds[type(held)]: held}} for key, held in attributes.items()]
     span = {
-        "traceId": "t",
-        "spanId": f"s{start_ns}" if parent_id else "root",
-        "parentSpanId": parent_id,
+        "traceId": "1" * 32,
+        "spanId": _id_of(f"s{start_ns}" if parent_id else "root"),
+        "parentSpanId": parent_id and _id_of(parent_id),
         "startTimeUnixNano": str(start_ns),
         "endTimeUnixNano": str(end_ns),
         "attributes": encoded,
     }
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+
+
+def _id_of(name: str) -> str:
+    return name.encode().hex().zfill(16)
 
 
 def scored(value: Any, start_ns: int, origin: str | None = None, parent_id: str = "root") -> bytes:

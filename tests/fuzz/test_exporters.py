@@ -13,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_rollout.exporting.batching import halved
 from otel_rollout.exporting.projects import by_project
+from otel_rollout.otlp import sdk
 from otel_rollout_mlflow import feedback as mlflow_feedback
 from otel_rollout_mlflow import mapping as mlflow_mapping
 from otel_rollout_mlflow import writer as mlflow_writer
@@ -60,6 +61,7 @@ def test_otlp_exporter_encodes_every_span(batch, max_bytes):
 @given(batch=spans, last=projects, max_bytes=st.sampled_from([1, 500, 1 << 20]))
 def test_mlflow_exporter_encodes_every_span(batch, last, max_bytes):
     """MLflow's own entities can be made of each request, and scores are JSON."""
+    batch = sdk.spans_of(batch)
     from mlflow.entities.span import Span
     from mlflow.tracing.utils import TraceJSONEncoder
 
@@ -88,6 +90,7 @@ def test_mlflow_exporter_encodes_every_span(batch, last, max_bytes):
 
 def weave_calls(batch, last) -> tuple[list[bytes], list[bytes], list[dict]]:
     calls, markers, feedback = [], [], []
+    batch = sdk.spans_of(batch)
     for project, group in by_project(batch, last).items():
         mapped = [weave_mapping.to_call(span, "entity/project", None) for span in group]
         assert sum(map(len, weave_requests.requests_of(mapped, 500))) == len(group)

@@ -16,9 +16,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_rollout.account import ledger, ledger_reader, node_report
 from otel_rollout.deliver import delivery, forwarder
 from otel_rollout.exporting import protobuf
-from otel_rollout.otlp import scan
+from otel_rollout.otlp import scan, sdk
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.span import Span
 from otel_rollout.record.recording.provider import RecordingTracerProvider
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.settings import Settings
@@ -90,18 +91,19 @@ def line_of(number: int, step: object = 1, text: str = "") -> bytes:
     return b"".join(pieces)
 
 
-def assert_sound(span) -> None:
-    """Assert types and ranges of the SDK's own spans, which protobuf can hold."""
-    assert type(span.name) is str
-    for context in (span.context, span.parent):  # a link may lead nowhere, and have attributes all the same
+def assert_sound(span: Span) -> None:
+    """Assert that protobuf can hold a span, and that it has the types and ranges of the SDK's own spans."""
+    [sent] = protobuf.request_of([span]).resource_spans[0].scope_spans[0].spans
+    for part, held in zip((span, *span.events, *span.links), (sent, *sent.events, *sent.links), strict=True):
+        assert [entry.key for entry in held.attributes] == list(part.attributes)
+    readable = sdk.readable(span)
+    assert type(readable.name) is str
+    for context in (readable.context, readable.parent):  # a link may lead nowhere, and have attributes
         assert context is None or context.is_valid
-    assert 0 <= span.start_time < 2**64
-    assert 0 <= span.end_time < 2**64
-    assert isinstance(span.kind, SpanKind)
-    assert isinstance(span.status.status_code, StatusCode)
-    for holder in (span, *span.events, *span.links):
-        assert all(type(key) is str for key in holder.attributes)
-    protobuf._request([span])  # which is strict, while `request_of` leaves out what it cannot encode
+    assert 0 <= readable.start_time < 2**64
+    assert 0 <= readable.end_time < 2**64
+    assert isinstance(readable.kind, SpanKind)
+    assert isinstance(readable.status.status_code, StatusCode)
 
 
 def read(line: bytes) -> int:

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout_mlflow import mapping
 from otel_rollout_mlflow.writer import requests_of
-from tests.sdk_spans import JSON, deliver
+from tests.sdk_spans import JSON, decoded, deliver
 
 
 def test_too_long_names_are_cut_and_long_inputs_kept(uri, project, rollouts, exporter_for):
@@ -60,7 +60,9 @@ def test_integer_beyond_64_bits_is_found_at_every_position(before, number):
     """Only a number that MLflow cannot hold becomes text."""
     given = json.dumps(["a" * before, number, "a"])
     attributes = {"input.value": given, "input.mime_type": "application/json"}
-    shown = mapping.to_mlflow(ReadableSpan("op", otel.SpanContext(1, 1, False), attributes=attributes))
+    shown = mapping.to_mlflow(
+        decoded(ReadableSpan("op", otel.SpanContext(1, 1, False), attributes=attributes))
+    )
     kept = number if number < 2**63 else str(number)
     assert json.loads(shown.attributes["mlflow.spanInputs"]) == ["a" * before, kept, "a"]
 

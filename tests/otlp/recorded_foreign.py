@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import StatusCode
-
 from otel_rollout.base import semconv
 from otel_rollout.otlp import reader
+from otel_rollout.otlp.span import Span
 from otel_rollout.turns.line_rewriter import LineRewriter
 
 DIRECTORY = Path(__file__).with_name("foreign")
@@ -42,10 +40,8 @@ def lines_of(library: str) -> list[bytes]:
 def spans_in(line: bytes) -> Iterator[ForeignSpan]:
     """Yield the spans of a line."""
     for span in reader.spans_of(line):
-        events = [(event.name, event.attributes or {}) for event in span.events]
-        yield ForeignSpan(
-            span.name, span.attributes or {}, events, span.status.status_code is StatusCode.ERROR
-        )
+        events = [(event.name, event.attributes) for event in span.events]
+        yield ForeignSpan(span.name, span.attributes, events, span.has_failed)
 
 
 def spans_of(library: str) -> list[ForeignSpan]:
@@ -54,7 +50,7 @@ def spans_of(library: str) -> list[ForeignSpan]:
     return [span for span in spans if span.name != "rollout_trace"]
 
 
-def exported(library: str, project: str = "agents") -> list[ReadableSpan]:
+def exported(library: str, project: str = "agents") -> list[Span]:
     """Return a library's spans as exporters get them, the trajectory's root last.
 
     Each project has a trace of its own.
@@ -66,12 +62,12 @@ def exported(library: str, project: str = "agents") -> list[ReadableSpan]:
     return [span for line in lines for span in rewriter.rewrite(line).spans]
 
 
-def calls_in(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+def calls_in(spans: Sequence[Span]) -> list[Span]:
     """Return spans of successful model calls, without those of Anthropic's SDK."""
     return [
         span
         for span in spans
-        if (span.attributes or {}).get(semconv.SPAN_KIND) == semconv.KIND_LLM
-        and span.status.status_code is not StatusCode.ERROR
+        if span.text(semconv.SPAN_KIND) == semconv.KIND_LLM
+        and not span.has_failed
         and not span.name.startswith("anthropic.")
     ]

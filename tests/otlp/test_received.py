@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import received, received_json, received_protobuf, scan, writer
-from otel_rollout.otlp.reader import spans_of
+from tests.sdk_spans import spans_of
 from tests.spool_reader import parse_line
 
 HEAD = writer.open_resource_head({"rollout.segment.id": "1-a.000001"})

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations, score_batch, score_columns, writer
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.scan import StepKey
 from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record.capture import score_columns as captured
+from tests.sdk_spans import spans_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), TEXTS)

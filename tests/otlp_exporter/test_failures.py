@@ -23,9 +23,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout_otlp import OtlpSpanExporter
 from tests.fake_server import FakeServer, serving
+from tests.sdk_spans import spans_of
 
 LINES = [
     b'{"resourceSpans":[{"resource":{},"scopeSpans":[{"scope":{"name":"t"},"spans":[{"traceId":"%032x",'

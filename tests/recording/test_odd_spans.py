@@ -14,12 +14,12 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFl
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.writer import MAX_DEPTH
 from otel_rollout.record import runtime
 from otel_rollout.record.recording import joined_span, joining
 from otel_rollout.record.recording.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS
+from tests.sdk_spans import spans_of
 from tests.spool_reader import segment_lines, segments_below
 
 NOW = 1_700_000_000_000_000_000

@@ -14,10 +14,10 @@ from opentelemetry.trace import SpanContext, StatusCode
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.base import own_ids, semconv
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout.record.recording import processor
 from otel_rollout.record.recording.state import state
 from otel_rollout.spool import layout
+from tests.sdk_spans import spans_of
 from tests.spool_reader import plain_attributes, read_directory, tree
 
 

@@ -16,10 +16,12 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.table import schema
-from otel_rollout.table.rows import batch_of, row_of
+from otel_rollout.otlp.span import Span
+from otel_rollout.table import rows, schema
+from otel_rollout.table.rows import Row, batch_of
 from otel_rollout.table.spans import span_of
 from tests.otlp.recorded_foreign import LIBRARIES, calls_in, exported
+from tests.sdk_spans import decoded
 
 TRACE, SPAN, PARENT = (1 << 127) + 1, (1 << 63) + 2, 3
 START = 1_767_225_600_123_456_789
@@ -30,6 +32,10 @@ CONVERSATION = [
     {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]},
     {"role": "tool", "content": "7", "tool_call_id": "1"},
 ]
+
+
+def row_of(span: ReadableSpan | Span) -> Row:
+    return rows.row_of(decoded(span))
 
 
 def context(span_id: int = SPAN) -> SpanContext:
@@ -206,8 +212,8 @@ def test_every_column_is_filled_from_the_span() -> None:
 
 def test_batch_has_the_types_of_the_schema() -> None:
     """Every column has its Arrow type, also where all rows are null; values come back."""
-    rows = [row_of(span()), row_of(span({"rollout.score.reward": True, "rollout.step": 2}, parent=None))]
-    batch = batch_of(rows)
+    made = [row_of(span()), row_of(span({"rollout.score.reward": True, "rollout.step": 2}, parent=None))]
+    batch = batch_of(made)
     assert batch.schema == schema.arrow_schema()
     assert batch.num_rows == 2
     assert batch.column("step").to_pylist() == [None, 2]

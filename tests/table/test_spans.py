@@ -8,9 +8,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp import sdk
 from otel_rollout.table import schema
 from otel_rollout.table.rows import row_of
 from otel_rollout.table.spans import span_of
+from tests.sdk_spans import decoded
 
 ATTRIBUTES = {
     semconv.PROJECT_NAME: "project",
@@ -33,8 +35,8 @@ ATTRIBUTES = {
 
 
 def restored(span: ReadableSpan) -> ReadableSpan:
-    row = row_of(span)
-    return span_of({name: row.get(name) for name in schema.NAMES})
+    row = row_of(decoded(span))
+    return sdk.readable(span_of({name: row.get(name) for name in schema.NAMES}))
 
 
 def span(attributes: dict[str, object], parent: SpanContext | None = None) -> ReadableSpan:
@@ -56,7 +58,7 @@ def test_span_that_runs_has_no_duration_and_is_no_root_yet() -> None:
     """A trajectory's root span, while it runs."""
     ended = span(ATTRIBUTES)
     running = ReadableSpan(ended.name, ended.context, attributes=ATTRIBUTES, start_time=10)
-    row = row_of(running)
+    row = row_of(decoded(running))
     assert (row["duration_ns"], row["is_root"]) == (None, False)
     assert restored(running).end_time is None
 

@@ -6,22 +6,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.look.conversation.conversation import Conversation, Decoders
 from otel_rollout.look.sources.private_table import fill
 from otel_rollout.look.sources.table_source import TableSource
+from otel_rollout.otlp.span import Span
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
 
 
 def conversation_of(
-    spans: Sequence[ReadableSpan], part: int | None = None, decoders: Decoders = lambda name: None
+    spans: Sequence[Span], part: int | None = None, decoders: Decoders = lambda name: None
 ) -> Conversation:
     """Return the only trajectory of spans, turn by turn."""
     with tempfile.TemporaryDirectory() as directory:
         store = Store(location_of(str(Path(directory) / "table")))
         fill(store, spans)
-        context = spans[0].context
-        assert context is not None
-        return TableSource(store, decoders=decoders).conversation(f"{context.trace_id:032x}", part)
+        return TableSource(store, decoders=decoders).conversation(spans[0].trace_id, part)

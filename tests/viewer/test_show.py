@@ -16,9 +16,9 @@ from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.look.sources.private_table import asked_as_table
 from otel_rollout.look.sources.reference import parse
 from otel_rollout.look.sources.spool_source import SpoolSource
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout_mlflow import MlflowSpanExporter
 from tests.ports import free_port
+from tests.sdk_spans import spans_of
 from tests.viewer.conftest import Rollout, run
 from tests.viewer.job import HOSTILE, QUESTION, SYSTEM
 from tests.viewer.test_conversation import line

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from otel_rollout.cli import app
 from otel_rollout.exporting.protobuf import request_of
+from otel_rollout.otlp.sdk import readable
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.mapping import to_mlflow
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.settings import resolve
-from tests.sdk_spans import Rollouts
+from tests.sdk_spans import Rollouts, decoded
 
 DEEP = '{"k":' * 60 + "1" + "}" * 60
 
@@ -25,7 +26,7 @@ def as_other_writers_do(rollouts: Rollouts) -> list[ReadableSpan]:
         rollouts.identity["rollout.sample_index"] = name
         with rollouts.span(name, "AGENT"):
             pass
-    spans = [to_mlflow(span) for span in rollouts.ended()]
+    spans = [readable(to_mlflow(decoded(span))) for span in rollouts.ended()]
     [deep] = [span for span in spans if span.name == "deep"]
     deep._attributes = {**(deep.attributes or {}), "mlflow.spanInputs": DEEP}
     return spans

@@ -15,7 +15,7 @@ from opentelemetry import trace as otel
 from otel_rollout.base.semconv import IDENTITY
 from otel_rollout_weave import attributes, mapping, settings
 from otel_rollout_weave import feedback as scores
-from tests.sdk_spans import JSON, ROLLOUT_RUN, Rollouts
+from tests.sdk_spans import JSON, ROLLOUT_RUN, Rollouts, decoded
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "weave.md").read_text()
 
@@ -48,7 +48,7 @@ def call() -> Call:
         span.add_event("retried")
         span.add_link(otel.get_current_span().get_span_context())
         raise ValueError("no")
-    [ended] = rollouts.ended()
+    [ended] = map(decoded, rollouts.ended())
     encoded: Call = json.loads(mapping.to_call(ended, "team/a-b", "team/a-b/run").encoded)
     [feedback] = scores.feedback_of(ended)
     return encoded | {"feedback": feedback.to_weave("team/a-b")}

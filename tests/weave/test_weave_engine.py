@@ -21,7 +21,7 @@ def test_usage_is_that_of_the_model_calls(weave: Any, project: str, exporter: An
 
     deliver(exporter, spans)
 
-    (root,) = [call_id_of(span.context) for span in spans if span.parent is None and span.context]
+    (root,) = [call_id_of(span.trace_id, span.span_id) for span in spans if not span.parent_id]
     (usage,) = weave.usage(project, [root])[root].values()
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (466, 92)
     kinds = {

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout_weave import calls, mapping
 from tests.local_weave import API_KEY
-from tests.sdk_spans import deliver
+from tests.sdk_spans import decoded, deliver
 
 REFUSED_NAME = "weave:///not an op"
 """An operation name that the server takes for a reference, and refuses: 400, and the whole batch with it."""
@@ -36,7 +36,7 @@ def post_twice(weave, project, rollouts):
 
     from tests.local_weave import ENTITY
 
-    call = mapping.to_call(rollouts.ended()[-1], f"{ENTITY}/{project}", None)
+    call = mapping.to_call(decoded(rollouts.ended()[-1]), f"{ENTITY}/{project}", None)
     url = f"{weave.url}/v2/{ENTITY}/{project}/calls/complete"
     for _ in range(2):
         body = b'{"batch":[' + call.encoded + b"]}"
@@ -245,7 +245,7 @@ def test_requests_are_bounded_in_bytes_and_calls(rollouts):
         for size in (20_000, 4_000, 4_000, 4_000, 4_000):
             with rollouts.span("generate", "LLM", input__value="x" * size):
                 pass
-    mapped = [mapping.to_call(span, "e/p", None) for span in rollouts.ended()]
+    mapped = [mapping.to_call(decoded(span), "e/p", None) for span in rollouts.ended()]
 
     batches = calls.requests_of(mapped, max_bytes=11_000)
 

@@ -21,8 +21,8 @@ def test_foreign_calls_are_shown_as_ours(weave, project, exporter):
 
     found = {call["id"]: call for call in weave.calls(project)}
     for spans in of_libraries.values():
-        assert all(call_id_of(span.context) in found for span in spans)
-        calls = [found[call_id_of(span.context)] for span in calls_in(spans)]
+        assert all(call_id_of(span.trace_id, span.span_id) in found for span in spans)
+        calls = [found[call_id_of(span.trace_id, span.span_id)] for span in calls_in(spans)]
         for call in calls[:2]:
             (usage,) = call["summary"]["usage"].values()
             assert (usage["input_tokens"], usage["output_tokens"]) == (120, 24)
@@ -38,7 +38,9 @@ def test_trajectory_has_the_usage_of_its_calls_once(weave, project, exporter):
 
     deliver(exporter, [span for spans in of_libraries.values() for span in spans])
 
-    roots = {library: call_id_of(spans[-1].context) for library, spans in of_libraries.items()}
+    roots = {
+        library: call_id_of(spans[-1].trace_id, spans[-1].span_id) for library, spans in of_libraries.items()
+    }
     summed = weave.usage(project, list(roots.values()))
     for library, spans in of_libraries.items():
         counted = [(span.attributes or {}).get(semconv.GEN_AI_USAGE_INPUT_TOKENS, 0) for span in spans]

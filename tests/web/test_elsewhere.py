@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from opentelemetry.trace import SpanContext
 
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.web.elsewhere import Trackers
@@ -11,7 +10,7 @@ from otel_rollout_weave.ids import call_id_of
 from tests.ports import free_port
 
 TRACE, ROOT = f"{7:032x}", f"{9:016x}"
-CALL = call_id_of(SpanContext(7, 9, is_remote=False))
+CALL = call_id_of(TRACE, ROOT)
 
 
 def test_no_variable_is_no_link() -> None:

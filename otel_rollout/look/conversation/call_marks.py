@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.model_call import ModelCall
+from otel_rollout.otlp.span import Span
 from otel_rollout.turns import break_attributes, context_diff
 from otel_rollout.turns.detokenizer import Detokenizer
 
@@ -29,9 +28,7 @@ class CallMarks:
         self._contexts = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._weights: int | None = None
 
-    def of(
-        self, call: ModelCall, spans: Sequence[ReadableSpan], key: str, decoder: Decoder
-    ) -> tuple[str, ...]:
+    def of(self, call: ModelCall, spans: Sequence[Span], key: str, decoder: Decoder) -> tuple[str, ...]:
         """Return the marks of the next model call.
 
         Args:
@@ -43,8 +40,8 @@ class CallMarks:
         broken = _recorded(spans) or self._computed(call, spans[0], key, decoder)
         return (*self._changed_weights(spans), *([_in_words(broken)] if broken else []))
 
-    def _changed_weights(self, spans: Sequence[ReadableSpan]) -> Iterator[str]:
-        known = [version for span in spans if (version := _weights_of(span.attributes or {}))]
+    def _changed_weights(self, spans: Sequence[Span]) -> Iterator[str]:
+        known = [version for span in spans if (version := _weights_of(span.attributes))]
         if not known:
             return
         before, (first, last) = self._weights, known[0]
@@ -56,9 +53,7 @@ class CallMarks:
             where = f", after {' and '.join(places)} tokens of it" if places else ""
             yield f"weights {first} → {last} within this answer{where}"
 
-    def _computed(
-        self, call: ModelCall, span: ReadableSpan, key: str, decoder: Decoder
-    ) -> Mapping[str, Any] | None:
+    def _computed(self, call: ModelCall, span: Span, key: str, decoder: Decoder) -> Mapping[str, Any] | None:
         """Return the attributes that the forwarder would add to a call as it was recorded."""
         if call.request.shared_ids or not call.request.prompt_ids:
             return None
@@ -66,10 +61,10 @@ class CallMarks:
         whole = context_diff.tokens(list(call.token_ids))
         if prompt is None or whole is None:
             return None
-        found = break_attributes.attributes_of(self._contexts, key, prompt, span.start_time or 0, decoder())
+        found = break_attributes.attributes_of(self._contexts, key, prompt, span.start_ns, decoder())
         has_reply = bool(call.reply.token_ids)
         asked = len(call.request.prompt_ids)
-        self._contexts.add(key, whole, span.end_time or 0, has_reply, asked)
+        self._contexts.add(key, whole, span.end_ns, has_reply, asked)
         return found
 
 
@@ -80,15 +75,15 @@ def _weights_of(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
     return (known[0], known[-1]) if known else None
 
 
-def _interruptions(span: ReadableSpan) -> Iterator[str]:
+def _interruptions(span: Span) -> Iterator[str]:
     """Yield after how many tokens of its answer a call was interrupted, and went on later."""
     for event in span.events:
         if event.name == semconv.INTERRUPTION:
-            yield f"{(event.attributes or {}).get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, '?')}"
+            yield f"{event.attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, '?')}"
 
 
-def _recorded(spans: Sequence[ReadableSpan]) -> Mapping[str, Any] | None:
-    found = (span.attributes or {} for span in spans)
+def _recorded(spans: Sequence[Span]) -> Mapping[str, Any] | None:
+    found = (span.attributes for span in spans)
     return next((attributes for attributes in found if semconv.BREAK_TOKEN in attributes), None)
 
 

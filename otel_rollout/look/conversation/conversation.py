@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation import context_edit, summary
 from otel_rollout.look.conversation.call_marks import CallMarks
 from otel_rollout.look.conversation.engine_time import engine_time_of
 from otel_rollout.look.conversation.model_call import ModelCall, read_reply, read_request
-from otel_rollout.look.conversation.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
+from otel_rollout.look.conversation.span_tree import SpanTree, error_of, is_model_call, kind_of
 from otel_rollout.look.conversation.summary import Summary, Tokens
 from otel_rollout.look.conversation.tool_results import OpenCalls
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
@@ -34,6 +32,7 @@ from otel_rollout.look.conversation.turn import (
 )
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Message, Request, Shared
+from otel_rollout.otlp.span import Span
 from otel_rollout.turns import context_diff
 from otel_rollout.turns.detokenizer import Detokenizer
 
@@ -137,7 +136,7 @@ class _TurnBuilder:
         self._open_calls = OpenCalls()
         self._marks = CallMarks()
 
-    def add(self, span: ReadableSpan) -> None:
+    def add(self, span: Span) -> None:
         """Add the turns of the next span."""
         if summary.score_of(span) is not None:
             return
@@ -175,18 +174,18 @@ class _TurnBuilder:
             and call.turn.text == _without_text(len(reply.token_ids))
         )
 
-    def _append(self, span: ReadableSpan, added: Turn) -> None:
-        path = summary.path_of(span.attributes or {})
+    def _append(self, span: Span, added: Turn) -> None:
+        path = summary.path_of(span.attributes)
         added.sub_trajectory = path if path != self._recorded.summary.path else ""
         self.turns.append(added)
 
-    def _add_tool(self, span: ReadableSpan) -> None:
+    def _add_tool(self, span: Span) -> None:
         added = tool_turn(span)
         self._append(span, added)
-        call_id = (span.attributes or {}).get(semconv.GEN_AI_TOOL_CALL_ID)
+        call_id = span.attributes.get(semconv.GEN_AI_TOOL_CALL_ID)
         self._open_calls.add(str(call_id or ""), added)
 
-    def _add_model_call(self, span: ReadableSpan) -> None:
+    def _add_model_call(self, span: Span) -> None:
         spans = [span, *self._tree.descendants(span)]
         call = ModelCall(self._restored(read_request(spans)), read_reply(spans))
         new, note = self._new_messages(call, spans)
@@ -194,7 +193,7 @@ class _TurnBuilder:
         added = self._turns_of(new)
         for each in added:
             self._append(span, each)
-        answer = call.answer(span, self._recorded.tokens.get(span_id(span), Tokens()))
+        answer = call.answer(span, self._recorded.tokens.get(span.span_id, Tokens()))
         answer.engine = engine_time_of(spans, self._recorded.engine)
         answer.marks = self._marks.of(call, spans, _key(span), lambda: self._decoder_of(spans))
         if not answer.text and call.reply.token_ids:
@@ -212,7 +211,7 @@ class _TurnBuilder:
         if self._longest is None or call.rank >= self._longest.rank:
             self._longest = call
 
-    def _is_judging(self, span: ReadableSpan) -> bool:
+    def _is_judging(self, span: Span) -> bool:
         """Return whether a model call is part of an evaluator, not of the conversation."""
         return any(kind_of(ancestor) == semconv.KIND_EVALUATOR for ancestor in self._tree.ancestors(span))
 
@@ -225,13 +224,13 @@ class _TurnBuilder:
             said = _with_prefix(earlier.request.messages, shared, said)
         return replace(request, prompt_ids=ids, messages=said)
 
-    def _new_messages(self, call: ModelCall, spans: Sequence[ReadableSpan]) -> tuple[list[Message], str]:
+    def _new_messages(self, call: ModelCall, spans: Sequence[Span]) -> tuple[list[Message], str]:
         """Return a call's messages after the prefix of an earlier call, and a note."""
         span, request = spans[0], call.request
         known, asked, everything = self._as_sequence(call)
-        shared = known.shared(_key(span), asked, span.start_time or 0)
+        shared = known.shared(_key(span), asked, span.start_ns)
         earlier = self._calls.get(shared.turn) if shared else None
-        known.add(_key(span), everything, span.end_time or 0)
+        known.add(_key(span), everything, span.end_ns)
         count = shared.length if shared else 0
         if request.messages:
             call.length = len(request.messages)
@@ -272,7 +271,7 @@ class _TurnBuilder:
         return ""
 
     def _messages_of_tokens(
-        self, call: ModelCall, earlier: ModelCall | None, count: int, spans: Sequence[ReadableSpan]
+        self, call: ModelCall, earlier: ModelCall | None, count: int, spans: Sequence[Span]
     ) -> list[Message]:
         """Return the messages in a prompt's text beyond its first ``count`` tokens."""
         request = call.request
@@ -286,17 +285,17 @@ class _TurnBuilder:
         call.text = (before if count else "") + new + call.reply.message.text
         return list(messages.spoken(new, "context"))
 
-    def _decoded(self, spans: Sequence[ReadableSpan], ids: Sequence[int], start: int) -> str:
+    def _decoded(self, spans: Sequence[Span], ids: Sequence[int], start: int) -> str:
         """Decode ``ids`` from ``start`` on; return empty text without a decoder."""
         decoder = self._decoder_of(spans) if len(ids) > start else None
         return decoder.part(ids, start, len(ids)) if decoder else ""
 
-    def _decoder_of(self, spans: Sequence[ReadableSpan]) -> Detokenizer | None:
-        names = (str((span.attributes or {}).get(semconv.TOKENIZER, "")) for span in spans)
+    def _decoder_of(self, spans: Sequence[Span]) -> Detokenizer | None:
+        names = (str(span.attributes.get(semconv.TOKENIZER, "")) for span in spans)
         name = next(filter(None, names), "")
         return self._decoders(name) if name else None
 
-    def _messages_without_text(self, span: ReadableSpan, count: int, is_first: bool) -> list[Message]:
+    def _messages_without_text(self, span: Span, count: int, is_first: bool) -> list[Message]:
         """Return messages that replace ``count`` new tokens without text.
 
         The first prompt of a context is replaced by the input of a span around the call, if there is one.
@@ -304,7 +303,7 @@ class _TurnBuilder:
         asked = self._asked_around(span) if is_first else ()
         return list(asked) or [Message("context", _without_text(count))]
 
-    def _asked_around(self, span: ReadableSpan) -> tuple[Message, ...]:
+    def _asked_around(self, span: Span) -> tuple[Message, ...]:
         values = (
             messages.value_of(ancestor, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
             for ancestor in self._tree.ancestors(span)
@@ -324,9 +323,9 @@ class _TurnBuilder:
         return turns
 
 
-def _key(span: ReadableSpan) -> str:
+def _key(span: Span) -> str:
     """Return the span id in the form in which spans of later turns refer to it."""
-    return f"{span_id(span):016x}"
+    return span.span_id
 
 
 def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:

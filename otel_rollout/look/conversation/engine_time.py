@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
-from otel_rollout.look.conversation.span_tree import span_id
 from otel_rollout.otlp import engine_phases, model_calls
+from otel_rollout.otlp.span import Span
 
 EngineRequest = Mapping[str, float | None]
 """Columns of the view ``engine_requests`` → seconds; None where the engine does not say it."""
@@ -39,14 +37,14 @@ class EngineTime:
             yield from ((phase, seconds / total) for phase, seconds in self.phases.items())
 
 
-def engine_time_of(spans: Sequence[ReadableSpan], requests: Mapping[int, EngineRequest]) -> EngineTime | None:
+def engine_time_of(spans: Sequence[Span], requests: Mapping[str, EngineRequest]) -> EngineTime | None:
     """Return what the requests among the spans of a model call took; None without a request.
 
     Args:
         spans: the model call's spans.
         requests: span id → row of the view ``engine_requests``.
     """
-    asked = [(requests[id_], span) for span in spans if (id_ := span_id(span)) in requests]
+    asked = [(requests[id_], span) for span in spans if (id_ := span.span_id) in requests]
     if not asked:
         return None
     phases = {
@@ -55,7 +53,7 @@ def engine_time_of(spans: Sequence[ReadableSpan], requests: Mapping[int, EngineR
         if (times := [time for row, _ in asked if (time := row[f"{phase}_seconds"]) is not None])
     }
     first_tokens = (time for row, _ in asked if (time := row["first_token_seconds"]) is not None)
-    counts = [model_calls.counts_of(span.attributes or {}) for _, span in asked]
+    counts = [model_calls.counts_of(span.attributes) for _, span in asked]
     return EngineTime(
         len(asked), phases, max(first_tokens, default=None), _rate(counts, phases.get(engine_phases.DECODE))
     )

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.look.conversation.tool_results import squeezed
@@ -19,6 +17,7 @@ from otel_rollout.look.conversation.turn import MODEL, Turn, ending_of
 from otel_rollout.otlp import messages, model_calls
 from otel_rollout.otlp.messages import Message, Reply, Request, Shared
 from otel_rollout.otlp.model_calls import CallContents
+from otel_rollout.otlp.span import Span
 
 
 @dataclass
@@ -54,7 +53,7 @@ class ModelCall:
         """The call with the greatest rank has the whole conversation."""
         return not self.has_failed, self.length
 
-    def answer(self, span: ReadableSpan, counted: Tokens) -> Turn:
+    def answer(self, span: Span, counted: Tokens) -> Turn:
         """Return the reply as a turn, by the call's outermost span and its counts of tokens."""
         reply = self.reply
         tokens = Tokens(
@@ -93,7 +92,7 @@ class ModelCall:
         return bool(said) or (bool(message.calls) and message.calls == self.turn.calls)
 
 
-def read_request(spans: Sequence[ReadableSpan]) -> Request:
+def read_request(spans: Sequence[Span]) -> Request:
     """Read a model call's request; ``spans`` are the call's, the outermost first."""
     found = [
         messages.request_of(
@@ -114,10 +113,10 @@ def read_request(spans: Sequence[ReadableSpan]) -> Request:
     return replace(request, shared_messages=_shared_messages(spans[0], len(request.messages)))
 
 
-def _contents_of(span: ReadableSpan) -> CallContents:
+def _contents_of(span: Span) -> CallContents:
     """Return the messages that another library recorded outside input and output."""
-    events = ((event.name, event.attributes or {}) for event in span.events)
-    return model_calls.read_call(span.attributes or {}, events)
+    events = ((event.name, event.attributes) for event in span.events)
+    return model_calls.read_call(span.attributes, events)
 
 
 def _prompt_text(output: Mapping[str, Any]) -> str:
@@ -125,20 +124,20 @@ def _prompt_text(output: Mapping[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _shared_messages(span: ReadableSpan, new: int) -> Shared | None:
+def _shared_messages(span: Span, new: int) -> Shared | None:
     """Return which earlier messages precede a span's ``new`` ones; None without any."""
-    attributes = span.attributes or {}
+    attributes = span.attributes
     shared, length = attributes.get(semconv.TURN_SHARED), attributes.get(semconv.TURN_LENGTH)
     if isinstance(shared, int) and length == shared + new:
         return Shared(str(attributes.get(semconv.TURN_CONTINUES)), shared)
     return None
 
 
-def read_reply(spans: Sequence[ReadableSpan]) -> Reply:
+def read_reply(spans: Sequence[Span]) -> Reply:
     """Read a model call's reply; ``spans`` are the call's, the outermost first."""
     values = [messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE) for span in spans]
     reply = messages.reply_of(values[0], _contents_of(spans[0]).replies)
     ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
-    reasons = (spans[0].attributes or {}).get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
+    reasons = spans[0].attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
     reason = ", ".join(map(str, reasons)) if isinstance(reasons, (list, tuple)) else ""
     return replace(reply, token_ids=ids, finish_reason=reason or reply.finish_reason)

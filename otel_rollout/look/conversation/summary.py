@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
+from otel_rollout.otlp.span import Span
 
 VALIDATION: Final = "validation"
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
@@ -119,9 +118,9 @@ def start_time(summary: Summary) -> str:
     return datetime.fromtimestamp(summary.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def score_of(span: ReadableSpan) -> Evaluation | None:
+def score_of(span: Span) -> Evaluation | None:
     """Return the score that an evaluation span records; None for any other span."""
-    return evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+    return evaluations.recorded_in(span.attributes, span.start_ns)
 
 
 def facts_of(attributes: Mapping[str, Any]) -> dict[str, Any]:

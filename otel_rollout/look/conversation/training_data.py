@@ -44,10 +44,10 @@ def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
 def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the chat messages of a trajectory from the table's rows of its spans, in any order."""
     spans = [span_of(dict(row)) for row in rows]
-    named = [span for span in spans if semconv.VALIDATE in (span.attributes or {})]
+    named = [span for span in spans if semconv.VALIDATE in span.attributes]
     # The rows may come without the views, from Ray: the first span has the trajectory's name.
-    first = min(named, key=lambda span: (span.parent is not None, span.start_time or 0), default=None)
-    summary = Summary("", path=path_of(first.attributes or {}) if first else "")
+    first = min(named, key=lambda span: (bool(span.parent_id), span.start_ns), default=None)
+    summary = Summary("", path=path_of(first.attributes) if first else "")
     return chat_of(conversation_of(RecordedTrajectory(summary, spans)))
 
 

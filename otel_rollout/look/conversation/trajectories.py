@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.look.conversation.engine_time import EngineRequest
 from otel_rollout.look.conversation.summary import Score, Summary, Tokens, facts_of
 from otel_rollout.look.conversation.token_values import token_values_of
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.span import Span
 from otel_rollout.table import training, views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import all_of, any_of, equals
@@ -48,11 +47,11 @@ class RecordedTrajectory:
     """
 
     summary: Summary
-    spans: Sequence[ReadableSpan]
-    root_id: int | None = None
+    spans: Sequence[Span]
+    root_id: str | None = None
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    tokens: Mapping[int, Tokens] = field(default_factory=dict)
-    engine: Mapping[int, EngineRequest] = field(default_factory=dict)
+    tokens: Mapping[str, Tokens] = field(default_factory=dict)
+    engine: Mapping[str, EngineRequest] = field(default_factory=dict)
     is_part: bool = False
 
     @property
@@ -61,7 +60,7 @@ class RecordedTrajectory:
         of_trace = equals("trace_id", self.summary.trace_id)
         if not self.is_part:
             return of_trace
-        ids = [f"{span.context.span_id:016x}" for span in self.spans if span.context]
+        ids = [span.span_id for span in self.spans]
         return f"{of_trace} AND {equals('span_id', ids)}"
 
 
@@ -104,12 +103,12 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
     whole = trajectories_in(engine, [trace_id]).get(trace_id)
     if whole is None:
         raise TableError(f"None of the spans of {trace_id} is in the table yet.")
-    if part is None or part == whole.root_id:
+    first = "" if part is None else f"{part:016x}"
+    if first in ("", whole.root_id):
         return whole
     of_trace = equals("trace_id", trace_id)
     rows = _rows_of(engine.narrowed(of_trace))
     parents = {row["span_id"]: row["parent_span_id"] for row in rows}
-    first = f"{part:016x}"
     if first not in parents:
         return whole
     path = next(row["path"] for row in rows if row["span_id"] == first)
@@ -135,7 +134,7 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
         narrowed: the rows alone, for everything else.
         rows: the rows of the trajectories' spans.
     """
-    spans: dict[str, list[ReadableSpan]] = {}
+    spans: dict[str, list[Span]] = {}
     for row in rows:
         spans.setdefault(row["trace_id"], []).append(span_of(dict(row)))
     figures = dicts_of(narrowed.run(f"SELECT {_FIGURES} FROM trajectories"))  # noqa: S608
@@ -164,26 +163,26 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
 def _recorded(
     row: _Row,
     root: _Row,
-    spans: Sequence[ReadableSpan],
+    spans: Sequence[Span],
     scores: Sequence[Score],
 ) -> RecordedTrajectory:
-    root_id = int(root["span_id"], 16) if root["name"] is not None else None
-    first = next((span for span in spans if span.context and span.context.span_id == root_id), None)
+    root_id = root["span_id"] if root["name"] is not None else None
+    first = next((span for span in spans if span.span_id == root_id), None)
     summary = replace(
         summary_of(row),
         start_ns=root["start_ns"],
         error=(row["error_message"] or "") if row["state"] == "error" else "",
         scores=tuple(scores),
-        facts=facts_of(first.attributes or {}) if first else {},
+        facts=facts_of(first.attributes) if first else {},
     )
     return RecordedTrajectory(summary, spans, root_id)
 
 
-def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[int, _Row]]:
+def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[str, _Row]]:
     """Return the rows of a query by trace and span."""
-    found: dict[str, dict[int, _Row]] = {}
+    found: dict[str, dict[str, _Row]] = {}
     for row in dicts_of(narrowed.run(sql)):
-        found.setdefault(row["trace_id"], {})[int(row["span_id"], 16)] = row
+        found.setdefault(row["trace_id"], {})[row["span_id"]] = row
     return found
 
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.engine_time import EngineTime
 from otel_rollout.look.conversation.span_tree import error_of
 from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Call
+from otel_rollout.otlp.span import Span
 
 MODEL: Final = "assistant"
 TOOL: Final = "tool"
@@ -91,25 +90,25 @@ class Ending(TypedDict):
     seconds: float
 
 
-def ending_of(span: ReadableSpan) -> Ending:
+def ending_of(span: Span) -> Ending:
     """Return a span's error, stack trace and duration."""
     stacks = [
-        str((event.attributes or {}).get(semconv.EXCEPTION_STACKTRACE, ""))
+        str(event.attributes.get(semconv.EXCEPTION_STACKTRACE, ""))
         for event in span.events
         if event.name == "exception"
     ]
-    seconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
+    seconds = (span.end_ns - span.start_ns) / 1e9
     return {"error": error_of(span), "stack": stacks[-1] if stacks else "", "seconds": seconds}
 
 
-def tool_turn(span: ReadableSpan) -> Turn:
+def tool_turn(span: Span) -> Turn:
     """Return the turn of a tool's span."""
     input_ = messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
     arguments = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
     named = input_ if isinstance(input_, Mapping) else {}
     if arguments is None:
         arguments = named.get("arguments", input_)
-    name = (span.attributes or {}).get(semconv.GEN_AI_TOOL_NAME)
+    name = span.attributes.get(semconv.GEN_AI_TOOL_NAME)
     if name is None and "arguments" in named:
         name = named.get("name")
     result = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_RESULT)
@@ -135,7 +134,7 @@ def _result_text(result: Any) -> str:
     return messages.as_text(result)
 
 
-def evaluation_turn(span: ReadableSpan) -> Turn:
+def evaluation_turn(span: Span) -> Turn:
     """Return the turn of an evaluator's span."""
     return Turn(
         EVALUATOR,
@@ -146,7 +145,7 @@ def evaluation_turn(span: ReadableSpan) -> Turn:
     )
 
 
-def failure_turn(span: ReadableSpan) -> Turn:
+def failure_turn(span: Span) -> Turn:
     """Return the turn of a failed operation, which is shown only for its error."""
     return Turn(
         FAILURE,
@@ -156,7 +155,7 @@ def failure_turn(span: ReadableSpan) -> Turn:
     )
 
 
-def root_turns(root: ReadableSpan) -> list[Turn]:
+def root_turns(root: Span) -> list[Turn]:
     """Return a root span's input and output as turns."""
     input_ = messages.value_of(root, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
     output = messages.value_of(root, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.entry_points import READERS, offered
 from otel_rollout.look.conversation.summary import VALIDATION, Summary, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
-from otel_rollout.otlp.reader import spans_of, without_end
+from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.span import Span
 from otel_rollout.table.rows import integer_in
 from otel_rollout.turns.detokenizer import Detokenizer
 
@@ -48,7 +47,7 @@ class MlflowSource:
         self.location = self._traces.location
         self._newest = ""
 
-    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], int | None]]:
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
         """Yield what answers a question; see :class:`otel_rollout.look.sources.source.SpanSource`.
 
         Of a list only a page is read: each trajectory is a request.
@@ -79,7 +78,7 @@ class MlflowSource:
             return ()
         return (f"This is an older run: the newest, {self._newest}, has no {reference.text}.",)
 
-    def _spans_of(self, found: Sequence[Mapping[str, Any]]) -> Iterator[ReadableSpan]:
+    def _spans_of(self, found: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
         """Yield the spans of traces; of one trace also what tells whether the trainer passed it over."""
         with _as_viewer_errors():
             for described in found:
@@ -92,7 +91,7 @@ class MlflowSource:
             if len(found) == 1 and not _is_named(found[0]):
                 yield from self._deciding(found[0])
 
-    def _deciding(self, described: Mapping[str, Any]) -> Iterator[ReadableSpan]:
+    def _deciding(self, described: Mapping[str, Any]) -> Iterator[Span]:
         """Yield a trajectory of the step that the trainer named; of a run that goes on, also the newest."""
         of_run = {semconv.RUN_ID: _run_of(described)}
         tags = described.get("tags") or {}
@@ -103,9 +102,9 @@ class MlflowSource:
         for other in filter(None, (beside, running, newest)):
             yield from self._spans(other)
 
-    def _spans(self, described: Mapping[str, Any]) -> list[ReadableSpan]:
+    def _spans(self, described: Mapping[str, Any]) -> list[Span]:
         line = self._traces.line_of(described, with_running=True)
-        return [span if span.end_time else without_end(span) for span in spans_of(line)] if line else []
+        return [span if span.end_ns else span.without_end() for span in spans_of(line)] if line else []
 
     def every_line(self, skipped: Callable[[str], None]) -> Iterator[bytes]:
         """Yield each trajectory as a line of OTLP/JSON, with its scores as evaluation spans.

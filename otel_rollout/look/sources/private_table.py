@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
@@ -24,6 +22,7 @@ from otel_rollout.look.sources.reference import Reference
 from otel_rollout.look.sources.source import SpanSource
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.sources.table_source import TableSource
+from otel_rollout.otlp.span import Span
 from otel_rollout.spool import segments
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.table.location import location_of
@@ -138,7 +137,7 @@ def _remove_abandoned() -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def fill(store: Store, spans: Iterable[ReadableSpan]) -> int:
+def fill(store: Store, spans: Iterable[Span]) -> int:
     """Append spans to a table; return the number of commits."""
     number = 0
     for number, some in enumerate(chunks(spans, _ROWS), start=1):

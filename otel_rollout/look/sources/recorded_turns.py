@@ -8,11 +8,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Final
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.json_span import spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.reader import TraceLine, UnreadableLineError, parsed_line
+from otel_rollout.otlp.span import Span
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.line_rewriter import MEMORY_BYTES
 from otel_rollout.turns.span_rewriter import Contents, SpanRewriter, TraceMemory
@@ -27,7 +26,7 @@ class RecordedTurns:
     def __init__(self) -> None:
         self._traces: BoundedDict[str, TraceMemory] = BoundedDict(MEMORY_BYTES, attrgetter("size"))
 
-    def spans_of(self, line: bytes) -> list[ReadableSpan]:
+    def spans_of(self, line: bytes) -> list[Span]:
         """Return the spans of a recorded line; nothing if it is still being written, or damaged."""
         try:
             filled = foreign_spans.filled(line)
@@ -37,7 +36,8 @@ class RecordedTurns:
 
     def _completed(self, line: TraceLine) -> TraceLine:
         parsed = parsed_line(line.encoded)
-        for span in spans_of_json(parsed):
+        spans = list(spans_of_json(parsed))
+        for span in spans:
             trace = self._traces.pop(span.trace_id, None) or TraceMemory()
             try:
                 SpanRewriter(span, trace, "tokens", _CONTENTS).rewrite()
@@ -46,4 +46,4 @@ class RecordedTurns:
             finally:
                 trace.measure()
                 self._traces[span.trace_id] = trace
-        return TraceLine(parsed=parsed, recorded=line.encoded)
+        return TraceLine(parsed=parsed, recorded=line.encoded, spans=spans)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.sources.reference import Reference
+from otel_rollout.otlp.span import Span
 from otel_rollout.turns.detokenizer import Detokenizer
 
 
@@ -48,7 +47,7 @@ class SpanSource(Protocol):
 
     location: str
 
-    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], int | None]]:
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
         """Yield for each run, the newest first, what answers a question about the reference.
 
         That is all spans of the trajectories that may match, and those roots and scores of others that

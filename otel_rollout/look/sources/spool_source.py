@@ -10,17 +10,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.recorded_turns import RecordedTurns
 from otel_rollout.look.sources.reference import Reference
-from otel_rollout.otlp.reader import UnreadableLineError, without_end
+from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
+from otel_rollout.otlp.span import Span
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.running_roots import running_roots
 from otel_rollout.turns import foreign_spans
@@ -55,7 +54,7 @@ class SpoolSource:
         self.location = str(path)
         self._runs = _runs(path, is_named)
 
-    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[ReadableSpan], None]]:
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], None]]:
         """Yield what answers a question; see :class:`otel_rollout.look.sources.source.SpanSource`.
 
         A trace's spans are those of all runs: a later run may have added scores.
@@ -82,32 +81,32 @@ class SpoolSource:
         roots = _spans_in(filter(may_have_root, _lines(run.paths)))
         return _named(chain(roots, running), reference) or _named(_spans_in(_lines(run.paths)), reference)
 
-    def _answering(self, ids: frozenset[str]) -> Iterator[ReadableSpan]:
+    def _answering(self, ids: frozenset[str]) -> Iterator[Span]:
         """Yield the spans of traces, and what decides about their scores by identity and their training."""
         steps = set()
         for span in self._every_span(lambda run: _with_ids(_lines(run.paths), ids), RecordedTurns().spans_of):
-            if _trace_id(span) in ids:
+            if span.trace_id in ids:
                 steps.add(_step_of(span))
                 yield span
         if any(may_be_by_identity(line) or _TRAINED in line for line in _lines(self.files())):
             yield from self._deciding(ids, steps)
 
-    def _deciding(self, ids: frozenset[str], steps: set[str]) -> Iterator[ReadableSpan]:
+    def _deciding(self, ids: frozenset[str], steps: set[str]) -> Iterator[Span]:
         """Yield roots and scores of others: of some steps, of the newest trained one, and one of each run."""
         trained = (line for line in _lines(self.files()) if _TRAINED in line)
         steps = steps | _newest_steps(_spans_in(trained))
         runs = set()
         for span in self._every_span(lambda run: filter(_is_root_or_score, _lines(run.paths)), _decoded):
-            if _trace_id(span) in ids:
+            if span.trace_id in ids:
                 continue
             run_id = span.resource.attributes.get(semconv.RUN_ID)
             is_first = run_id not in runs and _is_root(span)
             if is_first:
                 runs.add(run_id)
-            if is_first or _step_of(span) in steps or span.end_time is None:
+            if is_first or _step_of(span) in steps or span.is_running:
                 yield span
 
-    def every_span(self) -> Iterator[ReadableSpan]:
+    def every_span(self) -> Iterator[Span]:
         """Yield the spans of all runs, which say of each turn which one it continues or breaks.
 
         The root of a trajectory that runs has no end.
@@ -117,8 +116,8 @@ class SpoolSource:
     def _every_span(
         self,
         lines_of: Callable[[_Run], Iterable[bytes]],
-        decoded: Callable[[bytes], list[ReadableSpan]],
-    ) -> Iterator[ReadableSpan]:
+        decoded: Callable[[bytes], list[Span]],
+    ) -> Iterator[Span]:
         """Yield the spans of each run's lines, then the roots of its running trajectories."""
         for run in self._runs:
             running = run.running()
@@ -133,7 +132,7 @@ class SpoolSource:
         """Return the files that are read."""
         return [path for run in self._runs for path in run.paths]
 
-    def running(self) -> frozenset[tuple[str, int]]:
+    def running(self) -> frozenset[tuple[str, str]]:
         """Return the ids of the roots of all running trajectories."""
         return frozenset(ids for run in self._runs for ids in run.running())
 
@@ -152,13 +151,13 @@ class SpoolSource:
         return None
 
 
-def _named(spans: Iterable[ReadableSpan], reference: Reference) -> frozenset[str]:
+def _named(spans: Iterable[Span], reference: Reference) -> frozenset[str]:
     """Return the ids of traces with a span that a reference may name."""
     return frozenset(
         trace_id
         for span in spans
-        if not is_by_identity(attributes := span.attributes or {})
-        and reference.matches(Summary(trace_id := _trace_id(span), path=path_of(attributes)))
+        if not is_by_identity(attributes := span.attributes)
+        and reference.matches(Summary(trace_id := span.trace_id, path=path_of(attributes)))
     )
 
 
@@ -166,11 +165,11 @@ def _is_root_or_score(line: bytes) -> bool:
     return may_have_root(line) or _EVALUATION in line
 
 
-def _newest_steps(scores: Iterable[ReadableSpan]) -> set[str]:
+def _newest_steps(scores: Iterable[Span]) -> set[str]:
     """Return of each run the newest step of which a trainer took trajectories: others may follow there."""
     newest: dict[object, int] = {}
     for span in scores:
-        attributes = span.attributes or {}
+        attributes = span.attributes
         step = attributes.get(semconv.STEP)
         if attributes.get(semconv.GEN_AI_EVALUATION_NAME) == training_scores.TRAINED and isinstance(
             step, int
@@ -180,13 +179,13 @@ def _newest_steps(scores: Iterable[ReadableSpan]) -> set[str]:
     return set(map(str, newest.values()))
 
 
-def _is_root(span: ReadableSpan) -> bool:
-    attributes = span.attributes or {}
-    return span.parent is None and semconv.VALIDATE in attributes and not is_by_identity(attributes)
+def _is_root(span: Span) -> bool:
+    attributes = span.attributes
+    return not span.parent_id and semconv.VALIDATE in attributes and not is_by_identity(attributes)
 
 
-def _step_of(span: ReadableSpan) -> str:
-    return str((span.attributes or {}).get(semconv.STEP))
+def _step_of(span: Span) -> str:
+    return str(span.attributes.get(semconv.STEP))
 
 
 def _with_ids(lines: Iterable[bytes], ids: Collection[str]) -> Iterator[bytes]:
@@ -214,7 +213,7 @@ class _Run(NamedTuple):
         """Whether it has a trajectory, or had one: not if it only scored those of other runs."""
         return not self.paths or any(map(_is_root, _spans_in(filter(may_have_root, _lines(self.paths)))))
 
-    def running(self) -> dict[tuple[str, int], ReadableSpan]:
+    def running(self) -> dict[tuple[str, str], Span]:
         """Return the roots of the running trajectories, without an end, by their ids."""
         roots = []
         for node_dir in self.node_dirs:
@@ -222,7 +221,7 @@ class _Run(NamedTuple):
                 roots += running_roots(node_dir)
             except OSError as error:
                 _logger.warning("running trajectories of %s are left out: %s", node_dir, error)
-        return {_ids(root): without_end(root) for root in roots}
+        return {_ids(root): root.without_end() for root in roots}
 
 
 def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> tuple[str, ...]:
@@ -309,20 +308,16 @@ def _existing(path: Path) -> Path:
     return archived if not path.exists() and archived.exists() else path
 
 
-def _spans_in(lines: Iterable[bytes]) -> Iterator[ReadableSpan]:
+def _spans_in(lines: Iterable[bytes]) -> Iterator[Span]:
     return (span for line in lines for span in _decoded(line))
 
 
-def _decoded(line: bytes) -> list[ReadableSpan]:
+def _decoded(line: bytes) -> list[Span]:
     try:
         return foreign_spans.filled(line).spans
     except UnreadableLineError:  # the line is still being written, or damaged; `status` counts damaged lines
         return []
 
 
-def _ids(span: ReadableSpan) -> tuple[str, int]:
-    return _trace_id(span), span.context.span_id if span.context else 0
-
-
-def _trace_id(span: ReadableSpan) -> str:
-    return f"{span.context.trace_id:032x}" if span.context else ""
+def _ids(span: Span) -> tuple[str, str]:
+    return span.trace_id, span.span_id

@@ -18,13 +18,9 @@ from otel_rollout.record.runtime import Runtime, current
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-_MIME_TYPES: Final = {
-    semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
-    semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
-}
 _HEADS: Final = {
     key: b",%b,%b" % (writer.attribute(mime_type, semconv.JSON_MIME_TYPE), writer.head_of_string(key))
-    for key, mime_type in _MIME_TYPES.items()
+    for key, mime_type in semconv.MIME_TYPES.items()
 }
 KINDS: Final = {kind: (b"," + writer.attribute(semconv.SPAN_KIND, kind),) for kind in semconv.SPAN_KINDS}
 _LONG: Final = 64 << 10
@@ -93,7 +89,7 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
             if len(encoded) > _LONG:
                 span.long = True
     elif key not in (getattr(span, "attributes", None) or {}):
-        span.set_attribute(_MIME_TYPES[key], semconv.JSON_MIME_TYPE)
+        span.set_attribute(semconv.MIME_TYPES[key], semconv.JSON_MIME_TYPE)
         span.set_attribute(key, encoded.decode())
 
 

@@ -194,7 +194,7 @@ class Intake:
         trace_id = bytes.fromhex(span.trace_id)
         known = self._trajectories.find(trace_id)
         if known is not None and not span.parent_id:
-            received.put_below(span, known.span_id)
+            span.put_below(known.span_id)
         if known is None and self._policy.only_trajectories:
             raise RefusedSpanError("belongs to no trajectory of this machine")
         self._span_ids.make_unique(scope, span, "" if known is None else known.span_id)

@@ -26,8 +26,8 @@ from typing import Final
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.own_ids import mark_of
-from otel_rollout.otlp import received
-from otel_rollout.otlp.received import ReceivedResource, ReceivedScope, ReceivedSpan
+from otel_rollout.otlp.received import ReceivedResource, ReceivedScope
+from otel_rollout.otlp.span import Span
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 _SLOTS: Final = 1 << 20
@@ -66,7 +66,7 @@ class SpanIds:
         self._owners: BoundedDict[int, str] = BoundedDict(_MAX_OWNED)
         self._changed: BoundedDict[int, None] = BoundedDict(_MAX_CHANGED)
 
-    def make_unique(self, scope: ReceivedScope, span: ReceivedSpan, root_id: str = "") -> None:
+    def make_unique(self, scope: ReceivedScope, span: Span, root_id: str = "") -> None:
         """Change the span's id, and its parent's, if it is ours, or if its process makes ids of other spans.
 
         Args:
@@ -83,20 +83,20 @@ class SpanIds:
     def _is_ours(self, span_id: str, root_id: str) -> bool:
         return span_id.startswith(self._mark) or span_id == root_id
 
-    def _leave_ours(self, sender: bytes, span: ReceivedSpan, root_id: str) -> None:
+    def _leave_ours(self, sender: bytes, span: Span, root_id: str) -> None:
         """Change the span's id if it is ours. Spans that its process puts below it from then on follow it."""
         trace_id, span_id, parent_id = span.trace_id, span.span_id, span.parent_id
         if span.has_local_parent:
             parent_id = self._left.get(hash((trace_id, sender, parent_id)), parent_id)
         if self._is_ours(span_id, root_id):
             if not parent_id:  # of a trajectory of another node: no second root
-                received.put_below(span, parent_id := span_id)
+                span.put_below(parent_id := span_id)
             span_id = _derived(span_id, sender + span.start_ns.to_bytes(8, "big"))
             self._left[hash((trace_id, sender, span.span_id))] = span_id
             warn_once(OURS)
         span.change_ids(span_id, parent_id)
 
-    def _tell_apart(self, resource: ReceivedResource, span: ReceivedSpan, parent_id: str) -> None:
+    def _tell_apart(self, resource: ReceivedResource, span: Span, parent_id: str) -> None:
         """Change the ids of a process that makes ids of others.
 
         Args:
@@ -116,7 +116,7 @@ class SpanIds:
         span.change_ids(span_id, _derived(parent_id, resource.head) if parent_id else span.parent_id)
         warn_once(REPEATED)
 
-    def _has_ids_of_another(self, span: ReceivedSpan, parent_id: str, process: str) -> bool:
+    def _has_ids_of_another(self, span: Span, parent_id: str, process: str) -> bool:
         """Return whether another span or process has the ids of a span; if none has, remember them."""
         trace_id, span_id = span.trace_id, span.span_id
         own = [hash((trace_id, id_)) for id_ in (span_id, parent_id) if id_] if process else []

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.otlp import received, scan
-from otel_rollout.otlp.json_span import spans_of_json
+from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.spool import layout

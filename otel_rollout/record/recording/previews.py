@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
-from otel_rollout.otlp.json_span import JsonAttributes
+from otel_rollout.otlp.json_values import attributes_of
 from otel_rollout.record.recording.span import RecordingSpan
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def events_of(encoded: Iterable[bytes]) -> Iterator[Event]:
     for event in encoded:
         if _EVENT in event:
             parsed = orjson.loads(event)
-            scalars = JsonAttributes(parsed).scalars()
-            yield parsed["name"], {key: text for key, text in scalars.items() if isinstance(text, str)}
+            attributes = attributes_of(parsed)
+            yield parsed["name"], {key: text for key, text in attributes.items() if isinstance(text, str)}
 
 
 def of_own_messages(root: Span) -> list[tuple[str, bytes]]:
@@ -108,9 +108,7 @@ def _messages_on(root: Span) -> tuple[dict[str, Any], list[Event]]:
         told = [(event.name, event.attributes or {}) for event in getattr(root, "events", ())]
         return {name: own[name] for name in _MESSAGES.values() if name in own}, told
     encoded = root.encoded
-    texts = {
-        name: JsonAttributes({"attributes": [orjson.loads(b"".join(encoded[name])[1:])]}).text(name)
-        for name in _MESSAGES.values()
-        if name in encoded
-    }
+    entries = [orjson.loads(b"".join(encoded[name])[1:]) for name in _MESSAGES.values() if name in encoded]
+    found = attributes_of({"attributes": entries}).items()
+    texts = {name: text if isinstance(text, str) else None for name, text in found}
     return texts, list(events_of(root.events))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.look.analysis.timeline import perfetto
-from otel_rollout.look.analysis.timeline.lanes import Lane, Name, Span
+from otel_rollout.look.analysis.timeline.lanes import Lane, Name, TimedSpan
 from tests.analysis.timeline.steps import call, process, timed, trajectory
 
 _KEYS = {
@@ -141,7 +141,7 @@ def test_trace_of_a_step(tmp_path):
 _ids = st.sampled_from([f"{number:016x}" for number in range(8)])
 _spans = st.lists(
     st.builds(
-        lambda span_id, parent, start, length: Span(
+        lambda span_id, parent, start, length: TimedSpan(
             span_id, parent, "TOOL", "\x00name", start, start + length, "", None, None, None
         ),
         _ids,

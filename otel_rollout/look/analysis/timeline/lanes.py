@@ -16,7 +16,7 @@ ERROR: Final = "error"
 Row = Mapping[str, Any]
 
 
-class Span(NamedTuple):
+class TimedSpan(NamedTuple):
     """A span of a trajectory.
 
     Attributes:
@@ -80,7 +80,7 @@ class Lane:
     start: int
     end: int
     segments: tuple[Segment, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[TimedSpan, ...]
     outside: int
     worker: Worker | None
 
@@ -136,13 +136,13 @@ def end_of(row: Row) -> int:
     return int(row["start_ns"]) + max(row["duration_ns"] or 0, 0)
 
 
-def _spans(rows: Iterable[Row], workers: dict[str | None, Worker | None]) -> Iterable[Span]:
+def _spans(rows: Iterable[Row], workers: dict[str | None, Worker | None]) -> Iterable[TimedSpan]:
     for row in rows:
         resource = row["resource"]
         if resource not in workers:
             workers[resource] = worker_of(resource)
         error = ": ".join(filter(None, (row["error_type"], row["error_message"]))) or ERROR
-        yield Span(
+        yield TimedSpan(
             row["span_id"],
             row["parent_span_id"],
             row["kind"] or "",

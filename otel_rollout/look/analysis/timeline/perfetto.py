@@ -20,7 +20,7 @@ import orjson
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.analysis.timeline import text as timeline_text
-from otel_rollout.look.analysis.timeline.lanes import Lane, Span
+from otel_rollout.look.analysis.timeline.lanes import Lane, TimedSpan
 from otel_rollout.look.analysis.timeline.phases import OF_KIND
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 
@@ -87,13 +87,13 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
         first += count
 
 
-def placed_in(lane: Lane) -> list[tuple[Span, int]]:
+def placed_in(lane: Lane) -> list[tuple[TimedSpan, int]]:
     """Return each span with the number of its thread: slices of a thread are nested or apart.
 
     A span is in the thread of the span around it, if it ends before that one and runs beside no other; else
     in the first thread that is free. A span whose parent is unknown counts as one below the root.
     """
-    stacks: list[list[Span]] = []
+    stacks: list[list[TimedSpan]] = []
     busy: list[tuple[int, int]] = []
     free: list[int] = []
     ids = {span.span_id for span in lane.spans}
@@ -116,18 +116,18 @@ def placed_in(lane: Lane) -> list[tuple[Span, int]]:
     return [(span, threads[span.span_id]) for span in lane.spans]
 
 
-def _is_inside(span: Span, parent: str | None, stack: list[Span]) -> bool:
+def _is_inside(span: TimedSpan, parent: str | None, stack: list[TimedSpan]) -> bool:
     """Return whether a span can be drawn inside the slice of its parent, with nothing beside it."""
     while stack and stack[-1].end <= span.start:
         stack.pop()
     return bool(stack) and stack[-1].span_id == parent and span.end <= stack[-1].end
 
 
-def _category(span: Span) -> str:
+def _category(span: TimedSpan) -> str:
     return OF_KIND.get(span.kind) or span.kind.lower() or "operation"
 
 
-def _slice(span: Span, category: str, lane: Lane, pid: int, tid: int, origin: int) -> _Event:
+def _slice(span: TimedSpan, category: str, lane: Lane, pid: int, tid: int, origin: int) -> _Event:
     """Return the slice of a span."""
     start, end = (span.start - origin) // 1000, (span.end - origin) // 1000
     known = {

@@ -7,15 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from otel_rollout.otlp import reader, writer
-from otel_rollout.otlp.json_span import (
-    JsonSpan,
-    request_of,
-    resource_of_json,
-    span_at,
-    spans_of_json,
-    trace_data,
-)
+from otel_rollout.otlp import reader, sdk, writer
+from otel_rollout.otlp.json_line import request_of, set_resource_text, span_at, spans_of_json, trace_data
+from otel_rollout.otlp.json_values import attributes_of
+from otel_rollout.otlp.span import Span
 
 VALUES: dict[str, Any] = {"text": "a", "flag": True, "count": 7, "share": 0.5, "names": ["a", "b"]}
 
@@ -35,13 +30,9 @@ def line(scope: str = "otel_rollout", parent_id: bytes = b"", **attributes: Any)
     return writer.resource_head({"service.name": "p"}) + b"".join(pieces)
 
 
-def span_of(encoded: bytes) -> JsonSpan:
+def span_of(encoded: bytes) -> Span:
     (span,) = spans_of_json(orjson.loads(encoded))
     return span
-
-
-def attributes_of(span: JsonSpan) -> list[tuple[str, Any]]:
-    return list(reader.attributes_of(span.fields).items())
 
 
 def test_fields_are_those_of_the_recorded_span() -> None:
@@ -56,8 +47,7 @@ def test_attributes_are_found_by_name() -> None:
     """Only text is text, and a list is no scalar."""
     span = span_of(line(**VALUES))
     assert (span.text("text"), span.text("count"), span.text("none")) == ("a", None, None)
-    assert "count" in span
-    assert "none" not in span
+    assert span.attributes == VALUES
     assert span.scalars() == {**VALUES, "names": None}
 
 
@@ -66,11 +56,11 @@ def test_changed_span_changes_the_line() -> None:
     data = orjson.loads(line(**VALUES))
     (span,) = spans_of_json(data)
     span.set_text("text", "b")
-    span.end_ns = 11
-    resource_of_json(data).set_text("service.name", "q")
+    span.set_end(11)
+    set_resource_text(data, "service.name", "q")
     (changed,) = reader.spans_of(orjson.dumps(data))
-    assert dict(changed.attributes or {}) == {**VALUES, "text": "b"}
-    assert (changed.end_time, changed.resource.attributes["service.name"]) == (11, "q")
+    assert changed.attributes == span.attributes == {**VALUES, "text": "b"}
+    assert (changed.end_ns, changed.resource.attributes["service.name"]) == (11, "q")
     with pytest.raises(KeyError):
         span.set_text("none", "b")
 
@@ -78,10 +68,9 @@ def test_changed_span_changes_the_line() -> None:
 def test_replaced_attributes_are_appended_in_order() -> None:
     """Kept attributes come first, then renamed ones as recorded, then new ones of every type."""
     span = span_of(line(x=b"\x00", y=1))
-    assert "x" in span
     span.replace({"x"}, VALUES, {"x": "x.recorded"})
-    assert attributes_of(span) == [("y", 1), ("x.recorded", b"\x00"), *VALUES.items()]
-    assert "x" not in span
+    for found in (span.attributes, attributes_of(span.fields)):
+        assert list(found.items()) == [("y", 1), ("x.recorded", b"\x00"), *VALUES.items()]
     assert span.text("text") == "a"
 
 
@@ -89,7 +78,7 @@ def test_hidden_text_leaves_names_numbers_and_kept_attributes() -> None:
     """Text of any depth, bytes and the status message are hidden."""
     span = span_of(line(kept="k", deep={"a": ["t", 1, {"b": "t"}]}, bytes=b"\x00", count=1))
     span.hide_text("X", {"kept"})
-    found = dict(attributes_of(span))
+    found = attributes_of(span.fields)
     assert found == {"kept": "k", "deep": {"a": ["X", 1, {"b": "X"}]}, "bytes": None, "count": 1}
     assert span.fields["status"] == {"code": 2, "message": "X"}
 
@@ -107,10 +96,9 @@ def test_made_spans_are_read_back() -> None:
     """A span without duration, in a line with a resource."""
     made = span_at(7, "1" * 32, "2" * 16, "3" * 16, "score", VALUES)
     (span,) = reader.spans_of(orjson.dumps(trace_data({"service.name": "p"}, [made])))
-    assert (span.name, span.start_time, span.end_time) == ("score", 7, 7)
-    assert dict(span.attributes or {}) == VALUES
-    assert span.parent is not None
-    assert (span.parent.span_id, span.resource.attributes["service.name"]) == (int("3" * 16, 16), "p")
+    assert (span.name, span.start_ns, span.end_ns) == ("score", 7, 7)
+    assert span.attributes == VALUES
+    assert (span.parent_id, span.resource.attributes["service.name"]) == ("3" * 16, "p")
 
 
 def test_lines_are_joined_to_one_request() -> None:
@@ -119,3 +107,24 @@ def test_lines_are_joined_to_one_request() -> None:
     joined = orjson.loads(request_of([line(), other]))
     assert joined["resourceSpans"] == [orjson.loads(each)["resourceSpans"][0] for each in (line(), other)]
     assert request_of([b"broken\n"]) == b'{"resourceSpans":[broken]}'
+
+
+def test_span_returns_from_the_sdk() -> None:
+    """A span of the SDK has every field of ours; an application may give it to our exporters."""
+    (span,) = reader.spans_of(line(parent_id=b"3" * 16, **VALUES, deep={"a": [1]}, raw=b"\x00"))
+    (found,) = sdk.spans_of([sdk.readable(span)])
+    for name in ("trace_id", "span_id", "parent_id", "name", "kind", "start_ns", "end_ns", "attributes"):
+        assert getattr(found, name) == getattr(span, name)
+    assert (found.status, found.message, found.is_running) == (2, "broken", False)
+    assert found.resource.attributes == span.resource.attributes
+    assert found.scope.name == "otel_rollout"
+    (running,) = sdk.spans_of([sdk.readable(span.without_end())])
+    assert (running.is_running, running.has_failed) == (True, False)
+
+
+def test_text_of_an_applications_span_is_utf8() -> None:
+    """Half a surrogate pair becomes a question mark, in names and values."""
+    (span,) = reader.spans_of(line())
+    half = sdk.readable(span.copy(name="\ud800", attributes={"\ud800": ["a\udfff"]}))
+    (found,) = sdk.spans_of([half])
+    assert (found.name, found.attributes) == ("?", {"?": ["a?"]})

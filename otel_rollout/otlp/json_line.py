@@ -1,0 +1,88 @@
+"""Read, change and join the JSON of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout.otlp import json_values
+from otel_rollout.otlp.json_values import entries_of
+from otel_rollout.otlp.span import Span
+from otel_rollout.otlp.writer import SCOPES, AttributeInput, attribute_list
+
+HEAD_WITHOUT_RESOURCE: Final = b'{"resourceSpans":[{' + SCOPES
+"""Text that, put before a line without its resource head, makes the line JSON."""
+NOT_TEXT: Final = ("intValue", "doubleValue", "bytesValue")
+"""Members of a value that are JSON strings but not text: numbers, and bytes in base64."""
+_REQUEST_HEAD: Final = b'{"resourceSpans":['
+_REQUEST_TAIL: Final = b"]}"
+
+
+def spans_of_json(data: Mapping[str, Any], other_than: str | None = None) -> Iterator[Span]:
+    """Yield the spans of a line's JSON, except those of the scope ``other_than``."""
+    for of_resource in data["resourceSpans"]:
+        for of_scope in of_resource.get("scopeSpans", ()):
+            if other_than is None or (of_scope.get("scope") or {}).get("name") != other_than:
+                within = of_resource, of_scope
+                for fields in of_scope.get("spans", ()):
+                    yield Span(fields, within)
+
+
+def without_spans(data: Mapping[str, Any], is_left_out: Callable[[Span], bool]) -> None:
+    """Remove spans from a line's JSON."""
+    for of_resource in data["resourceSpans"]:
+        for of_scope in of_resource["scopeSpans"]:
+            of_scope["spans"] = [span for span in of_scope["spans"] if not is_left_out(Span(span))]
+
+
+def set_resource_text(data: Mapping[str, Any], key: str, text: str) -> None:
+    """Change an attribute's text of the first resource; raise KeyError if the attribute is missing."""
+    json_values.set_text(data["resourceSpans"][0].get("resource", {}), key, text)
+
+
+def span_at(
+    time_ns: int, trace_id: str, span_id: str, parent_id: str, name: str, attributes: Mapping[str, Any]
+) -> Span:
+    """Make a span without duration, and its JSON."""
+    ids = {"traceId": trace_id, "spanId": span_id, "parentSpanId": parent_id}
+    times = {"startTimeUnixNano": time_ns, "endTimeUnixNano": time_ns}
+    return Span({**ids, "name": name, **times, "attributes": entries_of(attributes)})
+
+
+def running_root(placeholder: Span) -> Span:
+    """Return a span as the root of a trajectory that runs: it has no parent, and 0 as its end."""
+    return Span({**placeholder.fields, "parentSpanId": "", "endTimeUnixNano": "0"})
+
+
+def trace_data(resource: Mapping[str, Any], spans: Iterable[Span]) -> dict[str, Any]:
+    """Make the JSON of a line with one resource, given by its attributes, and no scope."""
+    scopes = [{"spans": [span.fields for span in spans]}]
+    return {"resourceSpans": [{"resource": {"attributes": entries_of(resource)}, "scopeSpans": scopes}]}
+
+
+def changed_texts(
+    attributes: Mapping[str, AttributeInput], change: Callable[[bytes], bytes]
+) -> dict[str, AttributeInput]:
+    """Return attributes whose text ``change`` has changed, given them in a line without resource head."""
+    line = change(b'"scope":{"attributes":%b},"spans":[]}]}]}\n' % attribute_list(attributes))
+    scope = orjson.loads(HEAD_WITHOUT_RESOURCE + line)["resourceSpans"][0]["scopeSpans"][0]["scope"]
+    entries = ((entry["key"], entry["value"]) for entry in scope["attributes"])
+    return {key: value.get("stringValue", attributes.get(key)) for key, value in entries}
+
+
+def request_of(lines: Iterable[bytes]) -> bytes:
+    """Join the resource lists of OTLP JSON Lines to one request, without decoding the lines."""
+    return _REQUEST_HEAD + b",".join(map(_resources_of, lines)) + _REQUEST_TAIL
+
+
+def _resources_of(line: bytes) -> bytes:
+    """Return the entries of a line's list ``resourceSpans``; other text unchanged."""
+    bare = line.strip()
+    if bare.startswith(_REQUEST_HEAD) and bare.endswith(_REQUEST_TAIL):
+        return bare[len(_REQUEST_HEAD) : -len(_REQUEST_TAIL)]
+    try:  # another program's line may have other spaces and another order of keys
+        return orjson.dumps(orjson.loads(bare)["resourceSpans"])[1:-1]
+    except (ValueError, KeyError, TypeError):
+        return bare
