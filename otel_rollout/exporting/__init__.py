@@ -8,6 +8,7 @@ The package is public: exporters of other packages may import from it, see docs/
 - ``http``: requests, HTTP status → kind of failure, Retry-After
 - ``batching``: requests bounded in bytes and entries
 - ``projects``: spans grouped by project
+- ``encodable``: text that protobuf can encode
 - ``protobuf``: spans as an OTLP request
 - ``entry_points``: exporters by name
 - ``conformance``: tests of an exporter, for pytest

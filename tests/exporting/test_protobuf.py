@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
+from otel_rollout.exporting.encodable import encodable
 from otel_rollout.exporting.protobuf import request_of
-from otel_rollout.otlp import sdk
 from tests.fuzz.spans import spans
 
 CONTEXT = SpanContext(1, 2, True, TraceFlags(1), TraceState([("vendor", "a"), ("other", "b")]))
@@ -27,7 +27,7 @@ def span(**fields: Any) -> ReadableSpan:
 @given(spans)
 def test_request_of_any_spans_is_that_of_opentelemetrys_encoder(given_spans: list[ReadableSpan]) -> None:
     """Every field has the same value, after characters that UTF-8 cannot hold are replaced."""
-    expected = encode_spans([sdk.readable(span) for span in sdk.spans_of(given_spans)])
+    expected = encode_spans([encodable(span) for span in given_spans])
     assert request_of(given_spans).SerializeToString() == expected.SerializeToString()
 
 
