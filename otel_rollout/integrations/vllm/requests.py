@@ -25,7 +25,7 @@ from otel_rollout.integrations.vllm.state import state as engines
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import engine_request
 from otel_rollout.record.capture.context import is_in_trajectory
-from otel_rollout.record.capture.engine_times import arrival_ns, times_of_state
+from otel_rollout.record.capture.engine_request import arrival_ns, times_of_state
 from otel_rollout.record.recording.entered import present_context
 
 MAX_OPEN: Final = 1 << 16

@@ -22,7 +22,7 @@ from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.otlp.writer import AttributeInput, text_of
-from otel_rollout.record.recording import content, doubles, joined_events, runtime_context
+from otel_rollout.record.recording import content, doubles, joined_span, runtime_context
 from otel_rollout.record.recording.application import sdk_provider_in
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import identity_in
@@ -259,7 +259,7 @@ def install() -> None:
         if "_set_tracer_provider" in vars(trace):
             patches.replace(trace, "_set_tracer_provider", functools.partial(_noticing_provider, patches))
         when_imported(runtime_context.DDTRACE, functools.partial(runtime_context.note_spans_above, patches))
-        for module, class_, name in joined_events.SEAMS:
+        for module, class_, name in joined_span.SEAMS:
             when_imported(module, functools.partial(_join_events, patches, class_, name))
 
 
@@ -329,7 +329,7 @@ def _tracer_for(proxy: Any) -> Tracer:
 def _join_events(patches: Patches, class_: str, name: str, module: ModuleType) -> None:
     proxy = getattr(module, class_, None)
     if patches.active and isinstance(getattr(proxy, name, None), property):
-        patches.replace(proxy, name, _joining(patches, f"_noop{name}", joined_events.JoinedLogger))
+        patches.replace(proxy, name, _joining(patches, f"_noop{name}", joined_span.JoinedLogger))
 
 
 def _noticing_provider(patches: Patches, original: Callable[..., None]) -> Callable[..., None]:
