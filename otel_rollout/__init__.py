@@ -233,7 +233,7 @@ def open_table(uri: str | _os.PathLike[str]) -> RolloutTable:
 
 def status() -> Report:
     """Return this machine's counts of recorded and, per exporter, delivered spans."""
-    from otel_rollout.record.launch import status as launch_status
+    from otel_rollout.record.launch import shutdown as launch_status
 
     return launch_status.status()
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from otel_rollout.base.training_reasons import UNUSED
+from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 from otel_rollout.integrations.state import state
 
