@@ -28,7 +28,6 @@ from opentelemetry.trace import (
 )
 
 from otel_rollout.base import semconv
-from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.finalizers import attach, is_collecting
 from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp import writer as otlp_json
@@ -36,6 +35,11 @@ from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identi
 from otel_rollout.record.recording.sampling import Decision
 from otel_rollout.record.recording.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, LineWriter, RecordingSpan
 from otel_rollout.record.recording.writer import SegmentWriter
+
+try:  # as a decorator of a coroutine, it waits for the coroutine's end
+    from opentelemetry.util._decorator import _agnosticcontextmanager as span_context
+except ImportError:  # a version of the API without this private name
+    span_context = contextmanager  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from otel_rollout.record.recording.counters import Counters
