@@ -35,7 +35,7 @@ from otel_rollout.record.capture import encoding
 from otel_rollout.record.capture.encoding import size, to_json
 from otel_rollout.record.capture.encoding.in_parts import BoundedEncoder
 from otel_rollout.record.capture.encoding.size import Work
-from otel_rollout.record.capture.encoding.state import state
+from otel_rollout.record.recording.state import state
 
 LIMIT = 1 << 20
 
