@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
@@ -272,17 +272,8 @@ class ServerTarget:
     def _send(self, method: str, path: str, **request: Any) -> requests.Response:
         return self._session.send(method, self._settings.uri + path, **request)
 
-    @contextmanager
-    def _reading(self, response: requests.Response) -> Iterator[None]:
-        """Turn an error of the block, which reads an answer, into one about a server that is not MLflow.
-
-        Raises:
-            UndeliveredError: the block failed.
-        """
-        try:
-            yield
-        except (ValueError, LookupError, AttributeError, TypeError):
-            raise self._session.foreign(response, "an MLflow tracking server") from None
+    def _reading(self, response: requests.Response) -> AbstractContextManager[None]:
+        return self._session.reading(response, "an MLflow tracking server")
 
 
 def _session(settings: MlflowSettings) -> HttpSession:
