@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from otel_rollout.account.report import ExporterCount, Report, StepCount
     from otel_rollout.otlp.scan import StepKey
-    from otel_rollout.record.capture.engine_times import record_engine_times
+    from otel_rollout.record.capture.engine_request import record_engine_times
     from otel_rollout.record.capture.score_batch import score_batch
     from otel_rollout.rollout_table import RolloutTable
 
@@ -71,7 +71,7 @@ _IMPORTED_WHEN_USED: Final = {
     "Report": "otel_rollout.account.report",
     "StepCount": "otel_rollout.account.report",
     "StepKey": "otel_rollout.otlp.scan",
-    "record_engine_times": "otel_rollout.record.capture.engine_times",
+    "record_engine_times": "otel_rollout.record.capture.engine_request",
     "score_batch": "otel_rollout.record.capture.score_batch",
 }
 """Public names → modules that take long to import."""
@@ -233,7 +233,7 @@ def open_table(uri: str | _os.PathLike[str]) -> RolloutTable:
 
 def status() -> Report:
     """Return this machine's counts of recorded and, per exporter, delivered spans."""
-    from otel_rollout.record.launch import status as launch_status
+    from otel_rollout.record.launch import shutdown as launch_status
 
     return launch_status.status()
 

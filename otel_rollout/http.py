@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.given import items, reading, text_given
-from otel_rollout.record.propagation import carrier, http_hosts
+from otel_rollout.record.propagation import carrier, http_clients
 
 _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 
@@ -58,5 +58,5 @@ def extract_headers(headers: Mapping[str, str]) -> Context:
 
 def _identity_allowed(url: str) -> bool:
     with reading("url=", "inject_headers() adds no identity"):
-        return http_hosts.identity_allowed(urlsplit(url).hostname or "")
+        return http_clients.identity_allowed(urlsplit(url).hostname or "")
     return False

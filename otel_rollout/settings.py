@@ -58,8 +58,8 @@ def _default_spool_dir() -> Path:
 def _setting(
     variable: str,
     meaning: str,
-    parse: Callable[[str], Any],
-    default: Any,
+    parse: Callable[[str], Any] = setting_parsers.text,
+    default: Any = "",
     forwarder: Giver | None = None,
     otherwise: str | None = None,
 ) -> Any:
@@ -112,14 +112,10 @@ class Settings:
     experiment_name: str = _setting(
         "OTEL_ROLLOUT_EXPERIMENT",
         "Name of this training run within the project. Empty: the run id.",
-        setting_parsers.text,
-        "",
     )
     service_name: str = _setting(
         "OTEL_SERVICE_NAME",
         "Resource attribute `service.name`. Empty: the project name.",
-        setting_parsers.text,
-        "",
     )
     resource_attributes: Mapping[str, str] = _setting(
         "OTEL_RESOURCE_ATTRIBUTES",
@@ -139,8 +135,6 @@ class Settings:
     sampler_arg: str = _setting(
         "OTEL_TRACES_SAMPLER_ARG",
         "The sampler's argument: for `traceidratio` a share from 0 to 1.",
-        setting_parsers.text,
-        "",
     )
     sample_rate: float = _setting(
         "OTEL_ROLLOUT_SAMPLE_RATE",
@@ -176,8 +170,6 @@ class Settings:
         "OTEL_ROLLOUT_SAMPLE_SEED",
         "Any text that selects which groups are recorded. A job that runs again with the same seed and "
         "experiment name records the same groups.",
-        setting_parsers.text,
-        "",
         forwarder="founder",
     )
     spool_dir: Path = _setting(
@@ -191,24 +183,18 @@ class Settings:
         "OTEL_ROLLOUT_RUN_ID",
         "Name of the run's directory in the spool, which all its processes share. Default: made by the first "
         "process.",
-        setting_parsers.text,
-        "",
         forwarder="starter",
     )
     node: str = _setting(
         "OTEL_ROLLOUT_NODE",
         "Name of this machine in the spool, where host name and boot id do not tell machines apart "
         "(containers that share a spool, say).",
-        setting_parsers.text,
-        "",
         forwarder="starter",
     )
     home_node: str = _setting(
         "OTEL_ROLLOUT_HOME_NODE",
         "The only machine that writes to targets that are files, such as `sqlite:///`. Default: the machine "
         "of the run's first process.",
-        setting_parsers.text,
-        "",
         forwarder="starter",
     )
     working_dir: str = _setting(
@@ -216,7 +202,6 @@ class Settings:
         "Directory that relative paths in exporter settings (`sqlite:///mlflow.db`) start from. Default: the "
         "working directory of the run's first process.",
         setting_parsers.path_text,
-        "",
         forwarder="starter",
     )
     target_variables: Mapping[str, str] = _setting(
@@ -239,7 +224,6 @@ class Settings:
         "Hosts, comma separated, `*` and `private` allowed, to which a request with `traceparent` also "
         "carries the trajectory's identity.",
         setting_parsers.hosts,
-        "",
     )
     application_provider: ApplicationProvider = _setting(
         "OTEL_ROLLOUT_APPLICATION_PROVIDER",
@@ -263,8 +247,6 @@ class Settings:
         "What is masked before anything is written: `secrets` (texts that look like keys, tokens or "
         "passwords), `everything` (all text but names and identity), `module:function` of your own, or "
         "several, comma separated. See docs/security.md.",
-        setting_parsers.text,
-        "",
         forwarder="founder",
         otherwise=redaction_names.EVERYTHING,
     )
@@ -280,7 +262,6 @@ class Settings:
         "The tokenizer of operations whose object has none: a `tokenizer.json`, its directory, or the name "
         "of a model in this machine's Hugging Face cache. Nothing is downloaded.",
         setting_parsers.path_text,
-        "",
     )
     turns: ExportedTurns = _setting(
         "OTEL_ROLLOUT_TURNS",
@@ -316,7 +297,6 @@ class Settings:
         f"Which groups are delivered, by their outcome: any of {setting_parsers.tail_rule_forms()}, comma "
         "separated. Empty: all. See docs/sampling.md.",
         setting_parsers.tail_rule_text,
-        "",
         forwarder="founder",
     )
     outcome_score: str = _setting(
@@ -346,14 +326,12 @@ class Settings:
         "engines, sandboxes and agents in other languages on this machine, and records it in this run. With "
         "`true`, the port is a free one. See docs/receiver.md.",
         setting_parsers.listening_address,
-        "",
     )
     receive_token: str = _setting(
         "OTEL_ROLLOUT_RECEIVE_TOKEN",
         "The token that senders present to the receiver. Default: a random one for each run and machine. "
         "Required for an address other than the loopback.",
         setting_parsers.bearer_token,
-        "",
     )
     receive_traces: ReceivedTraces = _setting(
         "OTEL_ROLLOUT_RECEIVE_TRACES",
@@ -396,8 +374,6 @@ class Settings:
         "Libraries whose instrumentors `instrument()` switches on, here and in Ray workers: names of entry "
         "points or of distributions, comma separated (`openai,langchain`), or `all` except HTTP clients. "
         "Empty or `none`: only those that the application switches on itself. See docs/instrumentation.md.",
-        setting_parsers.text,
-        "",
     )
     forwarder_linger: float = _setting(
         "OTEL_ROLLOUT_FORWARDER_LINGER",
@@ -415,8 +391,6 @@ class Settings:
         + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
         + f" or `{DELIVERY_PREFIXES[-1]}`, or with the name of another package's exporter (`LOGBOOK_` for "
         "`logbook`).",
-        setting_parsers.text,
-        "",
     )
 
     @property

@@ -43,7 +43,7 @@ EXCEPTIONS = {
     "otel_rollout/otlp/span.py:_trace_id": "a bounded cache of a pure function",
     "otel_rollout/record/propagation/carrier.py:_from_json": "a bounded cache of a pure function",
     "otel_rollout/record/propagation/carrier.py:_to_json": "a bounded cache of a pure function",
-    "otel_rollout/record/propagation/http_hosts.py:is_listed": "a bounded cache of a pure function",
+    "otel_rollout/record/propagation/http_clients.py:is_listed": "a bounded cache of a pure function",
     "otel_rollout/otlp/groups.py:_hash": "a bounded cache of a pure function",
     "otel_rollout/table/schema.py:arrow_schema": "a constant, made when Arrow is imported",
     "otel_rollout/table/views.py:_reads": "a cache of constants: a value for each view",

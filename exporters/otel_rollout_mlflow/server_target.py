@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
@@ -53,10 +54,8 @@ class ServerTarget:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET of ``/version``."""
         response = self._send("GET", "/version")
         self._session.check(response, "reading its version")
-        try:
+        with self._reading(response):
             found = parse_version(response.text)
-        except ValueError:
-            raise self._not_mlflow(response) from None
         if found < MINIMUM_VERSION:
             raise UndeliveredError(
                 FailureKind.REFUSED,
@@ -108,10 +107,8 @@ class ServerTarget:
         wanted = {"run_id": run_id, "metric_key": name}
         response = self._send("GET", "/api/2.0/mlflow/metrics/get-history", params=wanted)
         self._check_run(response, f"reading the metric {name} of the run {run_id}")
-        try:
+        with self._reading(response):
             return {int(point.get("step", 0)) for point in response.json().get("metrics", [])}
-        except (ValueError, AttributeError, TypeError):
-            raise self._not_mlflow(response) from None
 
     def log_metrics(self, run_id: str, points: Sequence[MetricPoint]) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
@@ -147,10 +144,8 @@ class ServerTarget:
         if response.status_code == requests.codes.internal_server_error:
             raise unreadable(trace_id, described(response))
         self._session.check(response, f"reading the trace {trace_id}")
-        try:
+        with self._reading(response):
             found: dict[str, Any] = response.json()["trace"]
-        except (ValueError, KeyError, TypeError):
-            raise self._not_mlflow(response) from None
         return found
 
     def experiment_ids(self) -> list[str]:
@@ -187,10 +182,8 @@ class ServerTarget:
         if _error_code(response) == _NOT_THERE:
             return None
         self._session.check(response, f"looking up the trace {trace_id}")
-        try:
+        with self._reading(response):
             found: dict[str, Any] = response.json()["trace"]["trace_info"]
-        except (ValueError, KeyError, TypeError):
-            raise self._not_mlflow(response) from None
         return found
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
@@ -237,24 +230,18 @@ class ServerTarget:
             response = self._send("PATCH", f"{trace}/assessments/{feedback.id}", json=request)
         action = f"writing the score {feedback.name!r} of {feedback.trace_id}"
         if _error_code(response) == _NOT_THERE:  # deleted since it was looked up: look again
-            raise UndeliveredError(
-                FailureKind.UNAVAILABLE, f"MLflow answered {described(response)} when {action}."
-            )
+            raise _failed(FailureKind.UNAVAILABLE, response, action)
         self._check_batch(response, action)
 
     def _check_run(self, response: requests.Response, action: str) -> None:
         """Check an answer about a run, which may not exist."""
         if _error_code(response) == _NOT_THERE:
-            raise UndeliveredError(
-                FailureKind.REFUSED, f"MLflow answered {described(response)} when {action}."
-            )
+            raise _failed(FailureKind.REFUSED, response, action)
         self._session.check(response, action)
 
     def _check_batch(self, response: requests.Response, action: str) -> None:
         if _error_code(response) in _REJECTED_CODES:
-            raise UndeliveredError(
-                FailureKind.REJECTED, f"MLflow answered {described(response)} when {action}."
-            )
+            raise _failed(FailureKind.REJECTED, response, action)
         self._session.check(response, action, of_batch=True)
 
     def _pages(self, path: str, search: dict[str, Any], action: str) -> Iterator[dict[str, Any]]:
@@ -264,11 +251,9 @@ class ServerTarget:
             request = {**search, "max_results": MAX_FOUND, **({"page_token": token} if token else {})}
             response = self._send("POST", path, json=request)
             self._session.check(response, action)
-            try:
+            with self._reading(response):
                 page = response.json()
                 token = page.get("next_page_token")
-            except (ValueError, AttributeError):
-                raise self._not_mlflow(response) from None
             yield page
             if not token:
                 return
@@ -278,21 +263,17 @@ class ServerTarget:
         if _error_code(response) == _NOT_THERE:
             return None
         self._session.check(response, "looking up an experiment")
-        try:
+        with self._reading(response):
             found = response.json()["experiment"]
-            return Experiment(
-                id=str(found["experiment_id"]),
-                name=str(found["name"]),
-                deleted=found.get("lifecycle_stage") == "deleted",
-            )
-        except (ValueError, KeyError, TypeError):
-            raise self._not_mlflow(response) from None
+            is_deleted = found.get("lifecycle_stage") == "deleted"
+            experiment = Experiment(str(found["experiment_id"]), str(found["name"]), is_deleted)
+        return experiment
 
     def _send(self, method: str, path: str, **request: Any) -> requests.Response:
         return self._session.send(method, self._settings.uri + path, **request)
 
-    def _not_mlflow(self, response: requests.Response) -> UndeliveredError:
-        return self._session.foreign(response, "an MLflow tracking server")
+    def _reading(self, response: requests.Response) -> AbstractContextManager[None]:
+        return self._session.reading(response, "an MLflow tracking server")
 
 
 def _session(settings: MlflowSettings) -> HttpSession:
@@ -357,6 +338,10 @@ def _json_time(time_ns: int) -> str:
     """Format a timestamp as protobuf's JSON, in the milliseconds that MLflow keeps."""
     seconds, ns = divmod(time_ns, 10**9)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 10**6:03d}Z"
+
+
+def _failed(kind: FailureKind, response: requests.Response, action: str) -> UndeliveredError:
+    return UndeliveredError(kind, f"MLflow answered {described(response)} when {action}.")
 
 
 def _error_code(response: requests.Response) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -42,10 +43,8 @@ class Server:
         """Check that a Weave trace server answers."""
         response = self._traces.send("GET", f"{self._settings.trace_url}/server_info")
         self._traces.check(response, "asking what it is")
-        try:
+        with self._reading(response):
             response.json()
-        except ValueError:
-            raise self._not_weave(response) from None
 
     def default_entity(self) -> str | None:
         """Return the account's default entity; None without one."""
@@ -104,10 +103,8 @@ class Server:
                 **criteria,
             }
             response = self._post("/calls/stream_query", orjson.dumps(body), action)
-            try:
+            with self._reading(response):
                 page = [orjson.loads(line) for line in response.content.splitlines() if line]
-            except ValueError:
-                raise self._not_weave(response) from None
             yield from page
             if len(page) < _PAGE:
                 return
@@ -123,11 +120,9 @@ class Server:
         body = {"project_id": project_id, "query": _one_of(ids), "fields": ["id", "payload"]}
         response = self._post("/feedback/query", orjson.dumps(body), "looking for scores already there")
         found: dict[str, list[dict[str, Any]]] = {}
-        try:
+        with self._reading(response):
             for row in response.json()["result"]:
                 found.setdefault(str(row["id"]), []).append(dict(row["payload"]))
-        except (ValueError, KeyError, TypeError):
-            raise self._not_weave(response) from None
         return found
 
     def purge_feedback(self, project_id: str, ids: Sequence[str]) -> None:
@@ -145,11 +140,9 @@ class Server:
         body = orjson.dumps({"query": query, "variables": variables or {}})
         response = self._wandb.send("POST", f"{self._settings.base_url}/graphql", data=body)
         self._wandb.check(response, action)
-        try:
+        with self._wandb.reading(response, "a W&B server"):
             answer = response.json()
             data, errors = answer.get("data"), answer.get("errors") or []
-        except (ValueError, AttributeError):
-            raise self._wandb.foreign(response, "a W&B server") from None
         if errors or not isinstance(data, dict):
             words = "; ".join(str(error.get("message", error)) for error in errors) or "no data"
             raise UndeliveredError(
@@ -159,8 +152,8 @@ class Server:
             )
         return data
 
-    def _not_weave(self, response: requests.Response) -> UndeliveredError:
-        return self._traces.foreign(response, "a Weave trace server")
+    def _reading(self, response: requests.Response) -> AbstractContextManager[None]:
+        return self._traces.reading(response, "a Weave trace server")
 
     def _post(self, path: str, body: bytes, action: str, *, of_batch: bool = False) -> requests.Response:
         response = self._traces.send("POST", self._settings.trace_url + path, data=body)

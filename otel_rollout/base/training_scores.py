@@ -57,3 +57,5 @@ NUMBERS: Final = (
     IMPORTANCE_RATIO,
 )
 """Scores that are numbers; a bool is 0 or 1."""
+UNUSED: Final = "training ended before it was used"
+"""The trajectory waited in a buffer when training ended, as is usual."""

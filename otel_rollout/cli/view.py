@@ -11,7 +11,7 @@ from otel_rollout.cli.table import FromOption, errors_reported
 
 if TYPE_CHECKING:
     from otel_rollout.look.web.live import Live
-    from otel_rollout.look.web.origin import Origin
+    from otel_rollout.look.web.snapshot import Origin
 
 _PORT: Final = 8642
 _PACKAGES: Final = ("starlette", "uvicorn", "deltalake")
@@ -32,13 +32,13 @@ def view(
         typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
         raise typer.Exit(2)
     with errors_reported():
-        from otel_rollout.look.web import live, security, server
+        from otel_rollout.look.web import live, server
 
         followed = live.Live(_origin(from_))
         try:
             listening = server.bound(port)
             followed.start()
-            address = f"http://{security.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
+            address = f"http://{server.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
             typer.echo(f"{followed.origin.location} at {address}\nEnd with Ctrl-C.")
             if followed.problem:
                 typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)
@@ -57,7 +57,7 @@ def view(
 def _origin(from_: str | None) -> Origin:
     """Return the table or spool that the option ``--from`` names."""
     from otel_rollout.cli import sources
-    from otel_rollout.look.web.origin import SpoolOrigin, TableOrigin
+    from otel_rollout.look.web.snapshot import SpoolOrigin, TableOrigin
 
     address = sources.table_address(from_)
     if address is not None:

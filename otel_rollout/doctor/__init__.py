@@ -7,9 +7,9 @@ names of environment variables, but no secret values.
 
 from __future__ import annotations
 
-from otel_rollout.doctor.diagnosis import Diagnosis, Row, Verdict, show
+from otel_rollout.doctor.diagnosis import Diagnosis, DoctorFinding, Verdict, show
 
-__all__ = ["Diagnosis", "Row", "Verdict", "examine", "show"]
+__all__ = ["Diagnosis", "DoctorFinding", "Verdict", "examine", "show"]
 
 THIS_MACHINE = "this machine"
 

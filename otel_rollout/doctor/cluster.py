@@ -15,7 +15,7 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.base.waits import waits
 from otel_rollout.doctor import checks, libraries, variables
-from otel_rollout.doctor.diagnosis import DoctorFinding, Row, Verdict
+from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.doctor.probe import make_chain_end, make_clock, make_probe
 
 OLDEST_RAY: Final = (2, 41)
@@ -41,7 +41,7 @@ class Node:
         return f"node {self.address} ({self.id[:8]})"
 
 
-def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
+def examine(address: str, environ: Mapping[str, str], driver: str) -> list[DoctorFinding]:
     """Check a cluster and each of its nodes.
 
     Connect as a program that variables trace would, so that workers get the environment that its workers
@@ -57,7 +57,7 @@ def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
         import ray
     except ImportError as error:
         advice = f"Install Ray: {sys.executable} -m pip install 'otel-rollout[ray]'"
-        return [Row(driver, "ray", Verdict.FAIL, f"Ray cannot be imported: {error}", advice)]
+        return [DoctorFinding("ray", Verdict.FAIL, f"Ray cannot be imported: {error}", advice, driver)]
     with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):
         if not ray.is_initialized():
             stack.callback(ray.shutdown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,49 +30,27 @@ class DoctorFinding:
         verdict: the check's result.
         found: the observation, as text for a person.
         advice: the remedy; empty if there is nothing to do.
+        where: the machine or node.
     """
 
     check: str
     verdict: Verdict
     found: str
     advice: str = ""
+    where: str = ""
 
-    def at(self, where: str) -> Row:
-        """Return the finding as a row about a machine or node."""
-        return Row(where, self.check, self.verdict, self.found, self.advice)
+    def at(self, where: str) -> DoctorFinding:
+        """Return the finding as one about a machine or node."""
+        return replace(self, where=where)
 
     def as_plain(self) -> dict[str, str]:
-        """Return the finding as builtins, to be unpickled without this package."""
-        return {
-            "check": self.check,
-            "verdict": self.verdict.value,
-            "found": self.found,
-            "advice": self.advice,
-        }
+        """Return the finding as builtins: JSON, or an answer to be unpickled without this package."""
+        return asdict(self) | {"verdict": self.verdict.value}
 
     @classmethod
     def from_plain(cls, plain: dict[str, str]) -> DoctorFinding:
         """Restore a finding from the result of :meth:`as_plain`."""
         return cls(plain["check"], Verdict(plain["verdict"]), plain["found"], plain["advice"])
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one check found on one machine or node.
-
-    Attributes:
-        where: the machine or node.
-        check: stable id of the check.
-        verdict: the check's result.
-        found: the observation, as text for a person.
-        advice: the remedy; empty if there is nothing to do.
-    """
-
-    where: str
-    check: str
-    verdict: Verdict
-    found: str
-    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +61,7 @@ class Diagnosis:
         rows: the findings, of this machine first.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[DoctorFinding, ...]
 
     @property
     def verdict(self) -> Verdict:
@@ -100,16 +78,7 @@ class Diagnosis:
         """Return the diagnosis for JSON; keys may be added, but are not renamed."""
         return {
             "verdict": self.verdict.value,
-            "rows": [
-                {
-                    "where": row.where,
-                    "check": row.check,
-                    "verdict": row.verdict.value,
-                    "found": row.found,
-                    "advice": row.advice,
-                }
-                for row in self.rows
-            ],
+            "rows": [row.as_plain() for row in self.rows],
         }
 
 

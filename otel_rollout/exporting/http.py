@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -177,19 +178,26 @@ class HttpSession:
             may_have_arrived=is_unavailable and status not in _NEVER_STORED,
         )
 
-    def foreign(self, response: requests.Response, protocol: str) -> UndeliveredError:
-        """Make the error about a server that does not speak the expected protocol.
+    @contextmanager
+    def reading(self, response: requests.Response, protocol: str) -> Iterator[None]:
+        """Read an answer in a block; an answer of another form is that of another server.
 
         Args:
             response: the answer.
             protocol: the expected server, such as ``an MLflow tracking server``.
+
+        Raises:
+            UndeliveredError: the block raised what a wrong value causes.
         """
-        message = f"{self._server.name} answers, but not as {protocol} ({described(response)})"
-        return UndeliveredError(
-            FailureKind.REFUSED,
-            f"{_capitalized(message)}: check {self._server.address}.",
-            status=response.status_code,
-        )
+        try:
+            yield
+        except (ValueError, LookupError, AttributeError, TypeError):
+            message = f"{self._server.name} answers, but not as {protocol} ({described(response)})"
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"{_capitalized(message)}: check {self._server.address}.",
+                status=response.status_code,
+            ) from None
 
     def close(self) -> None:
         """Close connections."""

@@ -1,5 +1,5 @@
 """Instrument a worker of a Ray job: the setup hooks of all versions import this name."""
 
-from otel_rollout.record.propagation.ray_worker import instrument_worker
+from otel_rollout.record.propagation.instrument import instrument_worker
 
 __all__ = ["instrument_worker"]

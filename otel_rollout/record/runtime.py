@@ -179,7 +179,7 @@ def current() -> Runtime | None:
         recording.switch_on_instrumentors()  # instrument() may have come before the variables were set
         with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
             from otel_rollout.record import metrics  # here, as the next: the import of this package is quick
-            from otel_rollout.record.launch.status import delivered_here, present_writer
+            from otel_rollout.record.launch.shutdown import delivered_here, present_writer
 
             metrics.offer(present_writer, delivered_here)
     return active

@@ -35,7 +35,7 @@ OTHER_TIMES = {
     "otel_rollout/otlp/engine_phases.py:MAX_SECONDS": "a bound of a number",
     "otel_rollout/record/receiver/intake.py:_CHECK_INTERVAL": "milliseconds",
     "otel_rollout/record/recording/flusher.py:LOCK_WAIT": "milliseconds",
-    "otel_rollout/record/recording/patience.py:CHECK_INTERVAL": "milliseconds",
+    "otel_rollout/record/recording/flusher.py:CHECK_INTERVAL": "milliseconds",
     "otel_rollout/redaction/redaction.py:PAUSE": "a factor",
     "otel_rollout/record/recording/tokenizers.py:_PAUSE": "milliseconds",
     "otel_rollout/spool/process_lock.py:_ATTEMPT_INTERVAL": "milliseconds",

@@ -34,8 +34,8 @@ from benchmarks.counts import instructions
 from otel_rollout.record.capture import encoding
 from otel_rollout.record.capture.encoding import size, to_json
 from otel_rollout.record.capture.encoding.in_parts import BoundedEncoder
-from otel_rollout.record.capture.encoding.state import state
-from otel_rollout.record.capture.encoding.work import Work
+from otel_rollout.record.capture.encoding.size import Work
+from otel_rollout.record.recording.state import state
 
 LIMIT = 1 << 20
 

@@ -23,7 +23,7 @@ from otel_rollout.look.sources.private_table import fill
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.web.app import Site
 from otel_rollout.look.web.live import Live
-from otel_rollout.look.web.origin import TableOrigin
+from otel_rollout.look.web.snapshot import TableOrigin
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
 from tests.contracts.made_spans import EXPERIMENT, Made, lines_of

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from otel_rollout import doctor
 from otel_rollout.doctor import variables
-from otel_rollout.doctor.diagnosis import Diagnosis, Row, Verdict
+from otel_rollout.doctor.diagnosis import Diagnosis, DoctorFinding, Verdict
 from otel_rollout.settings import CONFIG_VARIABLE
 from otel_rollout.settings_reader import to_variable
 
@@ -217,8 +217,8 @@ def test_loopback_addresses_are_found(environ, options, found):
 
 def test_advice_for_several_nodes_is_shown_once():
     """The line of the advice names every node that needs it."""
-    bad = [Row(f"node {n}", "library", Verdict.FAIL, "[absent]", "Install it.") for n in range(3)]
-    diagnosis = Diagnosis((Row("this machine", "tracing", Verdict.OK, "on"), *bad))
+    bad = [DoctorFinding("library", Verdict.FAIL, "[absent]", "Install it.", f"node {n}") for n in range(3)]
+    diagnosis = Diagnosis((DoctorFinding("tracing", Verdict.OK, "on", where="this machine"), *bad))
     shown = everything_shown(diagnosis)
     assert "fail: node 0, node 1, node 2: library: Install it.\n" in shown
     assert "[absent]" in shown

@@ -61,7 +61,7 @@ def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypa
     request.addfinalizer(uninstrument)  # the variable instruments this process, too
     diagnosis = doctor.examine(address)
 
-    nodes: dict[str, dict[str, doctor.Row]] = {}
+    nodes: dict[str, dict[str, doctor.DoctorFinding]] = {}
     for row in diagnosis.rows:
         nodes.setdefault(row.where, {})[row.check] = row
     assert nodes.pop("this machine")["endpoint"].verdict is Verdict.FAIL

@@ -15,7 +15,7 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.doctor.diagnosis import Verdict
 from otel_rollout.doctor.filesystem import check_spool_directory
 from otel_rollout.record import runtime
-from otel_rollout.record.launch import status
+from otel_rollout.record.launch import shutdown
 from otel_rollout.record.runs import directory, membership
 from otel_rollout.spool import layout
 from tests.faults.running import COMMAND, run
@@ -41,9 +41,9 @@ def test_program_whose_spool_cannot_be_used_ends_normally(fault: str, user: str,
     ran = run(program, {"OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "1"})
     assert ran.code == 0, ran.err
     assert "Traceback" not in ran.err
-    status, shutdown, rest = ran.out.splitlines()
+    shutdown, shutdown, rest = ran.out.splitlines()
     assert rest == "summed up True lost 0"
-    for line in (status, shutdown):
+    for line in (shutdown, shutdown):
         recorded, is_there, problem = line.split(" ", 2)
         assert recorded in ("0", "2", "4"), line
         assert is_there == "True" or problem == "None", line
@@ -76,9 +76,9 @@ def test_status_of_unreadable_spool_has_counts_of_this_process(
         rollout_trace_op(lambda: None)()
     node_dir = directory.node_directory(membership.decide())
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2, what="delivery")
-    assert status.delivered_here()["test-file"].delivered == 2
+    assert shutdown.delivered_here()["test-file"].delivered == 2
     node_dir.chmod(0o777)
-    assert status.delivered_here() == {}  # a counter does not go back
+    assert shutdown.delivered_here() == {}  # a counter does not go back
     reports = [otel_rollout.status(), otel_rollout.status(), otel_rollout.shutdown(1)]
     node_dir.chmod(0o700)
     for report in reports:

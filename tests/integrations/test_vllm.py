@@ -21,16 +21,9 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_rollout import rollout_trace_attr
 from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
-from otel_rollout.integrations.vllm import (
-    construction,
-    endpoint_variable,
-    failed_steps,
-    output_task,
-    requests,
-    trace_headers,
-)
+from otel_rollout.integrations.state import state
+from otel_rollout.integrations.vllm import engines, requests
 from otel_rollout.integrations.vllm.patched_modules import seams
-from otel_rollout.integrations.vllm.state import state as engines
 from tests.spool_reader import Recorded, tree
 
 ENDPOINT = "grpc://127.0.0.1:4317"
@@ -121,8 +114,7 @@ def engine_class(tracing: None) -> Iterator[Any]:
     """Return a patched ``AsyncLLM``."""
     module: Any = ModuleType("vllm.v1.engine.async_llm")
     module.AsyncLLM = subclass(Engine, "AsyncLLM")
-    for patch in (trace_headers, construction, output_task):
-        patch.install(module)
+    seams.patch((".engines",), module)
     yield module.AsyncLLM
     seams._patches.undo()
     seams._patches.active = True
@@ -133,7 +125,7 @@ def processor_class(tracing: None) -> Iterator[Any]:
     """Return a patched ``OutputProcessor``."""
     module: Any = ModuleType("vllm.v1.engine.output_processor")
     module.OutputProcessor = subclass(OutputProcessor, "OutputProcessor")
-    requests.install(module)
+    seams.patch((".requests",), module)
     yield module.OutputProcessor
     seams._patches.undo()
     seams._patches.active = True
@@ -182,11 +174,16 @@ def test_version_without_the_parameter_is_one_warning(
     module: Any = ModuleType("vllm.v1.engine.async_llm")
 
     class AsyncLLM:
+        def __init__(self) -> None:
+            self.observability_config = None
+
+        def _run_output_handler(self) -> None: ...
+
         def add_request(self, request_id: str) -> str:
             return request_id
 
     module.AsyncLLM = AsyncLLM
-    trace_headers.install(module)
+    seams.patch((".engines",), module)
     assert AsyncLLM().add_request("1") == "1"
     assert len(caplog.messages) == 1
     assert "trace_headers" in caplog.messages[0]
@@ -232,11 +229,11 @@ def test_seeded_generator_is_recognised_without_a_draw(seed: int, draws: int, ot
         for _ in range(draws):
             random.getrandbits(32)
         seeded = random.getstate()
-        assert construction.was_seeded(seed)
-        assert construction.was_seeded(other) == (other == seed)
+        assert engines.was_seeded(seed)
+        assert engines.was_seeded(other) == (other == seed)
         assert random.getstate() == seeded
         random.seed()
-        assert not construction.was_seeded(seed)
+        assert not engines.was_seeded(seed)
     finally:
         random.setstate(state)
 
@@ -278,7 +275,7 @@ class Exporting:
     """Stands for an engine that tells its workers its endpoint, as vLLM does."""
 
     def __init__(self, vllm_config: Any, log_stats: bool = True) -> None:
-        os.environ[endpoint_variable.VARIABLE] = vllm_config.observability_config.otlp_traces_endpoint or ""
+        os.environ[engines.VARIABLE] = vllm_config.observability_config.otlp_traces_endpoint or ""
 
 
 @pytest.mark.parametrize(
@@ -288,17 +285,17 @@ def test_endpoint_of_the_engine_is_not_taken_for_the_runs_target(
     tracing: None, monkeypatch: pytest.MonkeyPatch, endpoint: str | None, given: str | None
 ) -> None:
     """A variable that the user has set stays one; the run is decided before vLLM replaces it."""
-    monkeypatch.setenv(endpoint_variable.VARIABLE, given or "")
+    monkeypatch.setenv(engines.VARIABLE, given or "")
     monkeypatch.setenv(NAMES_VARIABLE, "OTHER")
     module: Any = ModuleType("vllm.v1.engine.async_llm")
     module.AsyncLLM = subclass(Exporting, "AsyncLLM")
-    endpoint_variable.install(module)
+    seams.patch((".engines",), module)
     config = SimpleNamespace(observability_config=SimpleNamespace(otlp_traces_endpoint=endpoint))
     module.AsyncLLM(vllm_config=config)
     seen = without_receiver({**os.environ, "OTHER": "1", "MINE": "1"})
     assert "OTHER" not in seen
     assert "MINE" in seen
-    assert (endpoint_variable.VARIABLE in seen) == (endpoint is None or given is not None)
+    assert (engines.VARIABLE in seen) == (endpoint is None or given is not None)
 
 
 # --- Requests -----------------------------------------------------------------------------------------------
@@ -322,7 +319,7 @@ def test_request_is_recorded_when_it_ends_in_the_trajectory_that_made_it(
         assert tree(own) == {name: ["llm_request"]}
         assert {span.attributes.get("gen_ai.request.id", name) for span in own} == {name}
     assert len(spans) == 4
-    assert not engines.requests[processor]
+    assert not state.requests[processor]
 
 
 def test_embedding_and_further_input_are_no_request(
@@ -390,7 +387,7 @@ def test_step_that_fails_raises_as_before(
     """The exception is the core's own, and the open requests are errors."""
     module: Any = ModuleType("vllm.v1.engine.llm_engine")
     module.LLMEngine = subclass(Engine, "LLMEngine")
-    failed_steps.install(module)
+    seams.patch((".engines",), module)
     engine = module.LLMEngine(None)
     engine.output_processor = processor_class()
     with rollout_trace_attr(step=1):
@@ -410,9 +407,9 @@ def test_open_requests_are_bounded_and_go_with_their_engine(
     with rollout_trace_attr(step=1):
         for number in range(10):
             processor.add_request(request(str(number)))
-    assert list(engines.requests[processor]) == ["7", "8", "9"]
+    assert list(state.requests[processor]) == ["7", "8", "9"]
     del processor
-    assert len(engines.requests) == 0
+    assert len(state.requests) == 0
 
 
 def test_missing_seam_is_one_warning_and_the_rest_is_patched(
@@ -423,7 +420,7 @@ def test_missing_seam_is_one_warning_and_the_rest_is_patched(
     methods = {**vars(subclass(OutputProcessor, "OutputProcessor"))}
     del methods["abort_requests"]
     module.OutputProcessor = type("OutputProcessor", (), methods)
-    requests.install(module)
+    seams.patch((".requests",), module)
     assert caplog.messages == [
         f"otel-rollout: vllm {seams.version} has no "
         "vllm.v1.engine.output_processor.OutputProcessor.abort_requests, so requests that are aborted in "

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import ExporterCount, Report
-from otel_rollout.record.launch import exit_message, launcher
+from otel_rollout.record.launch import at_exit, launcher
 from otel_rollout.spool import layout
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -292,7 +292,7 @@ def report_of(count: ExporterCount, recorded: int, **others: object) -> Report:
 def test_line_counts_every_span(tmp_path):
     """The line has the number of spans of each kind, from delivered to lost."""
     count = ExporterCount(delivered=5, rejected=2, pending=3, sampled_out=4, destination="T")
-    said = exit_message.text(report_of(count, 15, dropped={"spool_limit": 6}), tmp_path)
+    said = at_exit.text(report_of(count, 15, dropped={"spool_limit": 6}), tmp_path)
     assert said.startswith("5 of 15 spans delivered to T.")
     for words in (
         "4 spans sampled out",
@@ -309,7 +309,7 @@ def test_spans_without_a_forwarder_are_reported_with_its_log(name, tmp_path):
     """Without a forwarder, the line names its log, and the exporter as the target."""
     tmp_path.chmod(0o700)
     (tmp_path / layout.FORWARDER_LOG).write_text("Permission denied")
-    said = exit_message.text(
+    said = at_exit.text(
         report_of(ExporterCount(pending=3), 3, exporters={name: ExporterCount(pending=3)}), tmp_path
     )
     assert said.startswith(f"0 of 3 spans delivered to {name}. All 3 are kept on disk. No process delivers;")

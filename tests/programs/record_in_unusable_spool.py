@@ -15,10 +15,21 @@ from pathlib import Path
 import otel_rollout
 from otel_rollout.account import ledger, node_report, report
 from otel_rollout.deliver import delivery
-from otel_rollout.record.launch import at_exit, drain, launcher, shutdown, status
+from otel_rollout.record.launch import at_exit, drain, launcher, shutdown
 from otel_rollout.spool import forwarder_lock
 
-IMPORTED = (ledger, node_report, report, delivery, forwarder_lock, at_exit, drain, launcher, shutdown, status)
+IMPORTED = (
+    ledger,
+    node_report,
+    report,
+    delivery,
+    forwarder_lock,
+    at_exit,
+    drain,
+    launcher,
+    shutdown,
+    shutdown,
+)
 NOBODY = 65534
 
 

@@ -23,7 +23,7 @@ from otel_rollout.http import extract_headers, inject_headers
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.propagation import carrier, http_clients
 from otel_rollout.record.propagation.carrier import IDENTITY_KEY
-from otel_rollout.record.propagation.http_hosts import is_listed
+from otel_rollout.record.propagation.http_clients import is_listed
 from otel_rollout.record.recording.identity import identity_in
 from otel_rollout.record.runs import membership
 from otel_rollout.record.runs.state import state

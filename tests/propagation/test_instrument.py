@@ -15,8 +15,8 @@ import ray.actor
 import ray.remote_function
 
 from otel_rollout.record.propagation import instrument, ray_outgoing_calls, ray_private_api, ray_worker_setup
+from otel_rollout.record.propagation.instrument import instrument_worker
 from otel_rollout.record.propagation.ray_private_api import UnsupportedRay, look_up
-from otel_rollout.record.propagation.ray_worker import instrument_worker
 from otel_rollout.record.runs import ray_job
 
 IMPORTS_RAY_LATE = Path(__file__).parent / "programs" / "imports_ray_late.py"

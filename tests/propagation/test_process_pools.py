@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.record.propagation import instrument, process_pools
+from otel_rollout.record.propagation import instrument, pools
 from tests.fake_server import serving
 from tests.propagation.pool_functions import Refused, grade, plain, refuse, request
 
@@ -142,7 +142,7 @@ def test_errors_of_a_pool_do_not_change(start, tracing, inside):
 def test_instrument_keeps_signatures_and_uninstrument_restores_methods():
     """All patched methods are compared."""
     instrument.uninstrument()
-    before = {name: vars(Pool)[name] for name in process_pools._POOL_METHODS}
+    before = {name: vars(Pool)[name] for name in pools._POOL_METHODS}
     submit = ProcessPoolExecutor.submit
     signatures = {name: inspect.signature(method) for name, method in before.items()}
     instrument.instrument()

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from opentelemetry import trace
 
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.record.propagation import thread_pools
+from otel_rollout import instrument, rollout_trace_attr, rollout_trace_op, uninstrument
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -25,9 +24,9 @@ def inside_a_trajectory() -> bool:
 
 @pytest.fixture
 def installed(fresh_process):
-    thread_pools.install()
+    instrument()
     yield
-    thread_pools.uninstall()
+    uninstrument()
 
 
 def test_run_in_executor_continues_the_trajectory(installed, recorded):
@@ -98,25 +97,25 @@ def test_forked_child_is_outside_the_trajectory(installed, tracing):
 def test_uninstall_restores_the_method():
     """Installing twice equals installing once."""
     original = ThreadPoolExecutor.submit
-    thread_pools.install()
-    thread_pools.install()
+    instrument()
+    instrument()
     assert ThreadPoolExecutor.submit is not original
-    thread_pools.uninstall()
-    thread_pools.uninstall()
+    uninstrument()
+    uninstrument()
     assert ThreadPoolExecutor.submit is original
 
 
 def test_uninstall_keeps_a_later_patch_of_other_code(tracing, monkeypatch):
     """The replacement below the later patch does nothing then."""
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)  # restored afterwards
-    thread_pools.install()
+    instrument()
     ours = ThreadPoolExecutor.submit
     theirs = lambda *args, **kwargs: ours(*args, **kwargs)  # noqa: E731 - a patch like any other
     monkeypatch.setattr(ThreadPoolExecutor, "submit", theirs)
-    thread_pools.uninstall()
+    uninstrument()
     assert ThreadPoolExecutor.submit is theirs
     with ThreadPoolExecutor(1) as pool, rollout_trace_attr():
         assert not pool.submit(inside_a_trajectory).result()
-        thread_pools.install()
+        instrument()
         assert pool.submit(inside_a_trajectory).result()
-        thread_pools.uninstall()
+        uninstrument()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_rollout.record.receiver.message_count import has_more_messages
+from otel_rollout.record.receiver.body import has_more_messages
 from tests.receiver.support import message, request, span
 
 values = st.recursive(

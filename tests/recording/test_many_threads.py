@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.base.waits import Waits, waits
-from otel_rollout.record.recording import flusher, patience
+from otel_rollout.record.recording import flusher
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
@@ -83,7 +83,7 @@ def test_callers_wait_for_a_starved_thread_that_writes(memory, monkeypatch):
         publish(self, written, lines)
 
     monkeypatch.setattr(journal.Journal, "publish", slowly)
-    monkeypatch.setattr(patience, "MIN_CHECKS", 1 << 30)  # how often a caller checks here depends on luck
+    monkeypatch.setattr(flusher, "MIN_CHECKS", 1 << 30)  # how often a caller checks here depends on luck
     holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder", daemon=True)
     holder.start()
     assert entered.wait(10)
@@ -118,7 +118,7 @@ def test_span_of_a_signal_handler_inside_a_write_is_recorded(memory, monkeypatch
 
     The handler's span comes right after.
     """
-    monkeypatch.setattr(patience.Patience, "sleep", pytest.fail)
+    monkeypatch.setattr(flusher.Patience, "sleep", pytest.fail)
     writer = writer_in(memory)
     for number in range(20):
         record_by_a_handler(writer, monkeypatch, b"%d\n" % number)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base.waits import Waits
-from otel_rollout.record.recording import flusher, patience
+from otel_rollout.record.recording import flusher
 from otel_rollout.record.recording import writer as caller
-from otel_rollout.record.recording.patience import Patience
+from otel_rollout.record.recording.flusher import Patience
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool import journal, layout, segments
 from tests.waiting import wait_for
@@ -255,13 +255,13 @@ def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("progress", "checks"),
-    [(itertools.repeat(7), patience.MIN_CHECKS), (itertools.count(), patience.MAX_CHECKS)],
+    [(itertools.repeat(7), flusher.MIN_CHECKS), (itertools.count(), flusher.MAX_CHECKS)],
     ids=["still", "moving"],
 )
 def test_flusher_that_stands_still_is_given_up_before_one_that_moves(progress, checks, monkeypatch):
     """A caller checks a few times without progress, and a bounded number of times with it."""
     set_waits(monkeypatch, journal_room=0)
-    monkeypatch.setattr(patience, "CHECK_INTERVAL", 0)
+    monkeypatch.setattr(flusher, "CHECK_INTERVAL", 0)
     flushing = type("Flushing", (), {"progress": PropertyMock(side_effect=progress)})
     assert sum(1 for _ in iter(Patience(flushing()).sleep, False)) == checks - 1
 

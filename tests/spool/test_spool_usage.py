@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_rollout.record.recording import spool_usage
-from otel_rollout.record.recording.spool_usage import SpoolUsage
+from otel_rollout.record.recording import flusher
+from otel_rollout.record.recording.flusher import SpoolUsage
 from otel_rollout.spool.layout import SegmentName
 from tests.waits import set_waits
 
@@ -18,7 +18,7 @@ def test_segments_of_all_writers_are_measured_once_per_interval(
 ) -> None:
     """At first, and again after the interval, which is longer for a process that writes nothing."""
     now = SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(spool_usage, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    monkeypatch.setattr(flusher, "time", SimpleNamespace(monotonic=lambda: now.seconds))
     set_waits(monkeypatch, spool_check=1, rare_spool_check=10)
     usage, used = SpoolUsage(tmp_path, 100), []
     for passed, rarely in ((0, False), (0.5, False), (0.5, False), (5, True), (5, True)):

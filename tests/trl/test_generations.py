@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_rollout.base import semconv
-from otel_rollout.integrations.trl.state import state
+from otel_rollout.integrations.state import state
 from tests.spool_reader import Recorded
 from tests.trl.stand_in import calls, says, traced, user
 

@@ -13,10 +13,10 @@ import pytest
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.seams import around
+from otel_rollout.integrations.state import state
 from otel_rollout.integrations.trl import generation, loss_mask, progress, sample
 from otel_rollout.integrations.trl.batch import GenerationBatch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
-from otel_rollout.integrations.trl.state import state
 from tests.spool_reader import tree
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.web.elsewhere import Trackers
+from otel_rollout.look.web.links import Trackers
 from otel_rollout_weave.ids import call_id_of
 from tests.ports import free_port
 

@@ -17,8 +17,7 @@ from arro3.core import RecordBatch
 
 from otel_rollout.look.web.answers import Answers
 from otel_rollout.look.web.live import Live, NotReadyError
-from otel_rollout.look.web.origin import TableOrigin
-from otel_rollout.look.web.snapshot import Snapshot
+from otel_rollout.look.web.snapshot import Snapshot, TableOrigin
 from otel_rollout.table.errors import NoTableError
 from otel_rollout.table.rows import batch_of
 from tests.table.tables import START_NS, root, written

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from otel_rollout.look.web.security import HEADERS, MAX_QUERY_BYTES
+from otel_rollout.look.web.server import HEADERS, MAX_QUERY_BYTES
 from tests.web.rows import HOSTILE
 from tests.web.served import Served, hrefs
 from tests.web.test_pages import RUN

@@ -14,7 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import Unusable, internal_errors
 from otel_rollout.base.finalizers import current_context
 from otel_rollout.base.given import reading
-from otel_rollout.integrations.kit.spans import fail, put_value, records_content, set_attributes
+from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import span_io
 
@@ -69,16 +69,6 @@ class OpenOperation:
         """Set the attributes whose value is not None. Never raises."""
         if self._span is not None:
             set_attributes(self._span, attributes)
-
-    @internal_errors("recording a failed attempt")
-    def add_failure(self, error: BaseException) -> None:
-        """Record an exception that the framework answers with another attempt. Never raises."""
-        if self._span is None:
-            return
-        if records_content():
-            self._span.record_exception(error)
-        else:
-            self._span.add_event("exception", {semconv.EXCEPTION_TYPE: type(error).__qualname__})
 
     @internal_errors("ending an operation of a trajectory")
     def end(

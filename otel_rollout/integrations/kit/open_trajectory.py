@@ -24,7 +24,7 @@ from otel_rollout.base.given import reading
 from otel_rollout.integrations.kit.open_operation import OpenOperation
 from otel_rollout.integrations.kit.spans import set_attributes
 from otel_rollout.record.capture.context import trajectory_in
-from otel_rollout.record.recording.entered import ENTERED, Block
+from otel_rollout.record.recording.entered import ENTERED, EnteredTrajectory
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Block:
     trajectory: otel_rollout.Trajectory
     outer: _Block | None
     outside: Context
-    entered: Block | None
+    entered: EnteredTrajectory | None
     is_over: bool = False
 
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
-from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import Span, Tracer, set_span_in_context
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import attach
-from otel_rollout.integrations.kit.spans import put_value, set_attributes
-from otel_rollout.record import runtime
+from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
 from otel_rollout.record.capture import usage
 
 _KINDS: Final = {
@@ -184,10 +183,5 @@ def _without_nones(message: Any) -> Any:
 
 def _fail(span: Span, error: Any) -> None:
     """Mark a span as failed; the message only if content is recorded."""
-    active = runtime.current()
-    if active is not None and active.settings.capture_content != "full":
-        span.set_status(StatusCode.ERROR)
-        return
-    message, data = error.get("message"), error.get("data") or {}
-    reason = data.get("error")
-    span.set_status(StatusCode.ERROR, f"{message}: {reason}" if reason else str(message))
+    message, reason = error.get("message"), (error.get("data") or {}).get("error")
+    fail(span, f"{message}: {reason}" if reason else str(message))

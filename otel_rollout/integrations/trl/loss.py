@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
+from otel_rollout.integrations.state import state
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import loss_mask
 from otel_rollout.integrations.trl.batch import GenerationBatch
 from otel_rollout.integrations.trl.loss_mask import LossMask
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 from otel_rollout.integrations.trl.progress import Round, Use, progress_of
-from otel_rollout.integrations.trl.state import state
 
 ROW: Final = "otel_rollout_row"
 """Column that is added to TRL's batches: the number of each row among all rows of the trainer."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from otel_rollout.base.training_reasons import UNUSED
+from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
-from otel_rollout.integrations.trl.state import state
+from otel_rollout.integrations.state import state
 
 # --- the loss: kept for each row of a batch, and recorded when the batch is used up ------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
+from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 
@@ -83,3 +84,24 @@ def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters
             DEFAULT_MLFLOW_URI,
         )
     return targeted
+
+
+# --- where it is too late to follow the flag ---------------------------------------------------------------
+
+
+@seams.before(
+    "verl.utils.rollout_trace",
+    "RolloutTraceConfig.init",
+    "the flag trace.backend is left to verl's own code",
+)
+def _warn(cls: Any, *args: Any, **kwargs: Any) -> None:
+    backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
+    if backend not in (None, "trackio") and not cls.get_instance()._initialized:
+        _logger.warning(
+            "otel-rollout: trace.backend=%s is left to verl %s's own tracing: no driver of a training "
+            "has read the flag before Ray was started or verl's trace was used. "
+            "Set OTEL_TRACES_EXPORTER=%s in the driver's environment instead.",
+            backend,
+            seams.version,
+            backend,
+        )

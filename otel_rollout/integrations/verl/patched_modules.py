@@ -14,7 +14,7 @@ seams: Final = Seams("verl", "otel_rollout.integrations.verl")
 
 UNCONFIGURED: Final = {
     "verl.trainer.constants_ppo": (".driver_setup",),
-    "verl.utils.rollout_trace": (".unconfigured",),
+    "verl.utils.rollout_trace": (".backend_flag",),
 }
 """Patches of a process whose environment does not configure tracing."""
 CONFIGURED: Final = {

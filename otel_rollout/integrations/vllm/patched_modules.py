@@ -10,7 +10,7 @@ seams: Final = Seams("vllm", "otel_rollout.integrations.vllm")
 
 CONFIGURED: Final = {
     "vllm.v1.engine.output_processor": (".requests",),
-    "vllm.v1.engine.async_llm": (".trace_headers", ".construction", ".endpoint_variable", ".output_task"),
-    "vllm.v1.engine.llm_engine": (".trace_headers", ".construction", ".endpoint_variable", ".failed_steps"),
+    "vllm.v1.engine.async_llm": (".engines",),
+    "vllm.v1.engine.llm_engine": (".engines",),
 }
 """Patches of a process whose environment configures tracing. Any other process is left alone."""

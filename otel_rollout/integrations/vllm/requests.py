@@ -8,10 +8,8 @@ only if it fails: then vLLM makes no span.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.context import Context
@@ -19,17 +17,17 @@ from opentelemetry.context import Context
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.kit.seams import after, before
+from otel_rollout.integrations.state import state as engines
 from otel_rollout.integrations.vllm.patched_modules import seams
-from otel_rollout.integrations.vllm.state import state as engines
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import engine_request
 from otel_rollout.record.capture.context import is_in_trajectory
-from otel_rollout.record.capture.engine_times import arrival_ns, times_of_state
 from otel_rollout.record.recording.entered import present_context
 
 MAX_OPEN: Final = 1 << 16
 """Requests of one engine that are followed at once; of more, the oldest are not recorded."""
+_MODULE: Final = "vllm.v1.engine.output_processor"
+_LOST: Final = "requests in vLLM's engine are not traced"
 _ABORTED: Final = "aborted"
 _FAILED: Final = "error"
 """vLLM's finish reason of a request that the engine could not answer."""
@@ -51,19 +49,7 @@ class OpenRequest(NamedTuple):
     is_traced: bool
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the methods that begin and end a request (``vllm.v1.engine.output_processor``)."""
-    lost = "requests in vLLM's engine are not traced"
-    seams.wrap(module, "OutputProcessor.add_request", after(_begin, "following a request of vLLM's"), lost)
-    ended = before(_finish, "recording a request of vLLM's")
-    seams.wrap(module, "OutputProcessor._update_stats_from_finished", ended, lost)
-    lost = "requests that are aborted in vLLM's engine are not traced"
-    seams.wrap(module, "OutputProcessor.abort_requests", _aborting, lost)
-    failed = before(fail_all, "recording requests of an engine that died")
-    lost = "requests of an engine that dies are not traced"
-    seams.wrap(module, "OutputProcessor.propagate_error", failed, lost)
-
-
+@seams.after(_MODULE, "OutputProcessor.add_request", _LOST)
 def _begin(_: None, processor: Any, request: Any, *__: Any, **___: Any) -> None:
     """Follow a request; each of the ``n`` of a request for several answers is one."""
     context = present_context()
@@ -75,10 +61,11 @@ def _begin(_: None, processor: Any, request: Any, *__: Any, **___: Any) -> None:
         return  # an embedding, or further input of a request
     is_traced = bool(getattr(processor, "tracing_enabled", False) and request.trace_headers)
     now = time.time_ns()
-    start_ns = arrival_ns(request, now) or now
+    start_ns = engine_request.arrival_ns(request, now) or now
     requests[request.request_id] = OpenRequest(context, start_ns, state, is_traced)
 
 
+@seams.before(_MODULE, "OutputProcessor._update_stats_from_finished", _LOST)
 def _finish(processor: Any, state: Any, finish_reason: Any = None, *_: Any, **__: Any) -> None:
     requests = engines.requests.get(processor) or {}
     request = requests.get(state.request_id)
@@ -89,18 +76,10 @@ def _finish(processor: Any, state: Any, finish_reason: Any = None, *_: Any, **__
         _record(request, _FAILED if str(finish_reason) == _FAILED else None)
 
 
-def _aborting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def abort_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
-        aborted = original(self, *args, **kwargs)
-        with internal_errors("recording aborted requests of vLLM's"):
-            _abort(self, aborted)
-        return aborted
-
-    return abort_requests
-
-
-def _abort(processor: Any, aborted: Iterable[str]) -> None:
+@seams.after(
+    _MODULE, "OutputProcessor.abort_requests", "requests that are aborted in vLLM's engine are not traced"
+)
+def _abort(aborted: Iterable[str], processor: Any, *_: Any, **__: Any) -> None:
     requests = engines.requests.get(processor) or {}
     for request_id in aborted if requests else ():
         request = requests.pop(request_id, None)
@@ -108,6 +87,7 @@ def _abort(processor: Any, aborted: Iterable[str]) -> None:
             _record(request, _ABORTED)
 
 
+@seams.before(_MODULE, "OutputProcessor.propagate_error", "requests of an engine that dies are not traced")
 def fail_all(processor: Any, error: BaseException | None = None) -> None:
     """Record the requests of an engine that goes on with none of them."""
     requests = engines.requests.pop(processor, None) or {}
@@ -127,7 +107,7 @@ def _attributes(state: Any) -> dict[str, float | int | str]:
     """Return what vLLM knows of a request, by the names that its own span has."""
     stats = state.stats
     found: dict[str, Any] = {
-        **({} if stats is None else times_of_state(stats)),
+        **({} if stats is None else engine_request.times_of_state(stats)),
         semconv.GEN_AI_REQUEST_ID: getattr(state, "external_req_id", None) or state.request_id,
         semconv.ENGINE_PROMPT_TOKENS: getattr(state, "prompt_len", None),
         semconv.ENGINE_COMPLETION_TOKENS: state.detokenizer.num_output_tokens(),

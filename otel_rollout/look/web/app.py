@@ -21,8 +21,7 @@ from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.pages.rendering import render
 from otel_rollout.look.web import run_pages
 from otel_rollout.look.web.answers import Answers
-from otel_rollout.look.web.elsewhere import MLFLOW, Trackers
-from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
+from otel_rollout.look.web.links import ALL_RUNS, MLFLOW, ServedLinks, Trackers
 from otel_rollout.look.web.live import Live, NotReadyError, utc
 from otel_rollout.look.web.request import (
     PENDING_SECONDS,

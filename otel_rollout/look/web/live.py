@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.web.origin import Origin, TableState
-from otel_rollout.look.web.snapshot import Snapshot
+from otel_rollout.look.web.snapshot import Origin, Snapshot, TableState
 from otel_rollout.table.errors import NoTableError, TableError
 
 PERIOD: Final = 3.0

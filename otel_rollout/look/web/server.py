@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_rollout.look.web.live import Live
-from otel_rollout.look.web.security import HOST
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _MAX_CONNECTIONS: Final = 200
 """Maximum connections and requests at once; others are refused."""
@@ -54,7 +56,6 @@ def serve(live: Live, listening: socket.socket, run: str | None = None) -> None:
     import uvicorn
 
     from otel_rollout.look.web.app import Site
-    from otel_rollout.look.web.security import Guard
 
     config = uvicorn.Config(
         Guard(Site(live, run).app(), listening.getsockname()[1]),
@@ -69,3 +70,76 @@ def serve(live: Live, listening: socket.socket, run: str | None = None) -> None:
         timeout_graceful_shutdown=_GRACE,
     )
     uvicorn.Server(config).run(sockets=[listening])
+
+
+# --- what the server answers -------------------------------------------------------------------------------
+
+
+HOST: Final = "127.0.0.1"
+"""The address that the server listens at."""
+_NAMES: Final = (HOST, "localhost", "[::1]")
+"""Names of the server in a request. A page of another site that resolves to this machine has another one."""
+_HTTP_PORT: Final = 80
+_METHODS: Final = ("GET", "HEAD")
+MAX_QUERY_BYTES: Final = 8192
+"""Maximum bytes of an address."""
+CONTENT_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": CONTENT_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Headers of every answer."""
+
+
+class Guard:
+    """Refuse requests that no page of this server makes; add the headers to every answer.
+
+    Args:
+        app: the pages.
+        port: the port that the server listens at.
+    """
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._port = port
+        suffixes = (f":{port}", "") if port == _HTTP_PORT else (f":{port}",)
+        self._hosts = {f"{name}{suffix}".encode() for name in _NAMES for suffix in suffixes}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send_with_headers)
+        else:
+            from starlette.responses import PlainTextResponse
+
+            status, sentence = refusal
+            await PlainTextResponse(f"{sentence}\n", status)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and sentence of a request that is refused."""
+        hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return 403, f"This server answers at http://{HOST}:{self._port} only."
+        if scope["method"] not in _METHODS:
+            return 405, "This server only shows pages: GET and HEAD."
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_QUERY_BYTES:
+            return 414, f"The address is longer than {MAX_QUERY_BYTES} bytes."
+        return None

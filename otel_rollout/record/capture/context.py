@@ -6,7 +6,7 @@ another process, that has already ended.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -16,7 +16,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 from otel_rollout.base.finalizers import attach
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.capture.trajectory_attributes import are_of_two_trajectories
-from otel_rollout.record.recording.entered import Block
+from otel_rollout.record.recording.entered import EnteredTrajectory as EnteredTrajectory
 from otel_rollout.record.recording.entered import running_task as running_task
 from otel_rollout.record.recording.identity import NO_IDENTITY, identity_in, with_identity
 from otel_rollout.record.recording.provider import UnrecordedSpan
@@ -25,19 +25,6 @@ from otel_rollout.record.recording.runtime_context import TRAJECTORY as TRAJECTO
 
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 """Key of the current operation, if it is a method."""
-
-
-class EnteredTrajectory(Block, Protocol):
-    """A trajectory that was entered, as the modules below ``trajectory`` see it."""
-
-    identity: dict[str, Any]
-
-    @property
-    def root(self) -> Span | None:
-        """The root span."""
-
-    def offer_output(self, encoded: bytes, text_of: str | None = None) -> None:
-        """Record the output of the last operation directly below as the trajectory's."""
 
 
 def trajectory_in(context: Context) -> EnteredTrajectory | None:

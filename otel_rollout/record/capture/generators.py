@@ -13,8 +13,8 @@ from otel_rollout.base.errors import fault
 from otel_rollout.record.capture import encoding, usage
 from otel_rollout.record.capture.context import SPAN
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
-from otel_rollout.record.capture.generator_wrapper import generate_wrapper
 from otel_rollout.record.capture.operation import Operation, RecordedCall, start_call
+from otel_rollout.record.capture.signature import Parameters
 from otel_rollout.record.recording.state import state
 
 MAX_ITEMS: Final = 4096
@@ -110,3 +110,48 @@ class _Recording:
             more = self._count - len(self._items)
             items = [*self._items, *([encoding.to_json(f"… ({more} more items)", 64)] if more else [])]
             self._call.output(b"[%b]" % b",".join(items))
+
+
+# --- wrappers ----------------------------------------------------------------------------------------------
+
+
+_SOURCE: Final = """\
+{define} call({declared}):
+    rollout_steps_ = rollout_start_steps_({forwarded})
+    {forget}
+    while {advance}:
+        try:
+            rollout_steps_.send((yield rollout_steps_.take()))
+        except BaseException as rollout_error_:
+            rollout_steps_.throw(rollout_error_)
+{end}
+"""
+
+
+def generate_wrapper(
+    function: Callable[..., Any], define: str, start_steps: Callable[..., Steps | AsyncSteps]
+) -> Callable[..., Any]:
+    """Generate a generator function with the parameters of another one.
+
+    Args:
+        function: the function with the parameters.
+        define: ``def`` or ``async def``.
+        start_steps: makes the steps of a call from its arguments.
+    """
+    parameters = Parameters(function, follow_wrapped=False)
+    source = _SOURCE.format(
+        define=define,
+        declared=parameters.declared(),
+        forwarded=parameters.forwarded(),
+        # The wrapper must not keep arguments alive for longer than the function does.
+        forget=f"del {', '.join(parameters.names)}" if parameters.names else "",
+        advance=("" if define == "def" else "await ") + "rollout_steps_.advance()",
+        end="    return rollout_steps_.value" if define == "def" else "",
+    )
+    namespace: dict[str, Any] = {
+        **parameters.defaults,
+        "rollout_start_steps_": start_steps,
+    }
+    exec(source, namespace)  # noqa: S102 - names and defaults come from the function's own signature
+    call: Callable[..., Any] = functools.wraps(function)(namespace["call"])
+    return call

@@ -6,26 +6,20 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from opentelemetry import context as otel_context
 
 from otel_rollout.base.finalizers import attach
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
-from otel_rollout.record.capture.generator_wrapper import generate_wrapper
+from otel_rollout.record.capture.generators import generate_wrapper
+from otel_rollout.record.recording.entered import EnteredTrajectory
 from otel_rollout.record.recording.state import state
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class TrajectoryBlock(Protocol):
-    """A trajectory, as this module sees it."""
-
-    def another(self) -> AbstractContextManager[object]:
-        """Return a trajectory like this one, not yet entered."""
-
-
-def decorate(trajectory: TrajectoryBlock, function: Function) -> Function:
+def decorate(trajectory: EnteredTrajectory, function: Function) -> Function:
     """Wrap a function so that each call is a trajectory like ``trajectory``.
 
     Raises:
@@ -41,7 +35,7 @@ def decorate(trajectory: TrajectoryBlock, function: Function) -> Function:
     return cast("Function", _wrapper_for(function)(trajectory, function))
 
 
-def _wrapper_for(function: Any) -> Callable[[TrajectoryBlock, Callable[..., Any]], Callable[..., Any]]:
+def _wrapper_for(function: Any) -> Callable[[EnteredTrajectory, Callable[..., Any]], Callable[..., Any]]:
     if inspect.iscoroutinefunction(function):
         return _coroutine
     if inspect.isgeneratorfunction(function):
@@ -51,7 +45,7 @@ def _wrapper_for(function: Any) -> Callable[[TrajectoryBlock, Callable[..., Any]
     return _function
 
 
-def _function(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
+def _function(trajectory: EnteredTrajectory, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with trajectory.another():
@@ -60,7 +54,7 @@ def _function(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Call
     return call
 
 
-def _coroutine(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
+def _coroutine(trajectory: EnteredTrajectory, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
         with trajectory.another():
@@ -69,11 +63,11 @@ def _coroutine(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Cal
     return call
 
 
-def _generator(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
+def _generator(trajectory: EnteredTrajectory, function: Callable[..., Any]) -> Callable[..., Any]:
     return generate_wrapper(function, "def", functools.partial(_start_steps, Steps, trajectory, function))
 
 
-def _async_generator(trajectory: TrajectoryBlock, function: Callable[..., Any]) -> Callable[..., Any]:
+def _async_generator(trajectory: EnteredTrajectory, function: Callable[..., Any]) -> Callable[..., Any]:
     return generate_wrapper(
         function, "async def", functools.partial(_start_steps, AsyncSteps, trajectory, function)
     )
@@ -81,7 +75,7 @@ def _async_generator(trajectory: TrajectoryBlock, function: Callable[..., Any]) 
 
 def _start_steps(
     steps: type[Steps | AsyncSteps],
-    trajectory: TrajectoryBlock,
+    trajectory: EnteredTrajectory,
     function: Callable[..., Any],
     /,
     *args: Any,

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from otel_rollout.base.access_variables import access_in, without_credentials
@@ -47,11 +48,8 @@ _logger = logging.getLogger("otel_rollout")
 
 def forwarder_runs(node_dir: Path) -> bool:
     """Return whether a forwarder runs for this directory."""
-    lock = ForwarderLock(node_dir)
-    try:
+    with closing(ForwarderLock(node_dir)) as lock:
         return lock.is_held()
-    finally:
-        lock.close()
 
 
 def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
@@ -62,16 +60,13 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     successor.
     """
     environ = _forwarder_environment(os.environ, configured)
-    lock = ForwarderLock(node_dir)
-    try:
+    with closing(ForwarderLock(node_dir)) as lock:
         is_running = lock.is_held()
         if is_running:
             is_needed = _would_successor_help(lock, node_dir, access_in(environ))
             if not is_needed or _is_successor_coming(lock, node_dir):
                 return
             state.successor_starts.setdefault(node_dir, []).append(time.monotonic())
-    finally:
-        lock.close()
     arguments = ["-m", "otel_rollout.forwarder", str(node_dir)]
     if is_running:
         arguments.append(SUCCESSOR)
@@ -86,13 +81,9 @@ successor, so that a process with all variables has the last word."""
 
 def would_successor_help(node_dir: Path, configured: Settings) -> bool:
     """Return whether a successor with this process's variables could deliver more."""
-    lock = ForwarderLock(node_dir)
-    try:
-        return _would_successor_help(
-            lock, node_dir, access_in(_forwarder_environment(os.environ, configured))
-        )
-    finally:
-        lock.close()
+    access = access_in(_forwarder_environment(os.environ, configured))
+    with closing(ForwarderLock(node_dir)) as lock:
+        return _would_successor_help(lock, node_dir, access)
 
 
 def _would_successor_help(lock: ForwarderLock, node_dir: Path, access: Mapping[str, str]) -> bool:

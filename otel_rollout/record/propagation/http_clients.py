@@ -10,9 +10,12 @@ request carries the instrumentor's span.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import inspect
+import ipaddress
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
@@ -23,8 +26,11 @@ from otel_rollout import settings_reader
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.record.capture.context import is_in_trajectory
-from otel_rollout.record.propagation import carrier, http_hosts
+from otel_rollout.record.propagation import carrier
 from otel_rollout.record.propagation.state import state
+from otel_rollout.record.runs import membership
+from otel_rollout.record.runs.state import state as runs
+from otel_rollout.settings import Settings
 
 _TRACEPARENT: Final = "traceparent"
 _HEADERS: Final[tuple[str, ...]] = (_TRACEPARENT, "tracestate", carrier.IDENTITY_KEY)
@@ -67,9 +73,9 @@ def missing_headers(host: str | None, given: Headers) -> dict[str, str]:
     context = carrier.active_context()
     if context is None or not is_in_trajectory(context) or any(context.get(key) for key in _SUPPRESSED):
         return {}
-    if not host or not http_hosts.traceparent_allowed(host):
+    if not host or not traceparent_allowed(host):
         return {}
-    carried = carrier.inject() if http_hosts.identity_allowed(host) else carrier.inject_span()
+    carried = carrier.inject() if identity_allowed(host) else carrier.inject_span()
     if carried is None or _TRACEPARENT not in carried:
         return {}
     present = {_text(name).lower(): value for name, value in given.items()}
@@ -129,7 +135,7 @@ def _host_of(urllib3: ModuleType, pool: Any, url: str) -> str | None:
 
 
 def _handle_request(patches: Patches, original: Any) -> Callable[..., Any]:
-    """Return a replacement of ``HTTPTransport.handle_request``."""
+    """Return a replacement of ``handle_request``; of ``handle_async_request``, it returns the coroutine."""
 
     @functools.wraps(original)
     def handle_request(self: Any, request: Any) -> Any:
@@ -138,18 +144,6 @@ def _handle_request(patches: Patches, original: Any) -> Callable[..., Any]:
         return original.__get__(self)(request)
 
     return handle_request
-
-
-def _handle_async_request(patches: Patches, original: Any) -> Callable[..., Awaitable[Any]]:
-    """Return a replacement of ``AsyncHTTPTransport.handle_async_request``."""
-
-    @functools.wraps(original)
-    async def handle_async_request(self: Any, request: Any) -> Any:
-        if patches.active:
-            request = _traced_request(request) or request
-        return await original.__get__(self)(request)
-
-    return handle_async_request
 
 
 @internal_errors(_DOING)
@@ -212,7 +206,7 @@ def _patch_urllib3(urllib3: ModuleType) -> None:
 
 def _patch_httpx(httpx: ModuleType) -> None:
     _patch(httpx, "HTTPTransport", "handle_request", "request", _handle_request)
-    _patch(httpx, "AsyncHTTPTransport", "handle_async_request", "request", _handle_async_request)
+    _patch(httpx, "AsyncHTTPTransport", "handle_async_request", "request", _handle_request)
 
 
 def _patch_aiohttp(aiohttp: ModuleType) -> None:
@@ -229,3 +223,76 @@ _PATCHES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
 
 CLIENTS: Final = tuple(_PATCHES)
 """Modules of the clients whose requests carry trace headers."""
+
+
+# --- which hosts get the headers of a trajectory -----------------------------------------------------------
+
+
+PRIVATE: Final = "private"
+"""Entry of a list of hosts that stands for all private hosts."""
+_PRIVATE_NETWORKS: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",  # shared address space (RFC 6598): Kubernetes pods, overlay networks
+        "0.0.0.0/32",  # clients connect to this machine
+        "::1/128",
+        "::/128",
+        "fc00::/7",
+    )
+)
+"""Addresses of this machine and of private networks.
+
+Link-local addresses are no part of them: metadata services of cloud providers have these addresses.
+"""
+_PRIVATE_DOMAINS: Final = (".localhost", ".local", ".internal", ".home.arpa")
+"""Domains that are reserved for private networks (RFC 6761, 6762, 8375, and ICANN for ``.internal``)."""
+_SINGLE_LABEL: Final = re.compile(r"(?!(?:[0-9]+|0x[0-9a-f]*)$)[a-z0-9_-]+")
+"""A name without a dot, as of a container or Kubernetes service; a number is an IPv4 address."""
+
+
+def traceparent_allowed(host: str) -> bool:
+    """Return whether requests to a host carry the current span."""
+    return is_listed(host, _settings().traceparent_hosts)
+
+
+def identity_allowed(host: str) -> bool:
+    """Return whether a host may get the trajectory's identity."""
+    return is_listed(host, _settings().identity_hosts)
+
+
+@functools.lru_cache(maxsize=1024)  # a trajectory talks to few hosts
+def is_listed(host: str, hosts: str) -> bool:
+    """Return whether a comma-separated list of hosts has a host.
+
+    Args:
+        host: name or address, as in a URL.
+        hosts: names and addresses with wildcards, and :data:`PRIVATE`.
+    """
+    host = host.lower().strip("[]")
+    name = host.removesuffix(".")
+    entries = [entry.strip().lower() for entry in hosts.split(",")]
+    return (PRIVATE in entries and is_private(host)) or any(fnmatch.fnmatchcase(name, e) for e in entries)
+
+
+def is_private(host: str) -> bool:
+    """Return whether a host is this machine or certainly in a private network.
+
+    Args:
+        host: name or address in lower case.
+    """
+    name = host.removesuffix(".")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        is_reserved = f".{name}".endswith(_PRIVATE_DOMAINS)
+        return is_reserved or _SINGLE_LABEL.fullmatch(host) is not None  # "name." is a top-level domain
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return any((mapped or address) in network for network in _PRIVATE_NETWORKS)
+
+
+def _settings() -> Settings:
+    return runs.settings or membership.decide()  # without the lock of decide(), which may be held

@@ -17,17 +17,19 @@ from otel_rollout.record.launch import at_exit
 from otel_rollout.record.launch.shutdown import drain_other_nodes
 from otel_rollout.record.propagation import (
     http_clients,
-    process_pools,
-    ray_calls,
+    pools,
+    ray_incoming_calls,
     ray_later_runs,
+    ray_outgoing_calls,
     ray_own_cluster,
+    ray_private_api,
     ray_worker_setup,
-    thread_pools,
 )
 from otel_rollout.record.propagation.ray_private_api import UnsupportedRay
 from otel_rollout.record.propagation.state import state
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import membership, ray_job
+from otel_rollout.record.runs.state import state as runs
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -51,8 +53,7 @@ def instrument() -> None:
         if state.patches is None:
             state.patches = Patches()
             if not settings_reader.switched_off(os.environ):
-                thread_pools.install()
-                process_pools.install(state.patches)
+                pools.install(state.patches)
                 http_clients.install()
             when_imported("ray", _instrument_driver)
     recording.switch_on_instrumentors()
@@ -83,7 +84,6 @@ def uninstrument() -> None:
         if state.patches is not None:
             state.patches.undo()
             state.patches = None
-        thread_pools.uninstall()
         http_clients.uninstall()
 
 
@@ -96,7 +96,7 @@ def _instrument_driver(ray: ModuleType) -> None:
         patches.replace(ray, "init", functools.partial(_preparing_workers, patches))
         _replace_where_it_is_pickled(patches, ray.init)
         patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
-        ray_calls.patch()
+        patch_ray_calls()
         if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
             _logger.warning(
                 "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
@@ -152,3 +152,46 @@ def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[
 def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
     """Return whether the address is Ray Client's, whose server is not instrumented."""
     return "://" in str(ray_own_cluster.address_of(args, kwargs, os.environ))
+
+
+# --- Ray's calls, and a worker of a Ray job ----------------------------------------------------------------
+
+
+def patch_ray_calls() -> None:
+    """Patch the calls of Ray that this process sends and receives, both or neither.
+
+    A second call does nothing. The caller holds ``state.instrument_lock``.
+
+    Raises:
+        UnsupportedRay: when Ray lacks a private name that the patches need.
+    """
+    if state.ray_patches is not None:
+        return
+    names = ray_private_api.look_up()
+    patches = Patches()
+    try:
+        ray_incoming_calls.install(names, patches)
+        ray_outgoing_calls.install(names, patches)
+    except Exception:
+        patches.undo()
+        raise
+    state.ray_patches = patches
+
+
+def instrument_worker() -> None:
+    """Instrument a worker of an instrumented driver; the setup hook calls this.
+
+    The job's own hook runs before, and may have called ``instrument()``.
+
+    Raises:
+        UnsupportedRay: when Ray lacks a private name that the patches need.
+    """
+    with state.instrument_lock:
+        patch_ray_calls()
+        runs.is_receiver = True
+        if state.patches is None:
+            state.patches = Patches()
+            pools.install(state.patches)
+            http_clients.install()
+        ray_later_runs.set_first_run(settings_reader.inherited(os.environ).get("run_id", ""))
+    recording.switch_on_instrumentors()

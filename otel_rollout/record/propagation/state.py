@@ -15,13 +15,11 @@ class State(RoomState):
 
     instrument_lock: threading.Lock = field(default_factory=threading.Lock, metadata=PER_PROCESS)
     patches: Patches | None = None
-    """The patches of instrument() in ``ray.init``, ``ray.shutdown`` and process pools."""
+    """The patches of instrument() in ``ray.init``, ``ray.shutdown`` and pools."""
     ray_patches: Patches | None = None
     """The patches in Ray's calls."""
     is_uninstrumented: bool = False
     """Whether uninstrument() was called last: variables alone do not instrument Ray."""
-    thread_patches: Patches | None = None
-    """The patches of instrument() in thread pools."""
     http_patches: Patches | None = None
     """The patches of instrument() in HTTP clients."""
     flushing_pool_process: int = 0

@@ -40,9 +40,9 @@ def main() -> None:
         logger.error("%s", problem)
     try:
         listening, address = listen(node_dir, configured)
-        from otel_rollout.record.receiver.service import serve
+        from otel_rollout.record.receiver.service import Service
 
-        serve(node_dir, configured, lock, listening, address)
+        Service(node_dir, configured, lock, listening, address).run()
     except (ListenError, ImportError, OSError, ValueError) as error:
         found = str(error)
         if isinstance(error, ImportError):

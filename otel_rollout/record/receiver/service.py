@@ -71,6 +71,8 @@ class Service:
         self._node_dir = node_dir
         self._lock = lock
         self._listening = listening
+        self._address = address
+        self._has_own_token = not configured.receive_token
         self._counts = read_counts(node_dir) or ReceiverCounts()
         self._counts.problem = ""
         redact = redaction_of(configured.redact)
@@ -78,7 +80,7 @@ class Service:
         def found() -> None:
             """Create a removed directory again, with the address that senders know."""
             create_node_directory(configured)
-            publish(node_dir, configured, address)
+            self._publish()
 
         self._writer = _writer(node_dir, configured, found)
         self._trajectories = Trajectories(node_dir)
@@ -100,11 +102,18 @@ class Service:
 
     def run(self) -> None:
         """Serve until the run ends, or the directory has another receiver."""
+        self._publish()
+        _logger.info("receiving at %s for %s", self._address.endpoint, self._node_dir)
         try:
             asyncio.run(self._serve())
         finally:
             self._writer.close(waits().threads)
             publish_counts(self._node_dir, self._counts)
+
+    def _publish(self) -> None:
+        """Write the address, without a token that the user has set: that one is in the senders' hands."""
+        shown = self._address if self._has_own_token else dataclasses.replace(self._address, token="")
+        publish_address(self._node_dir, shown)
 
     async def _serve(self) -> None:
         publish_counts(self._node_dir, self._counts)
@@ -209,22 +218,3 @@ def _writer(node_dir: Path, configured: Settings, found: Callable[[], object]) -
         journal_bytes=JOURNAL_BYTES,
         is_resource_open=True,
     )
-
-
-def publish(node_dir: Path, configured: Settings, address: ReceiverAddress) -> None:
-    """Write the address, without a token that the user has set: that one is in the senders' hands."""
-    publish_address(node_dir, dataclasses.replace(address, token="") if configured.receive_token else address)
-
-
-def serve(
-    node_dir: Path,
-    configured: Settings,
-    lock: ProcessLock,
-    listening: socket.socket,
-    address: ReceiverAddress,
-) -> None:
-    """Receive spans for a node directory until its run ends."""
-    service = Service(node_dir, configured, lock, listening, address)
-    publish(node_dir, configured, address)
-    _logger.info("receiving at %s for %s", address.endpoint, node_dir)
-    service.run()

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout.base.finalizers import attach
 from otel_rollout.record.recording.identity import SUBMITTED
 from otel_rollout.record.recording.runtime_context import TRAJECTORY
 
 
-class Block(Protocol):
-    """A trajectory, as this module sees it.
+class EnteredTrajectory(Protocol):
+    """A trajectory that was entered, as the modules below ``capture/trajectory.py`` see it.
 
     Attributes:
+        identity: attribute of the identity → value, as the caller gave it.
         is_over: whether its block has been left.
         is_left_open: whether the garbage collector has left the block, and the context as it was.
         task: id of the task that entered the block.
@@ -31,14 +33,25 @@ class Block(Protocol):
         context_outside: the context around the block.
     """
 
+    identity: dict[str, Any]
     is_over: bool
     is_left_open: bool
     task: int
     inside: Context | None
     context_outside: Context
 
+    @property
+    def root(self) -> Span | None:
+        """The root span."""
 
-ENTERED: Final[ContextVar[Block | None]] = ContextVar("otel-rollout-entered", default=None)
+    def another(self) -> AbstractContextManager[object]:
+        """Return a trajectory like this one, not yet entered."""
+
+    def offer_output(self, encoded: bytes, text_of: str | None = None) -> None:
+        """Record the output of the last operation directly below as the trajectory's."""
+
+
+ENTERED: Final[ContextVar[EnteredTrajectory | None]] = ContextVar("otel-rollout-entered", default=None)
 """The trajectory that this task has entered last and not left, or that its starter was in."""
 
 
@@ -72,7 +85,7 @@ def present_context(is_for_score: bool = False) -> Context:
     return present
 
 
-def _block_of(context: Context) -> Block | None:
+def _block_of(context: Context) -> EnteredTrajectory | None:
     found: Any = context.get(TRAJECTORY)
     return found  # type: ignore[no-any-return] # nobody else has the key
 

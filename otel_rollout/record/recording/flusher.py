@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 import os
 import queue
 import threading
@@ -15,7 +16,7 @@ from typing import Final
 from otel_rollout.base.waits import waits
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.record.recording.segment_file import SegmentFile
-from otel_rollout.record.recording.spool_usage import SpoolUsage
+from otel_rollout.spool import layout
 from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import RootTable
 
@@ -312,3 +313,70 @@ class Flusher:
             self._node_dir,
         )
         return True
+
+
+# --- how much of the run's disk limit is used --------------------------------------------------------------
+
+
+class SpoolUsage:
+    """The size of all segments in a node directory, including those of other writers.
+
+    Args:
+        node_dir: the directory.
+        limit: maximum bytes of all segments together.
+    """
+
+    def __init__(self, node_dir: Path, limit: float) -> None:
+        self.limit = limit
+        self.used = 0
+        self._node_dir = node_dir
+        self._checked_at = -math.inf
+        self._interval, self._rare_interval = waits().spool_check, waits().rare_spool_check
+
+    def check(self, rarely: bool = False) -> None:
+        """Measure the segments' total size, at most once per interval."""
+        interval = self._rare_interval if rarely else self._interval
+        now = time.monotonic()
+        if now >= self._checked_at + interval:
+            self._checked_at = now
+            try:
+                self.used = layout.segment_bytes(self._node_dir)
+            except OSError:  # the directory is gone; the next flush handles that
+                self.used = 0
+
+
+# --- how long a caller waits for the flusher ---------------------------------------------------------------
+
+
+MIN_CHECKS: Final = 64
+"""Fewest checks of the journal before a caller drops a span, however long they take. A clock cannot tell
+whether the flusher waits for the disk or for the GIL. But the caller needs the GIL for each check, and
+between two checks the flusher can get it."""
+MAX_CHECKS: Final = 2000
+"""Maximum checks of one wait, even if others make progress: 1 s without waits for the GIL."""
+CHECK_INTERVAL: Final = 0.0005
+"""Seconds between two checks of a thread that waits."""
+
+
+class Patience:
+    """Bounds a wait: ``Waits.journal_room`` and MIN_CHECKS without progress, or MAX_CHECKS in all."""
+
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
+        self._progress = -1
+        self._checks = 0
+        self._all_checks = 0
+        self._deadline = 0.0
+
+    def sleep(self) -> bool:
+        """Sleep for CHECK_INTERVAL; return False if the caller has waited long enough."""
+        progress = self._flusher.progress
+        if progress != self._progress:
+            self._progress, self._checks = progress, 0
+            self._deadline = time.monotonic() + waits().journal_room
+        time.sleep(CHECK_INTERVAL)
+        self._checks += 1
+        self._all_checks += 1
+        if self._all_checks >= MAX_CHECKS:
+            return False
+        return self._checks < MIN_CHECKS or time.monotonic() < self._deadline

@@ -10,24 +10,23 @@ one where its instrumentation is off.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer, TracerProvider
 
-from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.otlp.writer import AttributeInput, text_of
-from otel_rollout.record.recording import content, doubles, joined_events, runtime_context
+from otel_rollout.record.recording import content, doubles, joined_span, runtime_context
 from otel_rollout.record.recording.application import sdk_provider_in
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import identity_in
 from otel_rollout.record.recording.joined_span import JoinedSpan, end_never_ended, is_model_call
-from otel_rollout.record.recording.provider import Place, RecordingTracer, current_span
+from otel_rollout.record.recording.provider import BlockTracer, Place, RecordingTracer
 from otel_rollout.record.recording.runtime_context import span_above
 from otel_rollout.record.recording.span import RecordingSpan
 from otel_rollout.record.recording.state import Recorder, state
@@ -36,30 +35,16 @@ _OURS: Final = "_otel_rollout_joined"
 """Attribute of a proxy that holds the delegate of ours."""
 
 
-class JoinedScope:
+class JoinedScope(NamedTuple):
     """An instrumentation scope, as the arguments of ``get_tracer``."""
 
-    __slots__ = ("attributes", "name", "schema_url", "version")
-
-    def __init__(
-        self,
-        name: str,
-        version: str | None = None,
-        schema_url: str | None = None,
-        attributes: Mapping[str, AttributeInput] | None = None,
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.schema_url = schema_url
-        self.attributes = attributes
-
-    def tracer_of(self, provider: TracerProvider) -> Tracer:
-        """Return a provider's tracer for this scope."""
-        attributes: Any = self.attributes
-        return provider.get_tracer(self.name, self.version, self.schema_url, attributes)
+    name: str
+    version: str | None = None
+    schema_url: str | None = None
+    attributes: Any = None
 
 
-class JoinedTracer(Tracer):
+class JoinedTracer(BlockTracer):
     """Records spans inside trajectories; other spans are left to another tracer.
 
     Args:
@@ -97,24 +82,6 @@ class JoinedTracer(Tracer):
         return self._outside.start_span(
             name, context, kind, given, links, start_time, record_exception, set_status_on_exception
         )
-
-    @span_context
-    def start_as_current_span(
-        self,
-        name: str,
-        context: Context | None = None,
-        kind: SpanKind = SpanKind.INTERNAL,
-        attributes: Mapping[str, AttributeInput] | None = None,
-        links: Sequence[Link] | None = None,
-        start_time: int | None = None,
-        record_exception: bool = True,
-        set_status_on_exception: bool = True,
-        end_on_exit: bool = True,
-    ) -> Iterator[Span]:
-        """Start a span that is current inside the block (OpenTelemetry's API)."""
-        span = self.start_span(name, context, kind, attributes, links, start_time)
-        with current_span(span, end_on_exit, record_exception, set_status_on_exception):
-            yield span
 
     def joined(
         self,
@@ -173,9 +140,7 @@ class JoinedTracer(Tracer):
         if recorder is None or recorder[0].provider is not active.provider:
             doubles.report_instrumentors()
             limits = content.limits_of(active.settings)
-            scope = self._scope
-            tracer = active.provider.get_tracer(scope.name, scope.version, scope.schema_url, scope.attributes)
-            recorder = self._recorder = tracer, limits
+            recorder = self._recorder = active.provider.get_tracer(*self._scope), limits
         return recorder
 
 
@@ -214,7 +179,7 @@ class ProvidedTracer(JoinedTracer):
         provider = trace.get_tracer_provider()
         if provider is self._provider or isinstance(provider, _WITHOUT_TRACERS):
             return
-        tracer = self._scope.tracer_of(provider)
+        tracer = provider.get_tracer(*self._scope)
         if sdk_provider_in(provider) is not None:
             _join_application()
             self._application = tracer
@@ -259,7 +224,7 @@ def install() -> None:
         if "_set_tracer_provider" in vars(trace):
             patches.replace(trace, "_set_tracer_provider", functools.partial(_noticing_provider, patches))
         when_imported(runtime_context.DDTRACE, functools.partial(runtime_context.note_spans_above, patches))
-        for module, class_, name in joined_events.SEAMS:
+        for module, class_, name in joined_span.SEAMS:
             when_imported(module, functools.partial(_join_events, patches, class_, name))
 
 
@@ -329,7 +294,7 @@ def _tracer_for(proxy: Any) -> Tracer:
 def _join_events(patches: Patches, class_: str, name: str, module: ModuleType) -> None:
     proxy = getattr(module, class_, None)
     if patches.active and isinstance(getattr(proxy, name, None), property):
-        patches.replace(proxy, name, _joining(patches, f"_noop{name}", joined_events.JoinedLogger))
+        patches.replace(proxy, name, _joining(patches, f"_noop{name}", joined_span.JoinedLogger))
 
 
 def _noticing_provider(patches: Patches, original: Callable[..., None]) -> Callable[..., None]:

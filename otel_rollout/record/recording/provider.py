@@ -28,7 +28,6 @@ from opentelemetry.trace import (
 )
 
 from otel_rollout.base import semconv
-from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.finalizers import attach, is_collecting
 from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp import writer as otlp_json
@@ -36,6 +35,11 @@ from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identi
 from otel_rollout.record.recording.sampling import Decision
 from otel_rollout.record.recording.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, LineWriter, RecordingSpan
 from otel_rollout.record.recording.writer import SegmentWriter
+
+try:  # as a decorator of a coroutine, it waits for the coroutine's end
+    from opentelemetry.util._decorator import _agnosticcontextmanager as span_context
+except ImportError:  # a version of the API without this private name
+    span_context = contextmanager  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from otel_rollout.record.recording.counters import Counters
@@ -116,7 +120,29 @@ Place = tuple[bytes, bytes, TraceState | None]
 tuple, because a named one takes 0.14 us longer to make."""
 
 
-class RecordingTracer(Tracer):
+class BlockTracer(Tracer):
+    """A tracer with OpenTelemetry's way to make a span current inside a block."""
+
+    @span_context
+    def start_as_current_span(
+        self,
+        name: str,
+        context: Context | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Mapping[str, otlp_json.AttributeInput] | None = None,
+        links: Sequence[Link] | None = None,
+        start_time: int | None = None,
+        record_exception: bool = True,
+        set_status_on_exception: bool = True,
+        end_on_exit: bool = True,
+    ) -> Iterator[Span]:
+        """Start a span that is current inside the block (OpenTelemetry's API)."""
+        span = self.start_span(name, context, kind, attributes, links, start_time)
+        with current_span(span, end_on_exit, record_exception, set_status_on_exception):
+            yield span
+
+
+class RecordingTracer(BlockTracer):
     """Starts recording spans."""
 
     def __init__(self, provider: RecordingTracerProvider, scope: bytes, writer: LineWriter) -> None:
@@ -225,24 +251,6 @@ class RecordingTracer(Tracer):
         trace_id = above.trace_id if above.is_valid else self.random_bits(128) or 1
         flags, state = trace.TraceFlags(0), above.trace_state
         return UnrecordedSpan(SpanContext(trace_id, self.random_bits(64) or 1, False, flags, state))
-
-    @span_context
-    def start_as_current_span(
-        self,
-        name: str,
-        context: Context | None = None,
-        kind: SpanKind = SpanKind.INTERNAL,
-        attributes: Mapping[str, otlp_json.AttributeInput] | None = None,
-        links: Sequence[Link] | None = None,
-        start_time: int | None = None,
-        record_exception: bool = True,
-        set_status_on_exception: bool = True,
-        end_on_exit: bool = True,
-    ) -> Iterator[Span]:
-        """Start a span that is current inside the block (OpenTelemetry's API)."""
-        span = self.start_span(name, context, kind, attributes, links, start_time)
-        with current_span(span, end_on_exit, record_exception, set_status_on_exception):
-            yield span
 
 
 @contextmanager

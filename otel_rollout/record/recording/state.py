@@ -59,6 +59,8 @@ class State(RoomState):
     """Id of an open span of the application's SDK → this package's data about the span."""
     never_ended: deque[tuple[Any, int]] = field(default_factory=deque)
     """Spans of other libraries that the garbage collector found open, and when, in ns."""
+    values_to_measure: int = 0
+    """Number of next values to measure before encoding, after a value was larger than its limit."""
 
     def present_runtime(self) -> Recorder | None:
         """Return the runtime, also one that an interrupted start has created since."""

@@ -19,11 +19,9 @@ from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.score_batch import around_data
 from otel_rollout.record.recording.counters import Counters, Counts
-from otel_rollout.record.recording.flusher import Flusher, Line
+from otel_rollout.record.recording.flusher import CHECK_INTERVAL, Flusher, Line, Patience, SpoolUsage
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity
-from otel_rollout.record.recording.patience import CHECK_INTERVAL, Patience
 from otel_rollout.record.recording.segment_file import SegmentFile
-from otel_rollout.record.recording.spool_usage import SpoolUsage
 from otel_rollout.redaction.redaction import Redaction
 from otel_rollout.spool import layout
 from otel_rollout.spool.journal import Journal

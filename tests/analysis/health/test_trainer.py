@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.base.training_reasons import UNUSED
-from otel_rollout.base.training_scores import NUMBERS
+from otel_rollout.base.training_scores import NUMBERS, UNUSED
 from otel_rollout.look.analysis.health.findings import Finding
 from tests.analysis.health.answers import answer
 from tests.table.tables import asked, root, row, written

@@ -103,10 +103,10 @@ class Server(vllm_on_ray.EngineServer.__ray_metadata__.modified_class):
 
     def facts(self) -> dict[str, Any]:
         """Return which of our modules the actor has, and whether vLLM has seeded its random numbers."""
-        from otel_rollout.integrations.vllm import construction
+        from otel_rollout.integrations.vllm import engines
 
         modules = [name for name in sys.modules if name.startswith("otel_rollout.integrations.vllm")]
-        return {"modules": modules, "seeded": construction.was_seeded(0)}
+        return {"modules": modules, "seeded": engines.was_seeded(0)}
 
 
 async def first_engine(server: Any, tokenizer: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from otel_rollout.base.training_reasons import UNUSED
+from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, judged, of_several, steps_of_message
 from otel_rollout.look.analysis.health.rates import RateLimits

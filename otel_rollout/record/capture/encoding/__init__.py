@@ -23,9 +23,8 @@ import orjson
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.record.capture.encoding.in_parts import encode_in_parts
 from otel_rollout.record.capture.encoding.limits import MAX_CONVERSION_UNITS, MEASURED_AFTER_LARGE
-from otel_rollout.record.capture.encoding.size import is_larger, seems_larger
-from otel_rollout.record.capture.encoding.state import state
-from otel_rollout.record.capture.encoding.work import Work
+from otel_rollout.record.capture.encoding.size import Work, is_larger, seems_larger
+from otel_rollout.record.recording.state import state
 
 Encoder = Callable[[Any, int], bytes]
 """Encodes a value as JSON. The second argument is the approximate maximum size in bytes."""

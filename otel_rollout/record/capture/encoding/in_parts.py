@@ -34,8 +34,7 @@ from otel_rollout.record.capture.encoding.limits import (
     MIN_TEXT_CHARS,
     SPLIT_PARTS,
 )
-from otel_rollout.record.capture.encoding.size import KEYS, SCALARS, is_larger
-from otel_rollout.record.capture.encoding.work import Work
+from otel_rollout.record.capture.encoding.size import KEYS, SCALARS, Work, is_larger
 
 _dumps = orjson.dumps
 _NESTED: Final = _dumps("… (nested too deeply)")

@@ -1,15 +1,18 @@
-"""Estimate and measure how many bytes of JSON a value takes."""
+"""Estimate and measure how many bytes of JSON a value takes, and bound Python's work on the value."""
 
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from otel_rollout.record.capture.encoding import converters
 from otel_rollout.record.capture.encoding.converters import dataclass_fields
 from otel_rollout.record.capture.encoding.limits import (
+    MAX_CONVERTED_BYTES,
     MAX_ESTIMATED_ENTRIES,
     MAX_ESTIMATED_LEVELS,
     MAX_VISITED,
+    MAX_WORK_UNITS,
     SPLIT_PARTS,
     TYPED_MEMBERS,
 )
@@ -48,13 +51,7 @@ def seems_larger(value: Any, size: int, levels: int = MAX_ESTIMATED_LEVELS) -> b
     return type_ is str and len(value) > size
 
 
-class Visits(Protocol):
-    """What is left of the work on a value: ``visits``, the number of values that may still be visited."""
-
-    visits: int
-
-
-def is_larger(value: Any, size: int, work: Visits) -> bool | None:
+def is_larger(value: Any, size: int, work: Work) -> bool | None:
     """Measure whether a value takes more than ``size`` bytes; None: too many parts.
 
     The measure is a lower bound, so True is certain. Each level is measured by loops that run in C.
@@ -107,3 +104,42 @@ def _measure_other(part: Any, lists: list[Any], dicts: list[Any]) -> int:
 def _begins_with_numbers(members: Any) -> bool:
     """Return whether the first members are numbers, as in a list of token ids."""
     return SCALARS.issuperset(map(type, islice(members, TYPED_MEMBERS)))
+
+
+# --- the work that is left ---------------------------------------------------------------------------------
+
+
+class Work:
+    """The remaining work units and visits for one value.
+
+    Attributes:
+        units: remaining work units, see :data:`limits.MAX_WORK_UNITS`.
+        visits: number of values that may still be visited to measure the value.
+        reserved: work units that :meth:`convert` must leave.
+    """
+
+    def __init__(self, units: int = MAX_WORK_UNITS, visits: int = MAX_VISITED) -> None:
+        self.units = units
+        self.visits = visits
+        self.reserved = 0
+
+    def convert(self, value: Any) -> Any:
+        """Convert an object to something nearer to JSON; this is orjson's ``default``.
+
+        Raises:
+            TooLarge: when the content is large, or the work units are used up.
+        """
+        try:
+            if self.units <= self.reserved:
+                raise converters.TooLarge
+            converter = converters.converter_of(type(value))
+            content = converter(value)
+            type_ = type(content)
+            self.units -= converters.WORK_UNITS.get(converter, 1)
+            if type_ is list or type_ is dict:
+                self.units -= len(content) >> (8 if converter is converters.convert_numpy_array else 4)
+            if seems_larger(content, MAX_CONVERTED_BYTES):
+                raise converters.TooLarge
+            return content
+        except BaseException:  # caught here to get a traceback, which `pass_on` needs and orjson drops
+            raise

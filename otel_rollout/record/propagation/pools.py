@@ -1,7 +1,10 @@
-"""Continue trajectories in ``multiprocessing.Pool`` and ``ProcessPoolExecutor``.
+"""Continue trajectories in pools of processes and of threads; leave the parent's in forked children.
 
-The caller's context is pickled with the function of each call. The pool's process records its own spans in
-the caller's trajectory.
+For ``multiprocessing.Pool`` and ``ProcessPoolExecutor``, the caller's context is pickled with the function of
+each call. The pool's process records its own spans in the caller's trajectory.
+
+``ThreadPoolExecutor.submit`` starts work in a thread that does not have the caller's context. verl's parsers
+and reward functions run there: ``loop.run_in_executor`` calls ``submit``, in asyncio's loops and in uvloop's.
 """
 
 from __future__ import annotations
@@ -9,18 +12,22 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import util
 from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
 
+from opentelemetry import context as otel_context
+
+from otel_rollout import settings_reader
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.launch import at_exit
-from otel_rollout.record.propagation import carrier, http_clients
+from otel_rollout.record.propagation import http_clients
+from otel_rollout.record.propagation.carrier import active_context, extract, inject
 from otel_rollout.record.propagation.state import state
-from otel_rollout.record.propagation.thread_pools import run_in_context
+from otel_rollout.record.recording.identity import SUBMITTED
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
 """Methods of ``multiprocessing.Pool`` whose first argument is a function; ``apply`` calls ``apply_async``."""
@@ -28,6 +35,7 @@ _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", 
 
 def install(patches: Patches) -> None:
     """Patch the methods that submit work to a pool."""
+    patches.replace(ThreadPoolExecutor, "submit", functools.partial(_with_context, patches))
     patches.replace(ProcessPoolExecutor, "submit", functools.partial(_submitting, patches))
     for name in _POOL_METHODS:
         patches.replace(Pool, name, functools.partial(_calling, patches))
@@ -47,7 +55,7 @@ def _calling(patches: Patches, original: Callable[..., Any]) -> Callable[..., An
     @functools.wraps(original)
     def call(self: Pool, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if patches.active and isinstance(self, ThreadPool):
-            context = carrier.active_context()
+            context = active_context()
             func = func if context is None else functools.partial(run_in_context, context, func)
         elif patches.active:
             func = _with_carrier(func)
@@ -58,7 +66,7 @@ def _calling(patches: Patches, original: Callable[..., Any]) -> Callable[..., An
 
 def _with_carrier(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a picklable function that calls ``function`` in the current context."""
-    carried = carrier.inject()
+    carried = inject()
     return function if carried is None else functools.partial(run_with_carrier, carried, function)
 
 
@@ -67,7 +75,7 @@ def run_with_carrier(
 ) -> Any:
     """Call ``function`` in a carrier's context. Runs in a process of the pool."""
     prepare_process()
-    context = remote_call.start(carrier.extract(carried))
+    context = remote_call.start(extract(carried))
     try:
         return run_in_context(context, function, *args, **kwargs)
     finally:
@@ -84,3 +92,43 @@ def prepare_process() -> None:
         state.flushing_pool_process = os.getpid()
         util.Finalize(None, at_exit.close, exitpriority=0)
         http_clients.install()
+
+
+# --- thread pools ------------------------------------------------------------------------------------------
+
+
+Submit = Callable[..., "Future[Any]"]
+
+
+def _with_context(patches: Patches, original: Submit) -> Submit:
+    @functools.wraps(original)
+    def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        context = active_context() if patches.active else None
+        if context is None:
+            return original(self, fn, *args, **kwargs)
+        return original(self, run_in_context, context, fn, *args, **kwargs)
+
+    return submit
+
+
+def run_in_context(
+    context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call ``fn`` with ``context`` as the current OTel context."""
+    # Attach only the OTel context: a copied context would hide variables that the pool's initializer set.
+    token, submitted = otel_context.attach(context), SUBMITTED.set(context)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        SUBMITTED.reset(submitted)
+        otel_context.detach(token)
+
+
+@internal_errors("leaving the trajectory after a fork")
+def _leave_trajectory() -> None:
+    """Empty a forked child's OTel context, so that it leaves the parent's trajectory."""
+    if state.patches is not None and not settings_reader.switched_off(os.environ):
+        otel_context.attach(otel_context.Context())
+
+
+os.register_at_fork(after_in_child=_leave_trajectory)  # at import: a handler cannot be unregistered
