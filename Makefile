@@ -69,9 +69,12 @@ PARTS := $(addprefix tests/,package versions agents black_box vllm trl verifiers
 	propagation/test_ray_environments.py)
 MAIN := tests $(addprefix --ignore ,$(PARTS))
 
-.PHONY: demo demo-train test test-all versions mlflow-minors postgresql-server built-for-tests built-for-other-tests \
+.PHONY: help demo demo-train test test-all versions mlflow-minors postgresql-server built-for-tests built-for-other-tests \
 	browser s3-server go-tools soak mutants bench bench-verl collector tailing-collector dist upgrade \
 	parts clean lint types promises $(OTHER_TESTS)
+
+help:  ## This list
+	@sed -En 's/^([a-z-]+):.*  ## (.*)/  \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)

@@ -63,6 +63,9 @@ def demo(
         str | None,
         typer.Option(help="A causal LM: path or Hugging Face name. Default: scripted.", show_default=False),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="At the end, print the backend's addresses and searches too.")
+    ] = False,
 ) -> None:
     """Run a small agentic-RL rollout on Ray and trace every trajectory."""
     console = Console()
@@ -84,8 +87,9 @@ def demo(
     if results:
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
-        _print_where_to_look(console, backend, uri, experiment_name)
-        rollout_table.print_steps(console, report)
+        has_table = rollout_table.print_next(console, report, experiment_name)
+        if verbose or not has_table:
+            _print_where_to_look(console, backend, uri, experiment_name)
     raise typer.Exit(exit_code or _exit_code(results, report))
 
 
@@ -160,7 +164,9 @@ def _roll_out_batch(cluster: Cluster, batch: Batch, result: BatchResult, progres
             print_plain(progress.console, f"A trajectory failed: {trajectory}")
         else:
             result.rewards.append(trajectory.reward)
-            result.errors += len(trajectory.output.errors)
+            unparsable = trajectory.output.unparsable_calls
+            result.unparsable_calls += unparsable
+            result.tool_errors += len(trajectory.output.errors) - unparsable
         progress.update(task, advance=1, reward=result.mean_reward)
 
 

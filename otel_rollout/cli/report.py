@@ -48,6 +48,7 @@ def report(
     validation: Annotated[
         bool, typer.Option("--validation", help="With --compare: validation steps instead of training steps.")
     ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="With --compare: every figure, not only five.")] = False,
     html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -59,7 +60,7 @@ def report(
         if compare is None:
             _show_report(_report(engine, chosen, step, location), location, html, json)
         else:
-            _show_changes(_changes(engine, chosen, compare, step, validation), location, html, json)
+            _show_changes(_changes(engine, chosen, compare, step, validation), location, html, json, all_)
 
 
 @contextmanager
@@ -152,7 +153,9 @@ def _show_report(report: RunReport, location: str, html: Path | None, json: bool
         show_report(report, location)
 
 
-def _show_changes(comparison: RunComparison, location: str, html: Path | None, json: bool) -> None:
+def _show_changes(
+    comparison: RunComparison, location: str, html: Path | None, json: bool, is_all: bool
+) -> None:
     if json:
         _print_json(comparison.as_json())
     if html is not None:
@@ -162,7 +165,7 @@ def _show_changes(comparison: RunComparison, location: str, html: Path | None, j
     if html is None and not json:
         from otel_rollout.cli.run_report_output import show_changes
 
-        show_changes(comparison, location)
+        show_changes(comparison, location, is_all)
 
 
 def _print_json(document: dict[str, Any]) -> None:

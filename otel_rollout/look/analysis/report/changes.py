@@ -1,4 +1,4 @@
-"""Compare steps, or two runs, and order the changes by how surprising they are.
+"""Compare steps, or two runs: what may be a cause comes before what follows from it, the surprising first.
 
 A figure changes from step to step without a cause. Its noise is the median absolute difference between
 consecutive steps, divided by 0.954, or their upper quartile, divided by 1.627, if that is more. Both are the
@@ -107,7 +107,8 @@ class RunComparison:
     Attributes:
         before: the earlier side.
         after: the later side.
-        changes: the surprising changes, the most surprising first.
+        changes: the surprising changes: those that may be causes, then those that follow; the most surprising
+            first.
         others: the other figures, ordered alike, without examples.
     """
 
@@ -146,7 +147,7 @@ def compare(
         change = _change(measure, sides, history)
         if change is not None:
             found.append((change, measure))
-    found.sort(key=lambda pair: -pair[0].surprise)
+    found.sort(key=lambda pair: (pair[1].follows, -pair[0].surprise))
     surprising = [pair for pair in found if pair[0].surprise >= SURPRISING]
     surprising = [pair for pair in surprising if not _is_told(pair[1], surprising)]
     searches = [_search(change, measure, before, after) for change, measure in surprising]
