@@ -63,9 +63,7 @@ def demo(
         str | None,
         typer.Option(help="A causal LM: path or Hugging Face name. Default: scripted.", show_default=False),
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="At the end, print the backend's addresses and searches too.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the backend's addresses, too.")] = False,
 ) -> None:
     """Run a small agentic-RL rollout on Ray and trace every trajectory."""
     console = Console()
@@ -74,7 +72,6 @@ def demo(
     plan = Plan(steps=steps, samples=samples, n=n, workers=workers, seed=seed, model=model)
     experiment_name = f"{Path(model).name if model else 'scripted'}-{datetime.now():%Y%m%d-%H%M%S}"
     started = time.monotonic()
-
     exporters = _exporters(backend, uri)
     require_places(console, exporters)
     # Before Ray starts: its workers inherit the settings through the environment.
@@ -87,8 +84,7 @@ def demo(
     if results:
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
-        has_table = rollout_table.print_next(console, report, experiment_name)
-        if verbose or not has_table:
+        if not rollout_table.print_next(console, report, experiment_name) or verbose:
             _print_where_to_look(console, backend, uri, experiment_name)
     raise typer.Exit(exit_code or _exit_code(results, report))
 

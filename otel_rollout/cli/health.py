@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.table import FromOption, StepOption, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -25,9 +25,6 @@ _SHOWN: Final = 5
 _UNHEALTHY: Final = 1
 """Exit status if a check has found something."""
 
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
-]
 OnlyOption = Annotated[
     str | None, typer.Option("--only", help="Checks to run, with commas.", metavar="NAME,…")
 ]
@@ -38,7 +35,7 @@ SkipOption = Annotated[
 
 def health(
     from_: FromOption = None,
-    run: RunOption = None,
+    run: NewestRunOption = None,
     step: StepOption = None,
     only: OnlyOption = None,
     skip: SkipOption = None,

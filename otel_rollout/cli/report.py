@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.table import FromOption, StepOption, ended_by_ctrl_c, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c, errors_reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,15 +26,12 @@ _STEPS: Final = re.compile(
     r"\s*(?P<first_after>-?\d+)(?:\s*-\s*(?P<last_after>-?\d+))?\s*"
 )
 """Two steps ``40..60``, or two ranges ``30-40..50-60``."""
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the run that began last]")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
 
 
 def report(
     from_: FromOption = None,
-    run: RunOption = None,
+    run: NewestRunOption = None,
     step: StepOption = None,
     compare: Annotated[
         str | None,

@@ -103,13 +103,13 @@ def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None
     console.print(Text(printable(title), style="bold"), soft_wrap=True)
     console.print(Text(report_text.LEGEND, "dim"), soft_wrap=True)
     changes = comparison.changes if is_all else report_text.once(comparison.changes)[:_MAX_CHANGES]
-    moved = [change for change in comparison.others if change.surprise] if is_all else []
-    for change in (*changes, *moved):
+    moved = [change for change in comparison.others if change.surprise]
+    for change in (*changes, *(moved if is_all else ())):
         for line in _lines(change):
             console.print(line, soft_wrap=True)
     if not comparison.changes:
         console.print("No figure changed by that much.", soft_wrap=True)
-    more = len(comparison.changes) + len(comparison.others) - len(changes)
+    more = len(comparison.changes) + len(moved) - len(changes)
     if more and not is_all:
         console.print(f"{formatting.counted(more, 'other figure')}: --all", style="dim")
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
@@ -122,14 +122,15 @@ def _lines(change: RunChange) -> Iterator[Text]:
     for part in report_text.parts(change):
         yield Text(f"    {in_one_line(part)}")
     if change.examples:
-        yield _examples(change.examples)
+        yield _examples(change.examples, change.run)
 
 
-def _examples(names: Sequence[str]) -> Text:
+def _examples(names: Sequence[str], run: str | None = None) -> Text:
     """Return the command that shows the first of some trajectories, and the names of the others."""
     first, *others = map(in_one_line, names)
     also = f"   (also {', '.join(others)})" if others else ""
-    return Text(f"    otel-rollout show {first}{also}", "dim")
+    of_run = f" --run {in_one_line(run)}" if run else ""
+    return Text(f"    otel-rollout show {first}{of_run}{also}", "dim")
 
 
 def sparkline(values: Sequence[float | None], most: int = _SPARK) -> str:

@@ -15,7 +15,7 @@ import typer
 from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import views
+from otel_rollout.table import training, views
 
 if TYPE_CHECKING:
     from arro3.core import Table
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
+_ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
 _HINT_OF_RUNS: Final = (
     "`otel-rollout show` and `group` take PATH --run RUN; else the newest run with the path"
 )
@@ -39,6 +40,9 @@ FromOption = Annotated[
 ]
 StepOption = Annotated[str | None, typer.Option("--step", help="Steps.", metavar="NUMBERS")]
 RunOption = Annotated[str | None, typer.Option("--run", help="A run's id or experiment, or `latest`.")]
+NewestRunOption = Annotated[
+    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
+]
 WhereOption = Annotated[
     str | None, typer.Option("--where", help="A SQL condition on the view's columns.", metavar="SQL")
 ]
@@ -114,29 +118,44 @@ def _list(
     with as_table(from_) as (store, location):
         engine = Engine(store.open(), keep=frozenset() if source == view else views.SLOW)
         of_run = run_of(engine, run).condition if run is not None else "true"
-        known = engine.columns_of(source)
-        order = [*(filters.order(name.strip(), known) for name in sort.split(","))] if sort else []
-        names = [filters.known(name.strip(), known) for name in columns.split(",")] if columns else []
-        sql = (
-            f"SELECT {', '.join(names) or '*'} FROM {source}{filters.all_of([of_run, *conditions])} "  # noqa: S608
-            f"ORDER BY {', '.join([*order, listing.order])}"
-        )
+        sql = _statement(engine, listing, source, [of_run, *conditions], sort, columns)
         is_table = chosen == "table"
-        wanted = _PAGE if limit is None and is_table else limit
-        if wanted:  # one more than a table shows, to know whether there are more
-            sql += f" LIMIT {wanted + is_table}"
+        if most := _PAGE if limit is None and is_table else limit:
+            sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
+            checked = engine.check(sql)
             if not is_table:
-                _write(engine, engine.check(sql), chosen, None, output)
+                _write(engine, checked, chosen, None, output)
                 return
-            rows, notes = _page(engine, engine.check(sql), limit)
+            rows, notes = _page(engine, checked, limit)
             if not rows.num_rows:
-                notes = [_nothing(engine, listing, of_run, by_column, "has_outcome" in known)]
+                notes = [_nothing(engine, listing, of_run, by_column, source)]
             runs = _columns_of_runs(engine)
-            if runs and "path" in known:
-                notes.append(_HINT_OF_RUNS)
-            shown = _shown(listing, rows.column_names, names, runs, " ".join(named))
+            notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
+            shown = _shown(listing, rows.column_names, _parts(columns), runs, " ".join(named))
             print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
+
+
+def _statement(
+    engine: Engine,
+    listing: Listing,
+    source: str,
+    conditions: Sequence[str],
+    sort: str | None,
+    columns: str | None,
+) -> str:
+    """Return the query that the options describe, but for its limit."""
+    from otel_rollout.table import filters
+
+    known = engine.columns_of(source)
+    order = [*(filters.order(name, known) for name in _parts(sort)), listing.order]
+    names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
+    return f"SELECT {names} FROM {source}{filters.all_of(conditions)} ORDER BY {', '.join(order)}"  # noqa: S608
+
+
+def _parts(text: str | None) -> list[str]:
+    """Return the names that an option has, with commas between."""
+    return [name.strip() for name in text.split(",")] if text else []
 
 
 def query(
@@ -202,9 +221,7 @@ def _shown(
     ]
 
 
-def _nothing(
-    engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], is_of_training: bool
-) -> str:
+def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], source: str) -> str:
     """Say why no row fits: which steps there are, or that no trainer has spoken."""
     from otel_rollout.look.analysis.health.rates import in_words
 
@@ -216,9 +233,7 @@ def _nothing(
     steps = [step for step in rows["step"].to_pylist() if step is not None]
     if steps and not any(rows["is_wanted"].to_pylist()):
         return f"no {listing.noun}: {in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
-    is_known = (
-        not is_of_training or engine.run("SELECT trace_id FROM training WHERE has_outcome LIMIT 1").num_rows
-    )
+    is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
     unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
     return f"no {listing.noun} is like that{unknown}"
 

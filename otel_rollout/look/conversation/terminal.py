@@ -73,6 +73,7 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
     summary = conversation.summary
     title = text_of(in_one_line(summary.path or summary.name), "bold")
     title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
+    title.append(f"  {formatting.badge(conversation)}".rstrip(), STATES["error"])
     console.print(title)
     console.print(_facts(conversation, location, notes))
     found = training.training_of(conversation)

@@ -12,6 +12,7 @@ from otel_rollout.table.training import DIFFERS
 
 Unit = Literal["number", "share", "seconds"]
 """What a figure counts: a share is between 0 and 1."""
+_OUTCOMES: Final = ("reward_mean", "groups_without_spread")
 _FOLLOWING: Final = (
     "turns", "reply_tokens", "tokens_in", "tokens_out", "tool_calls", "reward_std", "advantage_magnitude",
     "importance_ratio",
@@ -64,9 +65,10 @@ class Measure:
     tool: str | None = None
 
     @property
-    def follows(self) -> bool:
-        """Whether its change follows from another one, as durations and tokens do."""
-        return self.unit == "seconds" or self.name.partition(":")[0] in _FOLLOWING
+    def rank(self) -> int:
+        """Place of its change: 0 for a possible cause, 1 for the outcome, 2 for what follows from others."""
+        name = self.name.partition(":")[0]
+        return 1 if name in _OUTCOMES else 2 if self.unit == "seconds" or name in _FOLLOWING else 0
 
 
 def share(count: int, whole: int) -> Value | None:

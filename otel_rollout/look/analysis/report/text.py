@@ -70,7 +70,10 @@ def change(given: RunChange) -> str:
 
 def once(changes: Sequence[RunChange]) -> list[RunChange]:
     """Return the changes without those that say again what another one says: the p95 beside the median."""
-    return list({change.label.partition(", ")[0]: change for change in reversed(changes)}.values())[::-1]
+    found: dict[str, RunChange] = {}
+    for change in changes:
+        found.setdefault(change.label.partition(", ")[0], change)
+    return list(found.values())
 
 
 def parts(given: RunChange) -> Iterator[str]:
