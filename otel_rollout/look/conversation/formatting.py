@@ -206,7 +206,8 @@ def _figures(conversation: Conversation) -> Iterator[tuple[str, str]]:
     yield "model calls", str(conversation.model_calls)
     yield "tool calls", str(conversation.tool_calls)
     yield "tool errors", str(conversation.tool_errors)
-    yield "other errors", str(conversation.other_errors)
+    if conversation.other_errors:
+        yield "other errors", str(conversation.other_errors)
     yield "tokens written", "" if written is None else str(written)
     for given in summary.scores:
         yield given.name, score(given)
