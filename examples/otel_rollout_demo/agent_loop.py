@@ -54,6 +54,7 @@ class AgentLoopOutput:
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]  # 1: the model wrote this token, 0: the environment did
+    unparsable_calls: int = 0  # errors of the parser among them
     extra_fields: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,6 +73,7 @@ class ToolAgentLoop:
         self._ids: list[int] = []
         self._mask: list[int] = []
         self._errors: list[str] = []
+        self._unparsable_calls = 0
         self._versions: set[int] = set()
         self.messages: list[Message] = []
         """The conversation so far."""
@@ -116,6 +118,7 @@ class ToolAgentLoop:
             prompt_ids=self._ids[:n_prompt],
             response_ids=self._ids[n_prompt:],
             response_mask=self._mask,
+            unparsable_calls=self._unparsable_calls,
             extra_fields={
                 "min_global_steps": min(self._versions, default=None),
                 "max_global_steps": max(self._versions, default=None),
@@ -183,6 +186,7 @@ class ToolAgentLoop:
         try:
             turn = await self._parser.extract_tool_calls(text)
         except ToolCallFormatError as error:
+            self._unparsable_calls += 1
             self.messages.append({"role": "assistant", "content": text})
             return [{"role": "tool", "content": self._error_text(error)}]
         if not turn.tool_calls:

@@ -63,6 +63,7 @@ def demo(
         str | None,
         typer.Option(help="A causal LM: path or Hugging Face name. Default: scripted.", show_default=False),
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the backend's addresses, too.")] = False,
 ) -> None:
     """Run a small agentic-RL rollout on Ray and trace every trajectory."""
     console = Console()
@@ -71,7 +72,6 @@ def demo(
     plan = Plan(steps=steps, samples=samples, n=n, workers=workers, seed=seed, model=model)
     experiment_name = f"{Path(model).name if model else 'scripted'}-{datetime.now():%Y%m%d-%H%M%S}"
     started = time.monotonic()
-
     exporters = _exporters(backend, uri)
     require_places(console, exporters)
     # Before Ray starts: its workers inherit the settings through the environment.
@@ -84,8 +84,8 @@ def demo(
     if results:
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
-        _print_where_to_look(console, backend, uri, experiment_name)
-        rollout_table.print_steps(console, report)
+        if not rollout_table.print_next(console, report, experiment_name) or verbose:
+            _print_where_to_look(console, backend, uri, experiment_name)
     raise typer.Exit(exit_code or _exit_code(results, report))
 
 
@@ -160,7 +160,9 @@ def _roll_out_batch(cluster: Cluster, batch: Batch, result: BatchResult, progres
             print_plain(progress.console, f"A trajectory failed: {trajectory}")
         else:
             result.rewards.append(trajectory.reward)
-            result.errors += len(trajectory.output.errors)
+            unparsable = trajectory.output.unparsable_calls
+            result.unparsable_calls += unparsable
+            result.tool_errors += len(trajectory.output.errors) - unparsable
         progress.update(task, advance=1, reward=result.mean_reward)
 
 

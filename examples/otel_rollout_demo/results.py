@@ -19,7 +19,8 @@ class BatchResult:
     step: int
     validate: bool
     rewards: list[float] = field(default_factory=list)
-    errors: int = 0  # reported by tools and the parser, within trajectories
+    tool_errors: int = 0  # calls of tools that failed, within trajectories
+    unparsable_calls: int = 0  # calls that the parser could not read
     failed: int = 0  # trajectories that raised
 
     @property
@@ -43,8 +44,9 @@ def results_table(results: list[BatchResult], report: Report) -> Table:
     table = Table(title="Trajectories, and their spans", title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     failures = ["failed"] if any(result.failed for result in results) else []
-    for heading in ("trajectories", *failures, "mean reward", "errors", "recorded", "delivered"):
-        table.add_column(heading, justify="right")
+    errors = ("tool errors", "unparsable calls")
+    for heading in ("trajectories", *failures, "reward", *errors, "spans", "delivered"):
+        table.add_column(heading, justify="right", width=max(map(len, heading.split())))
     for result in results:
         count = report.by_step.get(StepKey(str(result.step), result.validate))
         table.add_row(
@@ -52,7 +54,8 @@ def results_table(results: list[BatchResult], report: Report) -> Table:
             str(len(result.rewards) + result.failed),
             *([str(result.failed)] if failures else []),
             result.mean_reward,
-            str(result.errors),
+            str(result.tool_errors),
+            str(result.unparsable_calls),
             str(count.recorded if count else 0),
             str(count.delivered if count else 0),
         )

@@ -15,10 +15,9 @@ from otel_rollout_demo.console import installed_command, print_plain
 EXPORTER: Final = "delta"
 _URI: Final = "OTEL_ROLLOUT_DELTA_URI"
 _DIRECTORY: Final = "rollouts"
-_COMMANDS: Final = (
-    "groups --run latest --sort -reward_spread --limit 1",
-    "list --run latest --tool-error --sort reward --limit 5",
-    "steps --run latest",
+_FURTHER: Final = (
+    ("view", "all of it in a browser"),
+    ("report", "what happened, step by step"),
 )
 
 
@@ -32,16 +31,26 @@ def address() -> str | None:
     return os.environ.get(_URI) or str(Path(_DIRECTORY).absolute())
 
 
-def print_steps(console: Console, report: Report) -> None:
-    """Print commands that ask the table, and the output of the last one; nothing without any row."""
+def print_next(console: Console, report: Report, experiment_name: str) -> bool:
+    """Print what a person types next; return False if the table has no row to ask for."""
     count = report.exporters.get(EXPORTER)
     if count is None or not count.delivered:
-        return
-    from otel_rollout.cli.table import steps
-
+        return False
     program = installed_command("otel-rollout")
+    path = _worth_a_look(experiment_name)
+    commands = [*_FURTHER, *([(f"show {path}", "one trajectory, turn by turn")] if path else [])]
+    width = max(len(command) for command, _ in commands)
     console.print()
-    console.print("Ask the rollout table:", style="bold")
-    for command in _COMMANDS:
-        print_plain(console, f"  {program} {command}")
-    steps(run="latest")
+    console.print("Look at them:", style="bold")
+    for command, purpose in commands:
+        print_plain(console, f"  {program} {command.ljust(width)}  # {purpose}")
+    return True
+
+
+def _worth_a_look(experiment_name: str) -> str | None:
+    """Return the trajectory with the most tool errors; of several, the one that gave up first."""
+    from otel_rollout.rollout_table import open_table
+
+    of_run = open_table(address() or "").trajectories.filter(experiment=experiment_name, validate=False)
+    rows = of_run.sort("-tool_errors", "reward", "turns", "path").limit(1).dicts()
+    return rows[0]["path"] if rows else None

@@ -50,7 +50,11 @@ class AgentLoopWorker:
         self._tools = [calculator]
 
     async def ready(self) -> None:
-        """Wait until the worker can run trajectories."""
+        """Call the server and the tools once: the first call connects, and would take longer than others."""
+        await self._server.ready.remote()
+        for tool in self._tools:
+            instance_id, _ = await tool.create()
+            await tool.release(instance_id)
 
     async def run_trajectory(self, rollout: Rollout) -> Trajectory:
         """Sample one trajectory, and compute its reward."""
@@ -63,7 +67,8 @@ class AgentLoopWorker:
             rollout_n=rollout.rollout_n,
             validate=rollout.validate,
             agent_name=row["agent_name"],
-            policy_version=rollout.policy_version,
+            policy_version_min=rollout.policy_version,
+            policy_version_max=rollout.policy_version,
         ) as trajectory:
             trajectory.set_input({"messages": row["prompt"]})
             loop = ToolAgentLoop(self._server, self._model_name, self._chat, self._tools)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.table import FromOption, StepOption, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
 _ORDER: Final = ("healthy", "unobserved", "unhealthy")
 """Order on the terminal, where a person looks at the last lines."""
+_NAME: Final = 24
+"""Columns of a check's name."""
 _SHOWN: Final = 5
 """Trajectories of a finding that the terminal names."""
 _UNHEALTHY: Final = 1
 """Exit status if a check has found something."""
 
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
-]
 OnlyOption = Annotated[
     str | None, typer.Option("--only", help="Checks to run, with commas.", metavar="NAME,…")
 ]
@@ -36,10 +35,11 @@ SkipOption = Annotated[
 
 def health(
     from_: FromOption = None,
-    run: RunOption = None,
+    run: NewestRunOption = None,
     step: StepOption = None,
     only: OnlyOption = None,
     skip: SkipOption = None,
+    all_: Annotated[bool, typer.Option("--all", help="Print every check, healthy ones too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: HtmlOption = None,
 ) -> None:
@@ -59,7 +59,7 @@ def health(
         elif json:
             typer.echo(to_json(found.as_json(), indent=2))
         else:
-            _show(found, location)
+            _show(found, location, is_all=all_)
     if found.is_unhealthy:
         raise typer.Exit(_UNHEALTHY)
 
@@ -91,26 +91,41 @@ def _checked(
         return checks.health_of(engine, run_of(engine, run), chosen, steps), location
 
 
-def _show(health: Health, location: str) -> None:
-    """Print the answers."""
+def _show(health: Health, location: str, is_all: bool) -> None:
+    """Print what is wrong, what could be observed and how, and the number of the other checks."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from otel_rollout.base.printable import in_one_line
+    from otel_rollout.look.analysis.health.checks import WAYS
     from otel_rollout.look.analysis.health.page import verdict_of
+    from otel_rollout.look.conversation.formatting import counted
 
     console = Console(highlight=False)
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold", max_width=_NAME)
     grid.add_column(overflow="fold")
+    left = 0
+    ways: dict[str, list[str]] = {}
     for finding in sorted(health.findings, key=lambda each: _ORDER.index(each.status)):
         mark, style = _MARKS[finding.status]
-        grid.add_row(Text(mark, style), Text(in_one_line(finding.name)), _words(finding))
+        if is_all or finding.status == "unhealthy":
+            grid.add_row(Text(mark, style), Text(in_one_line(finding.name)), _words(finding))
+        elif finding.status == "unobserved" and (way := WAYS.get(finding.name, "")):
+            ways.setdefault(way, []).append(finding.name)
+        else:
+            left += 1
     console.print(grid)
+    if ways:
+        console.print(Text("\nnot observed yet:", "bold"))
+    for way, names in ways.items():
+        console.print(Text(f"?  {', '.join(names)}\n   → {way}", "yellow"), soft_wrap=True)
     name = in_one_line(health.run.name)
     console.print(Text(f"\n{name}: {health.checked}, {verdict_of(health)}"), soft_wrap=True)
+    if left:
+        console.print(Text(f"{counted(left, 'other check')}: --all", "dim"))
     console.print(Text(f"from {in_one_line(location)}", "dim"), soft_wrap=True)
 
 

@@ -113,20 +113,28 @@ SpoolOption = Annotated[
 ]
 
 
-app.command(epilog=epilog("demo"))(demo)
-app.command(epilog=epilog("show"), context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.show)
-app.command(epilog=epilog("compare"), context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.compare)
-app.command("list", epilog=epilog("list"))(table_commands.list_)
-app.command(epilog=epilog("groups"))(table_commands.groups)
-app.command(epilog=epilog("group"), context_settings=show_commands.CONTEXT_SETTINGS)(group_commands.group)
-app.command(epilog=epilog("steps"))(table_commands.steps)
-app.command(epilog=epilog("query"))(table_commands.query)
-app.command(epilog=epilog("view"))(view_commands.view)
-app.command(epilog=epilog("report"))(report_commands.report)
-app.command(epilog=epilog("timeline"))(timeline_commands.timeline)
-app.command(epilog=epilog("health"))(health_commands.health)
-app.command("import", epilog=epilog("import"))(importing.import_)
-app.add_typer(maintenance.app, name="table")
+_LOOK: Final = "Look at runs"
+_DELIVER: Final = "Deliver spans"
+_MAINTAIN: Final = "Maintain"
+"""Headings of the commands in the help."""
+_OF_NAMES: Final = show_commands.CONTEXT_SETTINGS
+for _name, _command, _context in (
+    ("demo", demo, {}),
+    ("view", view_commands.view, {}),
+    ("report", report_commands.report, {}),
+    ("health", health_commands.health, {}),
+    ("list", table_commands.command_of("trajectories"), {}),
+    ("show", show_commands.show, _OF_NAMES),
+    ("compare", show_commands.compare, _OF_NAMES),
+    ("groups", table_commands.command_of("groups"), {}),
+    ("group", group_commands.group, _OF_NAMES),
+    ("steps", table_commands.command_of("steps"), {}),
+    ("timeline", timeline_commands.timeline, {}),
+    ("query", table_commands.query, {}),
+):
+    app.command(_name, epilog=epilog(_name), context_settings=_context, rich_help_panel=_LOOK)(_command)
+app.command("import", epilog=epilog("import"), rich_help_panel=_DELIVER)(importing.import_)
+app.add_typer(maintenance.app, name="table", rich_help_panel=_MAINTAIN)
 
 
 @app.callback(invoke_without_command=True)
@@ -149,7 +157,7 @@ def main(
             typer.echo(sentence, err=True)
 
 
-@app.command(epilog=epilog("status"))
+@app.command(epilog=epilog("status"), rich_help_panel=_DELIVER)
 def status(
     spool: SpoolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -212,7 +220,7 @@ def _log_to_stderr() -> None:
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[_LogHandler()])
 
 
-@app.command(epilog=epilog("forward"))
+@app.command(epilog=epilog("forward"), rich_help_panel=_DELIVER)
 def forward(
     spool: SpoolOption = None,
     to: ToOption = None,
@@ -283,7 +291,7 @@ def _run_service(directory: Path, configured: settings.Settings, to: str | None)
         typer.echo(f"{report.directory}: {report.summary()}")
 
 
-@app.command(epilog=epilog("replay"))
+@app.command(epilog=epilog("replay"), rich_help_panel=_DELIVER)
 def replay(
     paths: Annotated[
         list[Path],
@@ -357,7 +365,7 @@ def _print_replayed(report: Report) -> None:
         raise typer.Exit(1)
 
 
-@app.command(epilog=epilog("doctor"))
+@app.command(epilog=epilog("doctor"), rich_help_panel=_MAINTAIN)
 def doctor(
     address: Annotated[
         str | None,

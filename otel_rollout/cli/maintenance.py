@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.examples import epilog
+from otel_rollout.cli.listings import ListedColumn
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
 
@@ -176,7 +177,7 @@ def _show(shares: Shares) -> None:
         )
         rows.append(dict(zip(_COLUMNS, values, strict=True)))
     if rows:
-        print_table(rows, _COLUMNS, [])
+        print_table(rows, [ListedColumn(name, "name", place) for place, name in enumerate(_COLUMNS)], [])
 
 
 def _counts(shares: Shares) -> str:

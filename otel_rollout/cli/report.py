@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.table import FromOption, StepOption, ended_by_ctrl_c, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c, errors_reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,15 +26,12 @@ _STEPS: Final = re.compile(
     r"\s*(?P<first_after>-?\d+)(?:\s*-\s*(?P<last_after>-?\d+))?\s*"
 )
 """Two steps ``40..60``, or two ranges ``30-40..50-60``."""
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the run that began last]")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
 
 
 def report(
     from_: FromOption = None,
-    run: RunOption = None,
+    run: NewestRunOption = None,
     step: StepOption = None,
     compare: Annotated[
         str | None,
@@ -48,6 +45,7 @@ def report(
     validation: Annotated[
         bool, typer.Option("--validation", help="With --compare: validation steps instead of training steps.")
     ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="With --compare: every figure, not only five.")] = False,
     html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -59,7 +57,7 @@ def report(
         if compare is None:
             _show_report(_report(engine, chosen, step, location), location, html, json)
         else:
-            _show_changes(_changes(engine, chosen, compare, step, validation), location, html, json)
+            _show_changes(_changes(engine, chosen, compare, step, validation), location, html, json, all_)
 
 
 @contextmanager
@@ -152,7 +150,9 @@ def _show_report(report: RunReport, location: str, html: Path | None, json: bool
         show_report(report, location)
 
 
-def _show_changes(comparison: RunComparison, location: str, html: Path | None, json: bool) -> None:
+def _show_changes(
+    comparison: RunComparison, location: str, html: Path | None, json: bool, is_all: bool
+) -> None:
     if json:
         _print_json(comparison.as_json())
     if html is not None:
@@ -162,7 +162,7 @@ def _show_changes(comparison: RunComparison, location: str, html: Path | None, j
     if html is None and not json:
         from otel_rollout.cli.run_report_output import show_changes
 
-        show_changes(comparison, location)
+        show_changes(comparison, location, is_all)
 
 
 def _print_json(document: dict[str, Any]) -> None:

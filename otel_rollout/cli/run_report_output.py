@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.look import fitted_table
 from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.analysis.report.tools import histories_of
+from otel_rollout.look.conversation import formatting
+from otel_rollout.look.fitted_table import TableColumn
 from otel_rollout.look.pages.scale import finite
 
 if TYPE_CHECKING:
@@ -23,14 +26,22 @@ if TYPE_CHECKING:
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "
+_BESIDE: Final = 48
+"""Columns of a line for the name of a figure, and its first and last value."""
 _SPARK: Final = 48
 """Characters of a sparkline at most; of more steps, each character is the mean of several."""
 _MAX_STEPS: Final = 30
 """Steps that a table shows: the last."""
+_MAX_CHANGES: Final = 5
+"""Changes that are printed without ``--all``."""
 _MAX_TOOLS: Final = 12
-"""Tools that are listed: those with the most calls."""
-_NO_LIMIT: Final = 10_000
-"""Columns of the console in which a table's natural width is measured."""
+"""Tools that are listed: those with the most errors."""
+_RANKS: Final = {
+    "step": 0, "failed": 1, "reward": 1, "tool errors": 1, "trajectories": 2, "no spread": 2,
+    "unparsable calls": 2, "longest trajectory": 4, "tokens in": 4, "p10": 5, "p50": 4, "p90": 5,
+}  # fmt: skip
+"""Rank of a figure: those of a high rank are left out where the terminal has no room."""
+_USUAL_RANK: Final = 3
 _Curve = tuple[str, Callable[[Any], str], list[float | None]]
 """A figure over steps: its name, its form and its values."""
 _UNKNOWN: Final = {report_text.UNKNOWN}
@@ -49,18 +60,18 @@ def show_report(report: RunReport, location: str) -> None:
         if report.validation:
             console.print(Text(f"\n{title}", style="bold"))
         if len(steps) > 1:
-            _print(console, _sparklines(steps))
+            console.print(_sparklines(steps, console.width))
         shown = steps[-_MAX_STEPS:]
-        _print(console, _step_table(report_text.FIGURES, [report_text.figures(step) for step in shown]))
-        _print(console, _step_table(report_text.TIMES, [report_text.times(step) for step in shown]))
+        _print_rows(console, report_text.FIGURES, [report_text.figures(step) for step in shown])
+        _print_rows(console, report_text.TIMES, [report_text.times(step) for step in shown])
         if any(step.engine for step in shown):
             console.print(Text(report_text.ENGINE_TITLE, style="bold"))
             rows = [report_text.engine(step) for step in shown]
-            _print(console, _step_table(report_text.ENGINE, rows, _UNKNOWN))
+            _print_rows(console, report_text.ENGINE, rows, _UNKNOWN)
         if any(step.trainer for step in shown):
             console.print(Text("what training made of them", style="bold"))
             rows = [report_text.trainer(step) for step in shown]
-            _print(console, _step_table(report_text.TRAINER, rows, _UNKNOWN))
+            _print_rows(console, report_text.TRAINER, rows, _UNKNOWN)
             for line in _trainer_notes(shown):
                 console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
@@ -68,7 +79,7 @@ def show_report(report: RunReport, location: str) -> None:
                 f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
             )
         if any(step.tools for step in steps):
-            _print(console, _tool_table(steps))
+            _print_tools(console, steps)
     if report.operations_outside:
         console.print(f"{said_of_operations_outside(report.operations_outside)}.", soft_wrap=True)
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
@@ -79,11 +90,11 @@ def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
     for note, names in report_text.trainer_notes(steps):
         yield Text(in_one_line(note), "bold red" if names else "")
         if names:
-            yield Text(f"    otel-rollout show {in_one_line('   '.join(names))}", "dim")
+            yield _examples(names)
 
 
-def show_changes(comparison: RunComparison, location: str) -> None:
-    """Print what changed, the most surprising first, with trajectories to open."""
+def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None:
+    """Print what changed, possible causes first, with trajectories to open."""
     console = Console(highlight=False)
     before, after = comparison.before, comparison.after
     title = f"{before.name} → {after.name}"
@@ -91,15 +102,16 @@ def show_changes(comparison: RunComparison, location: str) -> None:
         title = f"{before.run.name}, {before.name} → {after.run.name}, {after.name}"
     console.print(Text(printable(title), style="bold"), soft_wrap=True)
     console.print(Text(report_text.LEGEND, "dim"), soft_wrap=True)
-    for change in comparison.changes:
+    changes = comparison.changes if is_all else report_text.once(comparison.changes)[:_MAX_CHANGES]
+    moved = [change for change in comparison.others if change.surprise]
+    for change in (*changes, *(moved if is_all else ())):
         for line in _lines(change):
             console.print(line, soft_wrap=True)
     if not comparison.changes:
         console.print("No figure changed by that much.", soft_wrap=True)
-    moved = [change for change in comparison.others if change.surprise]
-    if moved:
-        named = ", ".join(report_text.change(change) for change in moved[:3])
-        console.print(Text(printable(f"changed less: {named}")), soft_wrap=True)
+    more = len(comparison.changes) + len(moved) - len(changes)
+    if more and not is_all:
+        console.print(f"{formatting.counted(more, 'other figure')}: --all", style="dim")
     console.print(Text(printable(f"from {location}")), soft_wrap=True)
 
 
@@ -110,12 +122,20 @@ def _lines(change: RunChange) -> Iterator[Text]:
     for part in report_text.parts(change):
         yield Text(f"    {in_one_line(part)}")
     if change.examples:
-        yield Text(f"    otel-rollout show {in_one_line('   '.join(change.examples))}", "dim")
+        yield _examples(change.examples, change.run)
 
 
-def sparkline(values: Sequence[float | None]) -> str:
-    """Return a line of blocks for values; a missing one is a space."""
-    width = -(-len(values) // _SPARK)
+def _examples(names: Sequence[str], run: str | None = None) -> Text:
+    """Return the command that shows the first of some trajectories, and the names of the others."""
+    first, *others = map(in_one_line, names)
+    also = f"   (also {', '.join(others)})" if others else ""
+    of_run = f" --run {in_one_line(run)}" if run else ""
+    return Text(f"    otel-rollout show {first}{of_run}{also}", "dim")
+
+
+def sparkline(values: Sequence[float | None], most: int = _SPARK) -> str:
+    """Return a line of at most so many blocks for values; a missing one is a space."""
+    width = -(-len(values) // most)
     means = [_mean(values[first : first + width]) for first in range(0, len(values), width)] if values else []
     known = [value for value in means if value is not None]
     if not known:
@@ -134,7 +154,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(each / len(known) for each in known) if known else None
 
 
-def _sparklines(steps: Sequence[StepReport]) -> Table:
+def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
     """Return a row for each figure that is known and moves."""
     number, seconds, percent = report_text.number, report_text.seconds, report_text.percent
     rows: tuple[_Curve, ...] = (
@@ -149,7 +169,7 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
         ("tokens of a reply", number, [_share(step.tokens_out or 0, step.replies) for step in steps]),
         ("cut replies", percent, [_share(step.replies_truncated, step.replies_ended) for step in steps]),
         ("tool errors", percent, [_share(step.tool_errors, step.tool_calls) for step in steps]),
-        ("parser errors", number, [float(step.parse_failures) for step in steps]),
+        ("unparsable calls", number, [float(step.parse_failures) for step in steps]),
         ("median time", seconds, [step.seconds.p50 for step in steps]),
         ("longest time", seconds, [step.seconds.max for step in steps]),
         ("policy lag", number, [step.policy_lag.mean for step in steps]),
@@ -160,7 +180,9 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
         known = [value for value in values if value is not None]
         if known and any(known):
             table.add_row(
-                name, Text(sparkline(values), "cyan"), f"{in_words(known[0])} → {in_words(known[-1])}"
+                name,
+                Text(sparkline(values, min(_SPARK, max(1, columns - _BESIDE))), "cyan"),
+                f"{in_words(known[0])} → {in_words(known[-1])}",
             )
     return table
 
@@ -181,51 +203,45 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _step_table(
-    headings: Sequence[str], rows: Sequence[tuple[str, ...]], hidden: Container[str] = _NOTHING
-) -> Table:
-    """Return a row per step, without the columns that have only hidden cells."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    kept = [
-        index
-        for index, values in enumerate(zip(*rows, strict=True))
-        if index == 0 or not all(value in hidden for value in values)
+def _print_rows(
+    console: Console,
+    headings: Sequence[str],
+    rows: Sequence[tuple[str, ...]],
+    hidden: Container[str] = _NOTHING,
+) -> None:
+    """Print a row per step, without the columns that have only hidden cells, or no room."""
+    columns = [
+        TableColumn(heading, list(map(in_one_line, cells)), _RANKS.get(heading, _USUAL_RANK), is_number=True)
+        for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)
+        if heading == headings[0] or not all(cell in hidden for cell in cells)
     ]
-    for index in kept:
-        table.add_column(headings[index], justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(in_one_line(row[index])) for index in kept))
-    return table
+    if left_out := _print_columns(console, columns):
+        console.print(Text(f"no room for {', '.join(left_out)}; --html has all", "dim"), soft_wrap=True)
 
 
-def _tool_table(steps: Sequence[StepReport]) -> Table:
-    """Return a row per tool with its calls and errors in all steps."""
-    calls: dict[str, int] = {}
-    errors: dict[str, dict[str, int]] = {}
-    for step in steps:
-        for tool in step.tools:
-            name = tool.name or report_text.UNKNOWN
-            calls[name] = calls.get(name, 0) + tool.calls
-            counts = errors.setdefault(name, {})
-            for error, count in tool.error_types.items():
-                counts[error] = counts.get(error, 0) + count
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading, justify in (("tool", "left"), ("calls", "right"), ("errors", "right"), ("by type", "left")):
-        table.add_column(heading, justify=justify, no_wrap=heading != "by type")  # type: ignore[arg-type]
-    for name in sorted(calls, key=lambda each: (-calls[each], each))[:_MAX_TOOLS]:
-        counts = errors[name]
-        types = ", ".join(
-            f"{error} {count}" for error, count in sorted(counts.items(), key=lambda each: -each[1])[:4]
-        )
-        share = report_text.share(sum(counts.values()), calls[name])
-        table.add_row(Text(in_one_line(name)), str(calls[name]), share, Text(in_one_line(types)))
-    return table
+def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
+    """Print a row per tool: how often it fails, since when, and its errors of its calls in each step."""
+    tools = histories_of(steps)[:_MAX_TOOLS]
+    names = [in_one_line(tool.name or report_text.UNKNOWN) for tool in tools]
+    counts = [str(tool.calls) for tool in tools]
+    errors = [f"{tool.errors} ({report_text.share(tool.errors, tool.calls)})" for tool in tools]
+    since = [tool.since or report_text.UNKNOWN for tool in tools]
+    types = [in_one_line(", ".join(f"{each} {n}" for each, n in tool.error_types.items())) for tool in tools]
+    columns = [
+        TableColumn("tool", names),
+        TableColumn("calls", counts, 1, is_number=True),
+        TableColumn("tool errors", errors, 1, is_number=True),
+        TableColumn("since step", since, 1, is_number=True),
+        TableColumn("by type", types, 2, can_be_cut=True),
+    ]
+    for place in range(max(0, len(steps) - _MAX_STEPS), len(steps) if len(steps) > 1 else 0):
+        cells = [f"{of.errors}/{of.calls}" if (of := tool.steps[place]) else "" for tool in tools]
+        rank = _USUAL_RANK + len(steps) - place
+        columns.insert(-1, TableColumn(f"step {steps[place].name}", cells, rank, is_number=True))
+    left_out = _print_columns(console, columns)
+    if any(left_out):
+        console.print(Text("no room for the errors of the calls in earlier steps", "dim"))
 
 
-def _print(console: Console, table: Table) -> None:
-    """Print a table as wide as its contents: a name that is cut or wrapped cannot be pasted."""
-    usual = console.width
-    unbounded = console.options.update_width(_NO_LIMIT)
-    console.width = max(usual, Measurement.get(console, unbounded, table).maximum)
-    console.print(table)
-    console.width = usual
+def _print_columns(console: Console, columns: Sequence[TableColumn]) -> list[str]:
+    return fitted_table.print_fitted(console, columns, fitted_table.room(console), SIMPLE_HEAD)

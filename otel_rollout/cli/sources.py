@@ -92,8 +92,16 @@ def spool_source(from_: str | None) -> SpoolSource:
             f"`otel-rollout import {from_} --to delta` brings what MLflow has into a table; "
             f"`otel-rollout show --from {from_}` shows it without one."
         )
+    if from_:
+        return SpoolSource(Path(from_))
     configured, _ = settings_reader.from_environment(os.environ)
-    return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
+    if not os.path.lexists(configured.spool_dir):
+        raise ViewerError(
+            f"There is no rollout table at {default_address()}, and no spool at {configured.spool_dir}. "
+            "OTEL_TRACES_EXPORTER=mlflow,delta writes a table here, and so does `otel-rollout demo`; "
+            "--from names another one."
+        )
+    return SpoolSource(configured.spool_dir, is_named=False)
 
 
 def _is_table(path: str, unknown: bool) -> bool:

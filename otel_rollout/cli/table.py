@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import broken_prefix, engine_time, training, views
+from otel_rollout.table import training, views
+
+if TYPE_CHECKING:
+    from arro3.core import Table
+
+    from otel_rollout.table.query import Engine
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
-_LISTED: Final = {
-    "trajectories": (
-        "path", "trace_id", "reward", "state", "seconds", "turns", "tool_calls", "tool_errors", "tokens_in",
-        "tokens_out", "error_type",
-    ),
-    "groups": (
-        "path", "trajectories", "failed", "rewarded", "reward_mean", "reward_min", "reward_max",
-        "reward_spread", "tool_calls", "tool_errors", "tokens_out",
-    ),
-    "steps": (
-        "step", "groups", "trajectories", "failed", "rewarded", "reward_mean", "reward_min", "reward_max",
-        "reward_std", "turns_mean", "tool_calls", "tool_errors", "tokens_out", "seconds_mean",
-    ),
-}  # fmt: skip
-"""View → the columns that its table shows; files have all columns."""
-_WITH_TRAINING: Final = (
-    "path", "trace_id", "reward", "state", "trained", "reason", "advantage", "lag", "mismatch",
-    "mismatch_turn",
-)  # fmt: skip
-"""Columns of a list that is asked for what training made of the trajectories."""
-_BESIDE_ENGINE: Final = ("path", "trace_id", "reward", "state", "seconds", "turns")
-"""Columns of a list that is asked for the time in an inference engine, besides that time."""
-_ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step"
-_ORDER_OF_GROUPS: Final = f"{_ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
-_ORDER: Final = {
-    "trajectories": f"{_ORDER_OF_GROUPS}, rollout_n, path, start_time, trace_id",
-    "groups": _ORDER_OF_GROUPS.replace("group_path", "path"),
-    "steps": _ORDER_OF_STEPS,
-}
-_DIGITS: Final = 8
-"""Digits of a trace id in a table."""
+_NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
+_ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
+_HINT_OF_RUNS: Final = (
+    "`otel-rollout show` and `group` take PATH --run RUN; else the newest run with the path"
+)
 
 FromOption = Annotated[
     str | None,
@@ -57,20 +39,9 @@ FromOption = Annotated[
     ),
 ]
 StepOption = Annotated[str | None, typer.Option("--step", help="Steps.", metavar="NUMBERS")]
-SampleOption = Annotated[str | None, typer.Option("--sample", help="One dataset row.")]
-RewardOption = Annotated[str | None, typer.Option("--reward", help="Reward.", metavar="NUMBERS")]
-MismatchOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Largest difference of the sampler's and the trainer's log probability.", metavar="NUMBERS"
-    ),
-]
-QueueOption = Annotated[
-    str | None, typer.Option(help="Seconds in an inference engine's queue.", metavar="NUMBERS")
-]
 RunOption = Annotated[str | None, typer.Option("--run", help="A run's id or experiment, or `latest`.")]
-ValidationOption = Annotated[
-    bool | None, typer.Option("--validation/--training", help="Only of validation, or only of training.")
+NewestRunOption = Annotated[
+    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
 ]
 WhereOption = Annotated[
     str | None, typer.Option("--where", help="A SQL condition on the view's columns.", metavar="SQL")
@@ -87,101 +58,111 @@ LimitOption = Annotated[
         help=f"Maximum rows; 0 for all. \\[default: {_PAGE} of a table, else all]",
     ),
 ]
+ColumnsOption = Annotated[
+    str | None, typer.Option("--columns", help="Columns to show, with commas.", metavar="NAME,…")
+]
+WideOption = Annotated[
+    bool, typer.Option("--wide", help="Show every column whole, however wide the terminal is.")
+]
 FormatOption = Annotated[str, typer.Option("--format", help=", ".join(FORMATS) + ".")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
 ]
 
 
-def list_(
+def command_of(view: str) -> Callable[..., None]:
+    """Return the command that lists a view: its options are those of the view's columns, and of a query."""
+    listing = LISTINGS[view]
+
+    def command(**given: Any) -> None:
+        with errors_reported():
+            _list(view, listing, **given)
+
+    command.__doc__ = f"{listing.help}\n\n{_NUMBERS}"
+    first, *others = (
+        parameter
+        for parameter in inspect.signature(_list, eval_str=True).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    )
+    command.__signature__ = inspect.Signature([first, *listing.parameters(), *others])  # type: ignore[attr-defined]
+    return command
+
+
+def _list(
+    view: str,
+    listing: Listing,
+    *,
     from_: FromOption = None,
-    step: StepOption = None,
-    sample: SampleOption = None,
-    reward: RewardOption = None,
-    turns: Annotated[str | None, typer.Option(help="Model calls.", metavar="NUMBERS")] = None,
-    seconds: Annotated[str | None, typer.Option(help="Duration.", metavar="NUMBERS")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Ended with an error.")] = False,
-    running: Annotated[bool, typer.Option("--running", help="Not ended yet.")] = False,
-    tool_error: Annotated[bool, typer.Option("--tool-error", help="With a failed tool call.")] = False,
-    filtered: Annotated[
-        bool, typer.Option("--filtered", help="Not trained on: the loss left them out.")
-    ] = False,
-    lag: Annotated[str | None, typer.Option(help="Policy lag, in versions.", metavar="NUMBERS")] = None,
-    mismatch: MismatchOption = None,
-    queue: QueueOption = None,
-    is_broken: Annotated[
-        bool,
-        typer.Option("--broken-prefix", help="With a turn whose tokens are not the next prompt's beginning."),
-    ] = False,
-    validation: ValidationOption = None,
     run: RunOption = None,
     where: WhereOption = None,
     sort: SortOption = None,
     limit: LimitOption = None,
+    columns: ColumnsOption = None,
+    wide: WideOption = False,
     format_: FormatOption = "table",
     output: OutputOption = None,
+    **given: Any,
 ) -> None:
-    """List trajectories: filter, sort, and write them as CSV, JSON or Parquet.
+    """Show the rows of a view that the options describe."""
+    chosen = _format(format_, output)
+    from otel_rollout.cli.sources import as_table
+    from otel_rollout.look.analysis.run_choice import run_of
+    from otel_rollout.table import filters
+    from otel_rollout.table.query import Engine
+    from otel_rollout.table.row_set import dicts_of
 
-    NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas.
-    """
-    numbers = {
-        "step": step, "reward": reward, "turns": turns, "seconds": seconds, "lag": lag, "mismatch": mismatch,
-        "queue_seconds": queue,
-    }  # fmt: skip
-    states = [state for state, is_wanted in (("error", failed), ("running", running)) if is_wanted]
-    equal = {"sample_index": sample, "validate": validation, "state": states or None}
-    further = ["tool_errors > 0"] if tool_error else []
-    further += [training.FILTERED] if filtered else []
-    further += [broken_prefix.CONDITION] if is_broken else []
-    _show_view("trajectories", from_, numbers, equal, further, run, where, sort, limit, format_, output)
-
-
-def groups(
-    from_: FromOption = None,
-    step: StepOption = None,
-    sample: SampleOption = None,
-    reward: Annotated[str | None, typer.Option("--reward", help="Mean reward.", metavar="NUMBERS")] = None,
-    validation: ValidationOption = None,
-    run: RunOption = None,
-    where: WhereOption = None,
-    sort: SortOption = None,
-    limit: LimitOption = None,
-    format_: FormatOption = "table",
-    output: OutputOption = None,
-) -> None:
-    """List groups with the mean, least and greatest reward and its spread.
-
-    NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas.
-    """
-    numbers = {"step": step, "reward_mean": reward}
-    equal = {"sample_index": sample, "validate": validation}
-    _show_view("groups", from_, numbers, equal, [], run, where, sort, limit, format_, output)
+    by_column = listing.conditions(given)
+    named = [*by_column, *by_column.values(), *filter(None, (where, sort, columns))]
+    source = source_of(view, named)
+    conditions = [*by_column.values(), *([] if where is None else [filters.where(where)])]
+    with as_table(from_) as (store, location):
+        engine = Engine(store.open(), keep=frozenset() if source == view else views.SLOW)
+        of_run = run_of(engine, run).condition if run is not None else "true"
+        sql = _statement(engine, listing, source, [of_run, *conditions], sort, columns)
+        is_table = chosen == "table"
+        if most := _PAGE if limit is None and is_table else limit:
+            sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
+        with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
+            checked = engine.check(sql)
+            if not is_table:
+                _write(engine, checked, chosen, None, output)
+                return
+            rows, notes = _page(engine, checked, limit)
+            if not rows.num_rows:
+                notes = [_nothing(engine, listing, of_run, by_column, source)]
+            runs = _columns_of_runs(engine)
+            notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
+            shown = _shown(listing, rows.column_names, _parts(columns), runs, " ".join(named))
+            print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
 
 
-def steps(
-    from_: FromOption = None,
-    step: StepOption = None,
-    validation: ValidationOption = None,
-    run: RunOption = None,
-    where: WhereOption = None,
-    sort: SortOption = None,
-    limit: LimitOption = None,
-    format_: FormatOption = "table",
-    output: OutputOption = None,
-) -> None:
-    """List steps with mean reward, failures, tool calls and tokens.
+def _statement(
+    engine: Engine,
+    listing: Listing,
+    source: str,
+    conditions: Sequence[str],
+    sort: str | None,
+    columns: str | None,
+) -> str:
+    """Return the query that the options describe, but for its limit."""
+    from otel_rollout.table import filters
 
-    NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas.
-    """
-    equal = {"validate": validation}
-    _show_view("steps", from_, {"step": step}, equal, [], run, where, sort, limit, format_, output)
+    known = engine.columns_of(source)
+    order = [*(filters.order(name, known) for name in _parts(sort)), listing.order]
+    names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
+    return f"SELECT {names} FROM {source}{filters.all_of(conditions)} ORDER BY {', '.join(order)}"  # noqa: S608
+
+
+def _parts(text: str | None) -> list[str]:
+    """Return the names that an option has, with commas between."""
+    return [name.strip() for name in text.split(",")] if text else []
 
 
 def query(
     sql: Annotated[str, typer.Argument(help="One SELECT on the views.", metavar="SELECT")],
     from_: FromOption = None,
     limit: LimitOption = None,
+    wide: WideOption = False,
     format_: FormatOption = "table",
     output: OutputOption = None,
 ) -> None:
@@ -190,120 +171,74 @@ def query(
         chosen = _format(format_, output)
         from otel_rollout.cli.sources import as_table
         from otel_rollout.table.query import Engine
+        from otel_rollout.table.row_set import dicts_of
 
         with as_table(from_) as (store, location):
             engine = Engine(store.open())
             with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-                _show(engine, engine.check(sql), (), chosen, limit, output, location)
+                checked = engine.check(sql)
+                if chosen != "table":
+                    _write(engine, checked, chosen, limit, output)
+                    return
+                rows, notes = _page(engine, checked, limit)
+                notes += [] if rows.num_rows else ["no rows"]
+                print_table(dicts_of(rows), of_query(rows.column_names), [*notes, f"from {location}"], wide)
 
 
-def _show_view(
-    view: str,
-    from_: str | None,
-    numbers: dict[str, str | None],
-    equal: dict[str, Any],
-    conditions: list[str],
-    run: str | None,
-    where: str | None,
-    sort: str | None,
-    limit: int | None,
-    format_: str,
-    output: Path | None,
-) -> None:
-    """Show the rows of a view that the options describe."""
-    with errors_reported():
-        chosen = _format(format_, output)
-        from otel_rollout.cli.sources import as_table
-        from otel_rollout.look.analysis.run_choice import run_of
-        from otel_rollout.table import filters
-        from otel_rollout.table.query import Engine
-
-        described = [
-            filters.numbers(name, text, f"--{name.partition('_')[0]}")
-            for name, text in numbers.items()
-            if text is not None
-        ]
-        described += [filters.equals(name, value) for name, value in equal.items() if value is not None]
-        named = [*described, *conditions, *([where] if where else []), *([sort] if sort else [])]
-        source, columns = _source_of(view, named)
-        if where is not None:
-            described.append(filters.where(where))
-        with as_table(from_) as (store, location):
-            engine = Engine(store.open(), keep=frozenset() if source == view else views.SLOW)
-            if run is not None:
-                described.append(run_of(engine, run).condition)
-            order = _ORDER[view]
-            if sort is not None:
-                known = engine.columns_of(source)
-                order = ", ".join([*(filters.order(name.strip(), known) for name in sort.split(",")), order])
-            conditions = [*described, *conditions]
-            sql = f"SELECT * FROM {source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
-            wanted = (_PAGE if limit is None else limit) if chosen == "table" else limit
-            if wanted:  # one more than a table shows, to know whether there are more
-                sql += f" LIMIT {wanted + (chosen == 'table')}"
-            limit = limit if chosen == "table" else None
-            with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-                _show(engine, engine.check(sql), columns, chosen, limit, output, location)
+def _write(engine: Engine, checked: str, format_: Format, limit: int | None, output: Path | None) -> None:
+    """Write the rows of a checked query as a file, or to standard output."""
+    with writing("output"):
+        if format_ == "parquet":
+            write_parquet(lambda path: engine.write_parquet(checked, path, limit), output)
+        else:
+            write(engine.run(checked, limit), format_, output)
 
 
-def _source_of(view: str, named: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the view, joined with those whose columns are named, and the columns to show.
-
-    Args:
-        view: the view.
-        named: conditions and orders.
-    """
-    source, columns = view, _LISTED[view]
-    if view != "trajectories":
-        return source, columns
-    if training.is_named_in(*named):
-        source, columns = training.TRAJECTORIES, _WITH_TRAINING
-    if broken_prefix.is_named_in(*named):
-        source, columns = broken_prefix.joined_to(source), (*columns, *broken_prefix.COLUMNS)
-    if engine_time.is_named_in(*named):
-        beside = _BESIDE_ENGINE if source == view else columns
-        source, columns = engine_time.joined_to(source), (*beside, *engine_time.COLUMNS)
-    return source, columns
+def _page(engine: Engine, checked: str, limit: int | None) -> tuple[Table, list[str]]:
+    """Return the rows of a checked query that a table shows, and a note if there are more."""
+    most = _PAGE if limit is None else limit
+    found = engine.run(checked, most + 1 if most else None)
+    if not most or found.num_rows <= most:
+        return found, []
+    return found.slice(0, most), [f"the first {most}; --limit 0 shows all"]
 
 
-def _show(
-    engine: Any,
-    sql: str,
-    columns: tuple[str, ...],
-    format_: Format,
-    limit: int | None,
-    output: Path | None,
-    location: str,
-) -> None:
-    """Run a checked query and write its rows."""
-    from otel_rollout.table.row_set import dicts_of
-
-    if format_ == "parquet":
-        with writing("output"):
-            write_parquet(lambda path: engine.write_parquet(sql, path, limit), output)
-        return
-    if format_ != "table":
-        with writing("output"):
-            write(engine.run(sql, limit), format_, output)
-        return
-    page = _PAGE if limit is None else limit
-    table = engine.run(sql, page + 1 if page else None)
-    rows = dicts_of(table.slice(0, min(page or table.num_rows, table.num_rows)))
-    runs = _columns_of_runs(engine) if columns else []
-    names = [*runs, *(columns or table.column_names)]
-    if columns and any(row["validate"] for row in rows) and "path" not in names:
-        names.insert(0, "validate")
-    for row in rows:
-        if columns and "trace_id" in row:
-            row["trace_id"] = row["trace_id"][:_DIGITS]
-    more = [f"the first {len(rows)}; --limit 0 shows all"] if table.num_rows > len(rows) else []
-    if runs and "path" in names:
-        more.append("`otel-rollout show` and `group` take PATH --run RUN; else the newest run with the path")
-    more += [] if rows else [f"no rows{_unknown(engine) if columns is _WITH_TRAINING else ''}"]
-    print_table(rows, names, [*more, f"from {location}"])
+def _shown(
+    listing: Listing, present: Sequence[str], wanted: Sequence[str], runs: Sequence[str], asked: str
+) -> list[ListedColumn]:
+    """Return the columns of a table: those that are wanted, else the listing's, those asked about first."""
+    forms = {column.name: column.form for column in listing.columns}
+    if wanted:
+        return [ListedColumn(name, forms.get(name, ""), place) for place, name in enumerate(wanted)]
+    words = set(re.findall(r"\w+", asked))
+    return [
+        *(ListedColumn(name, "name", 0) for name in runs),
+        *(
+            column._replace(rank=min(column.rank, 1)) if column.name in words else column
+            for column in listing.columns
+            if column.rank is not None and column.name in present
+        ),
+    ]
 
 
-def _columns_of_runs(engine: Any) -> list[str]:
+def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], source: str) -> str:
+    """Say why no row fits: which steps there are, or that no trainer has spoken."""
+    from otel_rollout.look.analysis.health.rates import in_words
+
+    conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
+    rows = engine.run(
+        f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
+        f"FROM steps WHERE {of_run} ORDER BY step"
+    )
+    steps = [step for step in rows["step"].to_pylist() if step is not None]
+    if steps and not any(rows["is_wanted"].to_pylist()):
+        return f"no {listing.noun}: {in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
+    is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
+    unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
+    return f"no {listing.noun} is like that{unknown}"
+
+
+def _columns_of_runs(engine: Engine) -> list[str]:
     """Return the columns that tell the table's runs apart; none if it has one run."""
     from otel_rollout.look.analysis.run_choice import Run
     from otel_rollout.table.row_set import dicts_of
@@ -315,12 +250,6 @@ def _columns_of_runs(engine: Any) -> list[str]:
     if len(values["run_id"]) == len(runs) > 1:
         return ["run_id"]
     return [name for name in names if len(values[name]) > 1]
-
-
-def _unknown(engine: Any) -> str:
-    """Return that no trainer has scored a trajectory; nothing if one has."""
-    is_known = engine.run("SELECT trace_id FROM training WHERE has_outcome LIMIT 1").num_rows
-    return "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
 
 
 @contextmanager

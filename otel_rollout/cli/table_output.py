@@ -19,62 +19,60 @@ from otel_rollout.base.printable import in_one_line, printable
 
 if TYPE_CHECKING:
     from arro3.core import Table as ArrowTable
-    from rich.table import Table
+
+    from otel_rollout.cli.listings import Form, ListedColumn
+    from otel_rollout.look.fitted_table import TableColumn
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: Final = get_args(Format)
 _MAX_CELL: Final = 200
 """Maximum characters of a value in a table."""
 _DIGITS: Final = 6
-_SECONDS: Final = "seconds"
-"""Word in the names of columns that hold durations."""
-_SECONDS_DIGITS: Final = 3
-_NO_LIMIT: Final = 10_000
-"""Columns of the console in which a table's natural width is measured."""
+_DIGITS_OF_ID: Final = 8
+"""Digits of a trace id in a table, which `show` takes."""
 _NUMBERS: Final = (int, float)
 _IN_TEXT: Final = (date, time, timedelta, Decimal, bytes)
 """Types of values that CSV and JSON have as text; a ``datetime`` is a ``date``."""
-_STATES: Final = {"error": "bold red", "running": "yellow"}
 
 
-def print_table(rows: Sequence[dict[str, Any]], columns: Sequence[str], notes: Iterable[str]) -> None:
-    """Print rows as a table, with notes below.
+def print_table(
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[ListedColumn],
+    notes: Iterable[str],
+    is_wide: bool = False,
+) -> None:
+    """Print the columns that the terminal has room for, with notes below.
 
-    On a terminal that is narrower than the table, headings break after underscores.
+    A column without a value is left out, unless nobody could miss it.
+
+    Args:
+        rows: the rows, as dicts.
+        columns: the columns, in their order.
+        notes: lines below the table.
+        is_wide: whether to print all columns as wide as they are.
     """
     from rich.console import Console
-    from rich.measure import Measurement
     from rich.text import Text
 
+    from otel_rollout.look.fitted_table import NO_LIMIT, print_fitted, room
+
     console = Console(highlight=False)
-    # Like the list of `show`: a name that is cut or wrapped cannot be pasted.
-    unbounded = console.options.update_width(_NO_LIMIT)
-    table = _table(rows, columns)
-    width = Measurement.get(console, unbounded, table).maximum
-    if console.is_terminal and width > console.width:
-        table = _table(rows, columns, heading=lambda name: name.replace("_", "_\n"))
-        width = Measurement.get(console, unbounded, table).maximum
-    console.width = max(console.width, width)
-    console.print(table)
-    for note in notes:
+    found = [_column(rows, each, is_wide) for each in columns]
+    shown = [column for column in found if column.rank == 0 or any(column.cells)]
+    left_out = print_fitted(console, shown, NO_LIMIT if is_wide else room(console)) if rows else []
+    more = [f"not shown: {', '.join(left_out)}; --wide shows every column"] if left_out else []
+    for note in (*notes, *more):
         console.print(Text(printable(note)), soft_wrap=True)
 
 
-def _table(
-    rows: Sequence[dict[str, Any]], columns: Sequence[str], heading: Callable[[str], str] = str
-) -> Table:
-    """Return rows as a table that wraps nothing."""
-    from rich.table import Table
-    from rich.text import Text
+def _column(rows: Sequence[dict[str, Any]], of: ListedColumn, is_wide: bool) -> TableColumn:
+    from otel_rollout.look.fitted_table import TableColumn
 
-    table = Table()
-    for name in columns:
-        is_number = any(isinstance(row[name], _NUMBERS) for row in rows)
-        head = Text(heading(in_one_line(name)))
-        table.add_column(head, justify="right" if is_number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(text := _cell(name, row[name]), _STATES.get(text, "")) for name in columns))
-    return table
+    values = [row[of.name] for row in rows]
+    is_number = any(isinstance(value, _NUMBERS) for value in values)
+    cells = [_cell("name" if is_wide and of.form == "id" else of.form, value) for value in values]
+    can_be_cut = not is_number and of.form not in ("name", "id")
+    return TableColumn(in_one_line(of.name), cells, of.rank or 0, is_number, can_be_cut)
 
 
 def write(rows: ArrowTable, format_: Format, output: Path | None) -> None:
@@ -153,16 +151,21 @@ def _as_text(value: Any) -> str:
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
-def _cell(column: str, value: Any) -> str:
-    if value is None:
+def _cell(form: Form, value: Any) -> str:
+    """Return a value as a cell of a table."""
+    if value is None or (form == "mark" and not value):
         return ""
-    if _SECONDS in column.split("_") and type(value) in _NUMBERS:
-        return f"{value:.{_SECONDS_DIGITS}f}"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, _NUMBERS) and form in ("seconds", "number"):
+        from otel_rollout.look.analysis.report import text as report_text
+
+        return report_text.seconds(value) if form == "seconds" else report_text.number(value)
     if isinstance(value, float):
         return f"{value:.1f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
     text = in_one_line(value.hex() if isinstance(value, bytes) else str(value))
+    if form == "id":
+        return text[:_DIGITS_OF_ID]
     return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.page_output import HtmlOption, write_page, writing
-from otel_rollout.cli.table import FromOption, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, errors_reported
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,9 +29,6 @@ StepOption = Annotated[
     str | None,
     typer.Option("--step", help="One step; - for trajectories without one. \\[default: the slowest step]"),
 ]
-RunOption = Annotated[
-    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
-]
 ValidationOption = Annotated[
     bool | None, typer.Option("--validation/--training", help="A step of validation, or of training.")
 ]
@@ -46,7 +43,7 @@ PerfettoOption = Annotated[
 def timeline(
     step: StepOption = None,
     validation: ValidationOption = None,
-    run: RunOption = None,
+    run: NewestRunOption = None,
     from_: FromOption = None,
     perfetto: PerfettoOption = None,
     html: HtmlOption = None,

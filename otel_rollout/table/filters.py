@@ -161,11 +161,21 @@ def order(text: str, columns: Sequence[str]) -> str:
     Raises:
         QueryError: there is no such column.
     """
-    name = str(text).removeprefix("-")
-    if name not in columns:
-        known = ", ".join(columns)
-        raise QueryError(f"There is no column {name!r}.{did_you_mean(name, columns)} Columns: {known}.")
+    name = known(str(text).removeprefix("-"), columns)
     return f"{name} {'DESC' if str(text).startswith('-') else 'ASC'} NULLS LAST"
+
+
+def known(name: str, columns: Sequence[str]) -> str:
+    """Return the name of one of the columns.
+
+    Raises:
+        QueryError: there is no such column.
+    """
+    if name not in columns:
+        raise QueryError(
+            f"There is no column {name!r}.{did_you_mean(name, columns)} Columns: {', '.join(columns)}."
+        )
+    return name
 
 
 def any_of(conditions: Iterable[str]) -> str:

@@ -45,6 +45,7 @@ _SESSION: Final = {
 }
 """With one partition, as on one processor, DataFusion 55.1 refuses its own plan of view ``newest_scores``: a
 window over a UNION ALL with constants."""
+_EXAMPLE: Final = "SELECT path, reward FROM trajectories WHERE reward < 0.1 AND tool_errors > 0"
 _MAX_COLUMNS: Final = 40
 _MAX_WORDS: Final = 300
 _SHARED_KEPT: Final = views.SLOW | {"trajectories"}
@@ -110,7 +111,11 @@ class Engine:
             QueryError: the text is no query, or a wrong one.
         """
         checked = query(sql)
-        self.run(in_parentheses(checked))
+        try:
+            self.run(in_parentheses(checked))
+        except QueryError:
+            self.run(f"EXPLAIN\n{checked}")  # raises with the right place, which the parentheses hide
+            raise
         return checked
 
     def run(self, sql: str, limit: int | None = None) -> Table:
@@ -247,7 +252,7 @@ def _in_words(message: str) -> str:
         return _no_column(match["name"].strip("'\"`."), message)
     if match := _PARSER.search(message):
         words, _, _ = message[match.end() :].rpartition('")')
-        return f"The SQL is wrong: {_at_place(words)}."
+        return f"The SQL is wrong: {_at_place(words)}. Right is, for example, {_EXAMPLE}."
     words = " ".join(_PREFIX.sub("", message).split())
     return f"The query failed: {words[:_MAX_WORDS].rstrip('.')}."
 

@@ -41,7 +41,7 @@ def test_list_names_trajectories_with_a_broken_prefix(source: Path) -> None:
     """Their first break has turn, token, extent and kind; a trajectory without one is not listed."""
     (found,) = rows(run("list", "--from", source, "--broken-prefix").output)
     assert (found[0], found[-6:]) == ("1/7/0", ["1", "2", "70", "2", "1", "retokenized"])
-    assert "no rows" in run("list", "--from", source, "--where", "broken_turns > 1").output
+    assert "no trajectory is like that" in run("list", "--from", source, "--where", "broken_turns > 1").output
     as_json = run("list", "--from", source, "--broken-prefix", "--format", "json").output
     assert json.loads(as_json)[0]["break_token"] == 70
 

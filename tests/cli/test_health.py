@@ -46,15 +46,30 @@ def test_unhealthy_run_ends_with_status_1_and_names_what_show_takes(broken: Path
         assert "ConnectionError" in shown.output
 
 
-def test_terminal_shows_each_answer_with_the_command_to_look_closer(broken: Path) -> None:
-    """What is unhealthy comes last, where a person looks."""
+def test_terminal_shows_what_is_wrong_with_the_command_to_look_closer(broken: Path) -> None:
+    """Healthy checks are counted; with --all they are shown, before what is unhealthy."""
     lines = run("--from", broken, code=1).output.splitlines()
-    assert sum(line.startswith("✓") for line in lines) == 21
-    place = next(index for index, line in enumerate(lines) if line.startswith("✗"))
+    assert not any(line.startswith("✓") for line in lines)
+    (place,) = (index for index, line in enumerate(lines) if line.startswith("✗"))
     assert "tool_error_burst" in lines[place]
     assert "otel-rollout show " in lines[place + 1]
-    assert lines[-2].endswith("640 trajectories, 1 unhealthy, 21 healthy")
-    assert lines[-1] == f"from {broken}"
+    assert lines[-3].endswith("640 trajectories, 1 unhealthy, 21 healthy")
+    assert lines[-2:] == ["21 other checks: --all", f"from {broken}"]
+    all_ = run("--from", broken, "--all", code=1).output
+    assert all_.count("✓") == 21
+    assert all_.rindex("✓") < all_.index("✗")
+    assert "--all" not in all_
+
+
+def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:
+    """Checks that need the same are one line; those that need nothing of the user are only counted."""
+    small(tmp_path / "table", [root("1"), score("1", "b", 1.0)])
+    printed = run("--from", tmp_path / "table").output
+    assert "?  policy_lag\n   → rollout_trace_attr(…, policy_version_min=…" in printed
+    assert "sampler_mismatch, training_lag, training_left_out" in printed
+    assert printed.count("docs/training.md") == 1
+    assert "scores_unresolved" not in printed
+    assert "other checks: --all" in printed
 
 
 def test_only_and_skip_choose_checks_and_step_their_range(broken: Path) -> None:

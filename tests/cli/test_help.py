@@ -45,6 +45,16 @@ def test_every_command_has_examples() -> None:
     assert all(1 <= len(examples) <= 3 for examples in EXAMPLES.values())
 
 
+def test_commands_are_in_three_groups() -> None:
+    """Who looks at a run, delivers spans or maintains a machine finds the commands together."""
+    printed = CliRunner().invoke(app, ["--help"], env={"COLUMNS": str(TERMINAL)}).output
+    looking, delivering, maintaining = (
+        printed.index(heading) for heading in ("Look at runs", "Deliver spans", "Maintain")
+    )
+    assert looking < printed.index(" view ") < printed.index(" query ") < delivering
+    assert delivering < printed.index(" forward ") < maintaining < printed.index(" doctor ")
+
+
 @pytest.mark.parametrize("path", EXAMPLES)
 def test_help_shows_each_example_on_one_line_of_a_terminal(path: str) -> None:
     """The help of 80 columns has every example as it is written, and cuts no name."""

@@ -42,7 +42,7 @@ def test_terminal_has_curves_steps_and_tools(table: Path) -> None:
     assert re.search(
         r"^ +8 +10.00 s +10.00 s +10.00 s +4.00 s +2.00 s +1.00 s +3.00 s +8/1032/0", printed, re.MULTILINE
     )
-    assert re.search(r"browser +64 +19 % +TimeoutError 12", printed)
+    assert re.search(r"browser +64 +12 \(19 %\) +6 .* 0/8 +4/8 +4/8 +4/8 +TimeoutError", printed)
     assert re.search(r"^ validation/8 +1 +1 ", printed, re.MULTILINE)
     assert f"from {table}" in printed
 
@@ -72,8 +72,15 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     printed = run(*arguments).output
     assert "steps 1-5 → steps 6-8" in printed
     assert "tool browser: errors 0 % → 50 %" in printed
-    assert "TimeoutError 0 % → 50 %" in printed
-    assert re.search(r"otel-rollout show 6/1024/0 +6/1025/0", printed)
+    assert "    all TimeoutError\n" in printed
+    assert "otel-rollout show 6/1024/0   (also 6/1025/0, " in printed
+    listed = [
+        line for line in printed.splitlines() if "the usual change" in line and not line.startswith("The ")
+    ]
+    assert [line.partition(" ")[0] for line in listed] == ["tool", "reward,"]
+    more = run(*arguments, "--all").output
+    assert "reward, spread" in more
+    assert "reward, spread" not in printed
     changes = json.loads(run(*arguments, "--json").output)
     assert (changes["before"]["steps"], changes["after"]["steps"]) == ([1, 2, 3, 4, 5], [6, 7, 8])
     assert {change["name"] for change in changes["changes"]} == {

@@ -15,10 +15,17 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+from rich.box import HEAVY_HEAD, Box
+from rich.cells import cell_len
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from otel_rollout.base import semconv
 from otel_rollout.cli import app
+from otel_rollout.look import fitted_table
+from otel_rollout.look.conversation import terminal
+from otel_rollout.look.conversation.formatting import duration
+from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from tests.cli.command import COMMAND, ON_A_TERMINAL
 from tests.table.generated_table import Shape
 from tests.table.tables import generated, root, row, score, written
@@ -59,13 +66,12 @@ def test_list_filters_and_sorts(table: Path) -> None:
 
 
 def test_list_rounds_seconds(table: Path) -> None:
-    """A duration has three digits below the point in a printed table, and all of them in CSV."""
+    """A duration has a unit and few digits in a printed table, and all of them in CSV."""
     seconds = [each[4] for each in rows(run("list", "--from", table, "--limit", 20).output)]
-    assert all(len(each.partition(".")[2]) == 3 for each in seconds)
     listed = run("list", "--from", table, "--limit", 20, "--format", "csv").output
     exact = [each["seconds"] for each in csv.DictReader(io.StringIO(listed))]
-    assert [f"{float(each):.3f}" for each in exact] == seconds
-    assert exact != seconds
+    assert [duration(float(each)) for each in exact] == seconds
+    assert all(each.endswith((" ms", " s")) for each in seconds)
 
 
 def test_list_prints_a_page(table: Path) -> None:
@@ -74,13 +80,71 @@ def test_list_prints_a_page(table: Path) -> None:
     assert len(rows(run("list", "--from", table, "--limit", 0).output)) == 160
 
 
-def test_headings_break_on_a_terminal_that_is_too_narrow(table: Path) -> None:
-    """The groups fit into 120 columns; in a pipe, and where there is room, a heading is one line."""
-    for columns, heading in ((120, "reward_"), (200, "reward_mean")):
-        shown = on_a_terminal("groups", "--from", table, "--limit", 2, columns=columns)
-        assert heading in shown.split("│", 1)[0].replace("┃", " ").split()
-        assert max(map(len, shown.splitlines()[:5])) <= columns
-    assert "reward_mean" in run("groups", "--from", table, "--limit", 2).output
+def test_columns_are_those_that_the_terminal_has_room_for(table: Path) -> None:
+    """At 80: path, reward, state, turns, tool errors, seconds; what is left out is named. A pipe has all."""
+    shown = on_a_terminal("list", "--from", table, "--limit", 2, columns=80)
+    assert max(map(len, shown.splitlines())) <= 80
+    headings = " ".join(shown.split("│", 1)[0].replace("┃", " ").split())
+    for name in ("path", "reward", "state", "seconds", "turns", "errors"):
+        assert name in headings
+    assert "not shown: trace_id, " in shown
+    whole = on_a_terminal("groups", "--from", table, "--limit", 2, columns=200)
+    assert "reward_mean" in whole.split("│", 1)[0].replace("┃", " ").split()
+    assert "not shown" not in whole
+    piped = subprocess.run(
+        [*COMMAND, "list", "--from", str(table)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+    )
+    assert "tokens_out" in piped.stdout.splitlines()[1]
+
+
+COMMANDS_OF_TABLES = [
+    ["list"],
+    ["list", "--sort", "-mismatch"],
+    ["list", "--columns", "path,trace_id,error_type,tokens_in,state"],
+    ["groups"],
+    ["steps"],
+    ["query", "SELECT path, trace_id, error_message, tokens_in FROM trajectories"],
+    ["report"],
+    ["show"],
+]
+
+
+def test_no_frame_breaks_from_60_to_200_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of a table is as wide as its frame, and none is wider than the terminal."""
+    path = tmp_path / "table"
+    long = "an error with so many words that no terminal shows them beside the other columns of a table"
+    failed = [
+        root(f"{n}", rollout_n=n, status="error", error_type=long, error_message=long) for n in range(3)
+    ]
+    calls = [row(f"{n}", "b", f"a{n}", rollout_n=n, kind="TOOL", tool_name="calculator") for n in range(3)]
+    other = root("7", rollout_n=3, validate=True, run_id="a-run-with-a-name-of-many-characters")
+    written(path, [*failed, *calls, other, score("1", "c", 1 / 3)])
+    tables: list[tuple[list[TableColumn], Box]] = []
+
+    def remembered(
+        console: Console, columns: list[TableColumn], room: int, box: Box = HEAVY_HEAD
+    ) -> list[str]:
+        tables.append((columns, box))
+        return []
+
+    for module in (fitted_table, terminal):
+        monkeypatch.setattr(module, "print_fitted", remembered)
+    for command in COMMANDS_OF_TABLES:
+        before = len(tables)
+        run(*command, "--from", path)
+        assert len(tables) > before, command
+    for columns, box in tables:
+        for width in (*range(60, 200, 3), 80, 100, 140, 200):
+            console = Console(width=width, file=io.StringIO())
+            left_out = print_fitted(console, columns, width, box)
+            lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+            assert len({cell_len(line) for line in lines}) == 1
+            assert cell_len(lines[0]) <= width
+            assert len(left_out) < len(columns)
 
 
 def on_a_terminal(*arguments: object, columns: int) -> str:
@@ -117,7 +181,16 @@ def test_failures_are_filtered(tmp_path: Path) -> None:
     assert [each[0] for each in rows(run("list", "--from", path, "--where", "rollout_n = 1").output)] == [
         "1/7/1"
     ]
-    assert "no rows" in run("list", "--from", path, "--step", 9).output
+
+
+def test_list_without_rows_says_which_steps_there_are(table: Path) -> None:
+    """A step that nobody recorded is answered with those that are there; so is no other condition."""
+    printed = run("list", "--from", table, "--step", 99).output
+    assert printed.splitlines()[0] == "no trajectory: steps are 1–10"
+    assert run("groups", "--from", table, "--step", 99).output.startswith("no group: steps are 1–10\n")
+    assert run("list", "--from", table, "--step", 1, "--reward", ">2").output.startswith(
+        "no trajectory is like that\n"
+    )
 
 
 def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
@@ -173,6 +246,24 @@ def test_groups_and_steps_are_listed(table: Path) -> None:
     """Each with its mean reward."""
     assert len(rows(run("groups", "--from", table, "--step", 1).output)) == 2
     assert [each[0] for each in rows(run("steps", "--from", table, "--limit", 3).output)] == ["1", "2", "3"]
+
+
+def test_columns_that_are_named_are_shown(table: Path) -> None:
+    """In their order, in a table and in a file; a column that is sorted by has room before others."""
+    printed = run("list", "--from", table, "--columns", "reward,sample_index,path", "--limit", 1).output
+    assert [each.strip() for each in printed.splitlines()[1].strip("┃").split("┃")] == [
+        "reward",
+        "sample_index",
+        "path",
+    ]
+    as_csv = run("steps", "--from", table, "--columns", "step,reward_std", "--format", "csv").output
+    assert as_csv.splitlines()[0] == "step,reward_std"
+    refused = run("list", "--from", table, "--columns", "rewrd", code=2).stderr
+    assert refused.startswith("There is no column 'rewrd'. Did you mean 'reward'?")
+    narrow = on_a_terminal("list", "--from", table, "--sort", "-tokens_in", "--limit", 1, columns=60)
+    assert (
+        "tokens_in" in narrow.split("│", 1)[0].replace("_\n", "_") or "in" in narrow.split("│", 1)[0].split()
+    )
 
 
 def test_query_prints_what_it_selects(table: Path) -> None:
@@ -271,6 +362,19 @@ def test_table_of_the_environment_is_the_default(
     assert "1/7/0" in run("show", "1/7/0").output
 
 
+def test_directory_without_a_table_says_what_makes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a table nor a spool: one line names both places."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OTEL_ROLLOUT_DELTA_URI", raising=False)
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "none"))
+    said = run("list", code=2).stderr
+    assert said.startswith(f"There is no rollout table at ./rollouts, and no spool at {tmp_path}/none. ")
+    assert "OTEL_TRACES_EXPORTER=mlflow,delta" in said
+    assert said.count("\n") == 1
+
+
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     """Escape sequences and markup from names and errors control nothing."""
     hostile = "\x1b[31m[bold]\u202ered\n"
@@ -291,6 +395,11 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         (["list", "--sort", "rewrd"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "rewrd > 1"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "1=1) OR (1=1"], "The condition closes a parenthesis that it did not open."),
+        (["list", "--where", "reward <"], "The SQL is wrong: Expected: an expression"),
+        (
+            ["query", "SELECT path FORM trajectories"],
+            "found: trajectories, at line 1, column 18. Right is, for",
+        ),
         (["query", "DROP TABLE spans"], "Only a SELECT can be run"),
         (["query", "SELECT * FROM stps"], "There is no view 'stps'. Did you mean 'steps'?"),
         (["query", "SELECT 1 AS a", "--format", "parquet", "--limit", "1"], "write LIMIT in the SELECT"),

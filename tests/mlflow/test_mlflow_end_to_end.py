@@ -226,12 +226,14 @@ def test_demo_fills_mlflow_with_searchable_trajectories(
 
 
 def assert_table_has_every_span(path: Path, printed: str) -> None:
-    """Check that the rollout table has each recorded span, and that the demo ends with its steps."""
+    """Check that the rollout table has each recorded span, and that the demo ends with what to type next."""
     recorded, delivered = re.search(r"(\d+) spans recorded .*, (\d+) delivered to delta", printed).groups()
     assert len(otel_rollout.open_table(str(path)).spans) == int(recorded) == int(delivered)
-    *_, last = printed.partition("Ask the rollout table:")
-    assert [line.split("│")[2].strip() for line in last.splitlines() if "│" in line] == ["1", "2", "2"]
-    assert last.rstrip().endswith(f"from {path}")
+    lines = printed.partition("Look at them:\n")[2].splitlines()
+    view, report, show = (line.partition("  #")[0].split()[1:] for line in lines if "  #" in line)
+    assert (view, report, show[0]) == (["view"], ["report"], "show")
+    assert otel_rollout.open_table(str(path)).trajectory(show[1]).scores["reward"] is not None
+    assert "http" not in printed.partition("Look at them:")[2], "addresses are behind --verbose"
 
 
 def assert_one_identity(trace: Any) -> None:

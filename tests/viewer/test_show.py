@@ -70,7 +70,8 @@ def test_conversation_is_shown_turn_by_turn(rollout: Rollout, source: str) -> No
     assert "→ calculator(expression='6 x 7')" in shown
     assert "tool Agent.calculator  failed" in shown
     assert "20 in · 5 out · tool_calls" in shown
-    assert re.search(r"took +.* · 2 model calls · 1 tool call · 1 failed · 10 tokens written", shown)
+    assert re.search(r"took +.* · 2 model calls · 1 tool call · 1 tool error · 10 tokens written", shown)
+    assert re.search(r"^1/7/1 +ok +1 tool error *$", shown, re.MULTILINE)
     assert re.search(r"agent_name +calculating", shown)
 
 
@@ -170,6 +171,8 @@ def test_page_is_one_file_without_scripts_or_links(rollout: Rollout, tmp_path: P
         said in page.text for said in (SYSTEM, QUESTION, "calculator(expression='6 * 7')", "looked for 42")
     )
     assert run("show", "1/7/2", "--from", rollout.spool, "--html", "-") == file.read_text()
+    run("show", "1/7/1", "--from", rollout.spool, "--html", file)
+    assert '<span class="state error">1 tool error</span></h1>' in file.read_text()
     both = tmp_path / "both.html"
     run("compare", "1/7/0", "1/7/2", "--from", rollout.spool, "--html", both)
     page = Page(both.read_text())

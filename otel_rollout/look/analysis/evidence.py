@@ -95,10 +95,10 @@ def _with_groups(rows: str) -> str:
 
 
 def _named(engine: Engine, run: Run, rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
-    """Return rows with names: the path if it names one trajectory of the newest run, else the trace id."""
+    """Return rows with names: the path if it names one trajectory of a run with an id, else the trace id."""
     if not rows:
         return []
-    if run_of(engine) != run:
+    if run.run_id is None and run_of(engine) != run:
         return [(row, row["trace_id"]) for row in rows]
     paths = filters.equals("path", [row["path"] for row in rows])
     repeated = dicts_of(

@@ -77,9 +77,14 @@ class Conversation:
         return counted if counted is not None else Tokens.total(turn.tokens for turn in self.turns).output
 
     @property
-    def failures(self) -> int:
-        """Number of turns that ended with an error."""
-        return sum(bool(turn.error) for turn in self.turns)
+    def tool_errors(self) -> int:
+        """Number of tool calls that ended with an error."""
+        return sum(turn.role == TOOL and bool(turn.error) for turn in self.turns)
+
+    @property
+    def other_errors(self) -> int:
+        """Number of other turns that ended with an error: model calls, parsers, evaluators."""
+        return sum(turn.role != TOOL and bool(turn.error) for turn in self.turns)
 
 
 Decoders = Callable[[str], Detokenizer | None]

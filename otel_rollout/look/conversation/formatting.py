@@ -169,15 +169,21 @@ def title(summary: Summary) -> str:
 
 def totals(conversation: Conversation) -> str:
     """Format duration, calls, failures and output tokens of a conversation."""
-    failed, written = conversation.failures, conversation.output_tokens
+    written = conversation.output_tokens
     parts = [
         duration(conversation.summary.seconds) or "not ended",
         counted(conversation.model_calls, "model call"),
         counted(conversation.tool_calls, "tool call"),
-        f"{failed} failed" if failed else "",
+        badge(conversation),
+        counted(conversation.other_errors, "other error") if conversation.other_errors else "",
         "" if written is None else f"{counted(written, 'token')} written",
     ]
     return " · ".join(filter(None, parts))
+
+
+def badge(conversation: Conversation) -> str:
+    """Say how many tool calls of a trajectory failed; empty if none did."""
+    return counted(conversation.tool_errors, "tool error") if conversation.tool_errors else ""
 
 
 def counted(number: int, noun: str) -> str:
@@ -199,7 +205,9 @@ def _figures(conversation: Conversation) -> Iterator[tuple[str, str]]:
     yield "took", duration(summary.seconds)
     yield "model calls", str(conversation.model_calls)
     yield "tool calls", str(conversation.tool_calls)
-    yield "failed", str(conversation.failures)
+    yield "tool errors", str(conversation.tool_errors)
+    if conversation.other_errors:
+        yield "other errors", str(conversation.other_errors)
     yield "tokens written", "" if written is None else str(written)
     for given in summary.scores:
         yield given.name, score(given)

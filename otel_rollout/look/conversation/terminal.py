@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
@@ -20,6 +19,7 @@ from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
+from otel_rollout.look.fitted_table import TableColumn, print_fitted, room
 
 STYLES: Final = {
     "system": "blue",
@@ -36,38 +36,30 @@ _FAILED: Final = "bold red"
 CHANGED: Final = "reverse"
 """Style of the word in which conversations differ."""
 _INDENT: Final = (0, 0, 1, 2)
-_NO_LIMIT: Final = 10_000
-"""Columns of the console in which a table's natural width is measured; no table is wider."""
 
 
 def list_trajectories(
     summaries: Sequence[Summary], console: Console, location: str, notes: Sequence[str] = ()
 ) -> None:
     """Print a row for each trajectory, then the runs and the source."""
-    table = Table()
-    table.add_column("trajectory", no_wrap=True)
-    table.add_column("trace", no_wrap=True)
-    for heading in ("reward", "state"):
-        table.add_column(heading, justify="right" if heading == "reward" else "left")
-    for heading in ("took", "in", "out"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    digits = _unique_digits(summaries)
-    for summary in sorted(summaries, key=attrgetter("order")):
-        tokens = summary.tokens
-        table.add_row(
-            text_of(formatting.name(summary)),
-            text_of(summary.trace_id[:digits]),
-            text_of(formatting.reward(summary)),
-            text_of(summary.state, STATES.get(summary.state, "")),
-            text_of(formatting.duration(summary.seconds)),
-            *("" if count is None else str(count) for count in (tokens.input, tokens.output)),
-        )
-    # A name that is cut or wrapped cannot be pasted, so the table may be wider than the terminal.
-    unbounded = console.options.update_width(_NO_LIMIT)
-    console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
-    console.print(table)
+    rows = sorted(summaries, key=attrgetter("order"))
+    digits = _unique_digits(rows)
+    columns = (
+        TableColumn("trajectory", [in_one_line(formatting.name(each)) for each in rows]),
+        TableColumn("trace", [each.trace_id[:digits] for each in rows], 2),
+        TableColumn("reward", [in_one_line(formatting.reward(each)) for each in rows], 1, is_number=True),
+        TableColumn("state", [in_one_line(each.state) for each in rows], 1),
+        TableColumn("took", [formatting.duration(each.seconds) for each in rows], 1, is_number=True),
+        TableColumn("in", [_count(each.tokens.input) for each in rows], 3, is_number=True),
+        TableColumn("out", [_count(each.tokens.output) for each in rows], 3, is_number=True),
+    )
+    print_fitted(console, columns, room(console))
     for line in (*formatting.runs(summaries), f"from {location}", *notes):
         console.print(text_of(line), soft_wrap=True)
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _unique_digits(summaries: Sequence[Summary]) -> int:
@@ -81,6 +73,7 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
     summary = conversation.summary
     title = text_of(in_one_line(summary.path or summary.name), "bold")
     title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
+    title.append(f"  {formatting.badge(conversation)}".rstrip(), STATES["error"])
     console.print(title)
     console.print(_facts(conversation, location, notes))
     found = training.training_of(conversation)

@@ -71,8 +71,8 @@ def test_groups_whose_siblings_agree_teach_nothing(tmp_path: Path) -> None:
     finding = answer(tmp_path, "groups_without_spread", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
     assert finding.message == (
-        "4 of the 4 groups with two rewards or more in step 1 (100%) have one reward for all siblings "
-        "and teach nothing."
+        "4 of the 4 groups with two rewards or more in step 1 (100%) have one reward for all siblings, "
+        "which teaches nothing."
     )
 
 

@@ -87,6 +87,32 @@ BUILT_IN: Final = (
 )
 
 
+_TEXTS: Final = "record messages and replies: an operation of kind LLM with its input and output"
+_LENGTHS: Final = "record gen_ai.response.finish_reasons, or tokens and their limit, on model calls"
+_OF_TRAINER: Final = "score what training made of the trajectories: docs/training.md"
+WAYS: Final = {
+    "reward_missing": 'score("reward", …) in each trajectory',
+    "reward_constant": 'score("reward", …) in each trajectory',
+    "groups_without_spread": 'score("reward", …), and sample_index for the siblings',
+    "replies_truncated": _LENGTHS,
+    **dict.fromkeys(("replies_repetitive", "replies_empty", "special_tokens_in_text"), _TEXTS),
+    "answers_retokenized": "record the token ids of prompts and answers: docs/tokens.md",
+    "policy_lag": "rollout_trace_attr(…, policy_version_min=…, policy_version_max=…)",
+    "slow_worker": "record more than one process",
+    **dict.fromkeys(
+        (
+            "sampler_mismatch",
+            "training_lag",
+            "training_left_out",
+            "trained_reward_differs",
+            "training_not_finite",
+        ),
+        _OF_TRAINER,
+    ),
+}
+"""Check → how to observe what it needs. Other checks need what a run may rightly lack, such as tools."""
+
+
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") -> list[Check]:
     """Return the checks to run: those of this package, then those that users have installed.
 

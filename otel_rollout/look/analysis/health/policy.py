@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
 
 _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2)
-_NO_VERSION: Final = "No trajectory has the version of the weights that made it."
+_NO_VERSION: Final = "No trajectory has `policy_version_min`, the version of the weights that made it."
 _ALLOWED: Final = 2
 """Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
 _STUCK: Final = 3

@@ -31,7 +31,7 @@ _MISSING: Final = Fault(
 _NO_SPREAD: Final = Fault(
     RateLimits(rise=0.6, always=0.95, steady=0.8, factor=1.5, surprise=12.0),
     "groups with two rewards or more",
-    "one reward for all siblings and teach nothing",
+    "one reward for all siblings, which teaches nothing",
     "No group has two rewards: there are no siblings, or no rewards.",
     "In all {of} groups with two rewards or more, siblings have different rewards.",
 )

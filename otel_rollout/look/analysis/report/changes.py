@@ -1,4 +1,4 @@
-"""Compare steps, or two runs, and order the changes by how surprising they are.
+"""Compare steps, or two runs: what may be a cause comes before what follows from it, the surprising first.
 
 A figure changes from step to step without a cause. Its noise is the median absolute difference between
 consecutive steps, divided by 0.954, or their upper quartile, divided by 1.627, if that is more. Both are the
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.evidence import Search, examples_of
 from otel_rollout.look.analysis.report.measures import Measure, Unit, Value, measures_of
+from otel_rollout.look.analysis.run_choice import run_of
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.report.report import StepReport
@@ -87,6 +88,7 @@ class RunChange:
         is_worse: whether it went where a trainer does not want it; None where either may be right.
         parts: its causes that changed, the largest change first.
         examples: names of trajectories that show it, for ``otel-rollout show``.
+        run: id of their run if it is not the newest, for ``--run``.
     """
 
     name: str
@@ -98,6 +100,7 @@ class RunChange:
     is_worse: bool | None
     parts: tuple[Cause, ...] = ()
     examples: tuple[str, ...] = ()
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ class RunComparison:
     Attributes:
         before: the earlier side.
         after: the later side.
-        changes: the surprising changes, the most surprising first.
+        changes: the surprising changes: possible causes, the outcome, and what follows; the most surprising
+            of each first.
         others: the other figures, ordered alike, without examples.
     """
 
@@ -146,13 +150,15 @@ def compare(
         change = _change(measure, sides, history)
         if change is not None:
             found.append((change, measure))
-    found.sort(key=lambda pair: -pair[0].surprise)
+    found.sort(key=lambda pair: (pair[1].rank, -pair[0].surprise))
     surprising = [pair for pair in found if pair[0].surprise >= SURPRISING]
     surprising = [pair for pair in surprising if not _is_told(pair[1], surprising)]
     searches = [_search(change, measure, before, after) for change, measure in surprising]
     examples = examples_of(engine, searches)
+    newest = run_of(engine)
     changes = tuple(
-        replace(change, examples=names) for (change, _), names in zip(surprising, examples, strict=True)
+        replace(change, examples=names, run=None if search.run == newest else search.run.run_id)
+        for (change, _), search, names in zip(surprising, searches, examples, strict=True)
     )
     others = tuple(change for change, _ in found if change.surprise < SURPRISING)
     return RunComparison(before, after, changes, others)

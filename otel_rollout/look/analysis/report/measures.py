@@ -12,6 +12,12 @@ from otel_rollout.table.training import DIFFERS
 
 Unit = Literal["number", "share", "seconds"]
 """What a figure counts: a share is between 0 and 1."""
+_OUTCOMES: Final = ("reward_mean", "groups_without_spread")
+_FOLLOWING: Final = (
+    "turns", "reply_tokens", "tokens_in", "tokens_out", "tool_calls", "reward_std", "advantage_magnitude",
+    "importance_ratio",
+)  # fmt: skip
+"""Figures that follow from changes elsewhere: a failing tool makes more turns, and more tokens."""
 Basis = Literal["guess", "sample", "groups"]
 """What the error of a figure is of."""
 
@@ -57,6 +63,12 @@ class Measure:
     order: str = ""
     parts: Callable[[StepReport], dict[str, int]] | None = None
     tool: str | None = None
+
+    @property
+    def rank(self) -> int:
+        """Place of its change: 0 for a possible cause, 1 for the outcome, 2 for what follows from others."""
+        name = self.name.partition(":")[0]
+        return 1 if name in _OUTCOMES else 2 if self.unit == "seconds" or name in _FOLLOWING else 0
 
 
 def share(count: int, whole: int) -> Value | None:
@@ -151,7 +163,7 @@ _STEP_MEASURES: Final = (
         "tool_errors", _tool_causes,
     ),
     Measure(
-        "parse_failures", "parser errors, of all replies", "share",
+        "parse_failures", "unparsable calls, of all replies", "share",
         lambda step: share(min(step.parse_failures, step.replies), step.replies), "up", "unparsed",
     ),
     Measure(

@@ -128,7 +128,7 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
         "Calls of a trajectory", main, links, Axes(),
         ("turns", lambda step: step.turns_mean),
         ("tool calls", lambda step: _share(step.tool_calls, step.trajectories)),
-        ("parser errors", lambda step: _share(step.parse_failures, step.trajectories)),
+        ("unparsable calls", lambda step: _share(step.parse_failures, step.trajectories)),
     )  # fmt: skip
     yield from _lines(
         "Tokens of a reply", main, links, Axes(),

@@ -145,7 +145,7 @@ class StepReport:
         tool_calls_std: standard deviation of a trajectory's calls of tools; null with one trajectory.
         tool_errors: failed calls of tools.
         tools: the calls by tool, the most called first.
-        parse_failures: parser errors: spans that tell of a tool call that cannot be parsed.
+        parse_failures: unparsable calls: spans that tell of a tool call that cannot be parsed.
         seconds: the durations.
         policy_lag: the age of the weights.
         trainer: what training made of the trajectories; null if no score says so.

@@ -52,7 +52,7 @@ def in_unit(value: float, unit: Unit) -> str:
 
 LEGEND: Final = (
     "The usual change of a figure is how much it moves by chance, from step to step. "
-    "Changes of 3 times that or more are listed, the most surprising first."
+    "Changes of 3 times that or more are listed: possible causes first, then what follows from them."
 )
 """What the number beside a change means."""
 
@@ -68,15 +68,27 @@ def change(given: RunChange) -> str:
     return f"{given.label} {before} → {after}"
 
 
+def once(changes: Sequence[RunChange]) -> list[RunChange]:
+    """Return the changes without those that say again what another one says: the p95 beside the median."""
+    found: dict[str, RunChange] = {}
+    for change in changes:
+        found.setdefault(change.label.partition(", ")[0], change)
+    return list(found.values())
+
+
 def parts(given: RunChange) -> Iterator[str]:
-    """Yield the causes of a change: ``TimeoutError 0 % → 58 %``."""
+    """Yield the causes of a change: ``TimeoutError 0 % → 58 %``; ``all TimeoutError`` for the only one."""
+    first = given.parts[0] if len(given.parts) == 1 else None
+    if first and (first.before, first.after) == (given.before, given.after):
+        yield f"all {first.name}"
+        return
     for part in given.parts:
         yield f"{part.name} {percent(part.before)} → {percent(part.after)}"
 
 
 FIGURES: Final = (
     "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
-    "tokens out", "cut", "tool calls", "tool errors", "parser errors", "lag",
+    "tokens out", "cut", "tool calls", "tool errors", "unparsable calls", "lag",
 )  # fmt: skip
 """Headings of a step's figures."""
 TIMES: Final = (

@@ -1,0 +1,115 @@
+"""Print a table that fits into the terminal: of its columns, those that have room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.box import HEAVY_HEAD, Box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+NO_LIMIT: Final = 100_000
+"""Columns of a terminal that is none: whoever reads a pipe or a file gets whole tables."""
+_CUT: Final = 16
+"""Columns that a text keeps, before a column that follows it is left out."""
+_BESIDE: Final = 3
+"""Columns of a cell beside its text: a line and two blanks."""
+_MIN_WIDTH: Final = 3
+"""Least columns of a column, so that a table that cannot fit is still one."""
+STATES: Final = {"error": "bold red", "failed": "bold red", "running": "yellow"}
+"""Style of a trajectory's state, wherever it is a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a table.
+
+    Attributes:
+        heading: its heading, which may break after ``_`` and blanks.
+        cells: a text per row.
+        rank: columns of a low rank are the last to go where there is no room. Rank 0 never goes.
+        is_number: whether its cells are aligned at the right.
+        can_be_cut: whether a text may lose its end. A name may not: nobody could paste it.
+    """
+
+    heading: str
+    cells: Sequence[str]
+    rank: int = 0
+    is_number: bool = False
+    can_be_cut: bool = False
+
+    @property
+    def body(self) -> int:
+        """Columns that the longest cell takes."""
+        return max(map(cell_len, self.cells), default=0)
+
+    @property
+    def natural(self) -> int:
+        """Columns that the whole column takes."""
+        return max(self.body, cell_len(self.heading))
+
+    @property
+    def least(self) -> int:
+        """Columns without which the column is left out."""
+        words = (cell_len(word) for word in _broken(self.heading).split("\n"))
+        return max(min(self.body, _CUT) if self.can_be_cut else self.body, *words)
+
+
+def room(console: Console) -> int:
+    """Return the columns that a table may have: the terminal's, or no limit for a pipe and a file."""
+    return console.width if console.is_terminal or os.environ.get("COLUMNS") else NO_LIMIT
+
+
+def print_fitted(
+    console: Console, columns: Sequence[TableColumn], width: int, box: Box = HEAVY_HEAD
+) -> list[str]:
+    """Print the columns that fit; return the headings of those that do not."""
+    total = 1 if box is HEAVY_HEAD else -1  # the frame's edges
+    chosen, left = _chosen(columns, width - total)
+    table = Table(box=box, pad_edge=box is HEAVY_HEAD)
+    for column in chosen:
+        size = _size(column, left)
+        left += column.least - size
+        heading = column.heading if cell_len(column.heading) <= size else _broken(column.heading)
+        table.add_column(Text(heading), justify="right" if column.is_number else "left", width=size)
+        total += size + _BESIDE
+    for row in zip(*(column.cells for column in chosen), strict=True):
+        table.add_row(*map(_cell, row, chosen))
+    usual, console.width = console.width, max(total, 1)
+    console.print(table)
+    console.width = usual
+    return [column.heading for column in columns if column not in chosen]
+
+
+def _chosen(columns: Sequence[TableColumn], room: int) -> tuple[list[TableColumn], int]:
+    """Return the columns that fit, in their order, and how much room they leave."""
+    chosen: set[int] = set()
+    for index in sorted(range(len(columns)), key=lambda index: columns[index].rank):
+        size = columns[index].least + _BESIDE
+        if size <= room or not columns[index].rank:
+            chosen.add(index)
+            room -= size
+    return [columns[index] for index in sorted(chosen)], room
+
+
+def _size(column: TableColumn, left: int) -> int:
+    """Return the columns of a column: without room, names are folded, so that the frame is whole."""
+    if left < 0:
+        return max(_MIN_WIDTH, column.least + left)
+    grown = min(column.natural, column.least + left)
+    return grown if column.can_be_cut or grown == column.natural else column.least
+
+
+def _broken(heading: str) -> str:
+    return heading.replace("_", "_\n").replace(" ", "\n")
+
+
+def _cell(text: str, column: TableColumn) -> Text:
+    if column.can_be_cut:
+        return Text(text, STATES.get(text, ""), no_wrap=True, overflow="ellipsis")
+    return Text(text, STATES.get(text, ""), overflow="fold")
