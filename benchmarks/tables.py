@@ -460,6 +460,7 @@ TABLES = {
         "The target is gone for the middle third: before / during / after",
         ("operations/s", "p50, µs", "longest, µs", "MiB, before → most", "to the end", "lost"),
         outage_rows,
+        pages=(),
     ),
     "growth": Shown(
         "growth",

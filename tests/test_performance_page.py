@@ -31,6 +31,20 @@ def whole(figure: str) -> str:
     return f"{float(figure):.0f}"
 
 
+def among(outage: list[list[str]], beginning: str) -> tuple[str, str]:
+    """Return the smallest and the greatest median of the outage, and the longest operation."""
+    p50, longest = (
+        [
+            int(part.replace(",", ""))
+            for row in outage
+            if row[0].startswith(beginning)
+            for part in row[at].split(" / ")
+        ]
+        for at in (2, 3)
+    )
+    return f"{min(p50)} to {max(p50)}", f"{max(longest):,}"
+
+
 def told_by_the_readme() -> list[str]:
     """Return what README.md says of costs, from the last run."""
     (off,) = cells("hot_path", "otel-rollout, off")
@@ -62,6 +76,10 @@ def told_by_the_page() -> list[str]:
     costs, shares = ([row[at] for row in growth] for at in (1, 2))
     forwarder = [row[4] for row in growth if row[4]]
     longest = max(float(row[4]) for row in TABLES["stalls"].rows(RESULT["rollout_step"]))
+    outage = TABLES["outage"].rows(RESULT["outage"])
+    p50, most = zip(
+        *(among(outage, beginning) for beginning in ("otel-rollout", "verl, mlflow")), strict=True
+    )
     reached = [row[3] == "yes" for row in TABLES["goals"].rows(RESULT)]
     return [
         f"2 KB of text {text} to {lines} µs, of code {code} µs",
@@ -73,6 +91,8 @@ def told_by_the_page() -> list[str]:
         f"{min(shares)} to {max(shares)} of a bare SDK span there",
         f"The forwarder takes {forwarder[0]} to {forwarder[-1]} µs",
         f"holds the event loop for at most {longest:.1f} ms",
+        f"takes {p50[0]} µs (p50), before, during and after the outage, and {most[0]} µs at most",
+        f"of verl's mlflow backend {p50[1]} µs, and {most[1]} µs at most",
         f"its goals: {sum(reached)} of {len(reached)} are reached",
     ]
 
