@@ -59,6 +59,14 @@ def test_reference_copies_no_signature() -> None:
     assert not re.search(r"\bdef |\w\(self|```", API)
 
 
+def test_each_question_is_two_clicks_from_the_front_page() -> None:
+    """The front page and README.md link the page of questions, where each question is a heading."""
+    for front in ("docs/index.md", "README.md"):
+        assert "questions.md)" in (ROOT / front).read_text(encoding="utf-8")
+    questions = markdown_anchors((ROOT / "docs" / "questions.md").read_text(encoding="utf-8"))
+    assert len(questions) == 1 + 9
+
+
 def markdown_anchors(text: str) -> set[str]:
     """Return the anchors that a forge gives to the headings of a page."""
     found: list[str] = []
@@ -155,6 +163,7 @@ def test_site_loads_nothing_of_third_parties() -> None:
 
 def test_docstrings_become_markdown() -> None:
     """Roles of reStructuredText and paths of pages become links, literal blocks Markdown's code."""
-    text = "Undo :func:`~otel_rollout.instrument` (docs/ray.md), as::\n\n    x = y[::2]\n"
+    text = "Undo :func:`~otel_rollout.instrument` (docs/recording.md), as::\n\n    x = y[::2]\n"
     link = '<autoref identifier="otel_rollout.instrument" optional>`otel_rollout.instrument`</autoref>'
-    assert docstrings.markdown(text) == f"Undo {link} ([ray.md](../ray.md)), as:\n\n    x = y[::2]\n"
+    page = "[recording.md](../recording.md)"
+    assert docstrings.markdown(text) == f"Undo {link} ({page}), as:\n\n    x = y[::2]\n"
