@@ -80,7 +80,7 @@ def main() -> None:
     report.write(result)
     console.print()
     for table in tables.TABLES.values():
-        if table.is_in(result) and "docs/weave.md" not in table.pages:  # part of another table
+        if table.is_in(result):
             console.print(table.for_terminal(result))
     console.print("busy: wall µs of single calls while another thread computes. Raw samples:", report.RESULTS)
 

@@ -1,4 +1,4 @@
-"""Write tables and plots of README.md and docs/ from ``results/latest.json``.
+"""Write tables and plots of docs/ from ``results/latest.json``.
 
 python -m benchmarks.report
 """

@@ -1,4 +1,4 @@
-"""Build the tables on the terminal, in README.md and in docs/ from the figures."""
+"""Build the tables on the terminal and in docs/ from the figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Shown(NamedTuple):
         title: title on the terminal; in documents the surrounding text replaces it.
         headings: headings of the columns after the first.
         rows: builds the rows from the part's figures, or from all figures.
-        pages: pages that contain the table.
+        pages: pages that contain the table; without one, it is printed alone.
         otherwise: text if there are no figures.
     """
 
@@ -181,11 +181,6 @@ def delivery_rows(part: Result) -> list[Row]:
                 ]
             )
     return rows
-
-
-def weave_rows(part: Result) -> list[Row]:
-    """The delivery rows of Weave's servers."""
-    return [row for row in delivery_rows(part) if row[0].startswith("Weave")]
 
 
 def delivery_limit_rows(part: Result) -> list[Row]:
@@ -387,13 +382,12 @@ _DELIVERY = (
     "lost",
 )
 TABLES = {
-    "goals": Shown("", "What is aimed at", ("this run", "goal", "reached"), goals.rows),
+    "goals": Shown("", "What is aimed at", ("this run", "goal", "reached"), goals.rows, pages=()),
     "hot_path": Shown(
         "hot_path",
         "One operation, 2 KB in and 2 KB out: µs of the caller's CPU over the plain call (medians)",
         ("CPU, µs", "quartiles", "of a bare SDK span", "wall beside a busy Python thread, p50, µs"),
         hot_path_rows,
-        ("README.md", "docs/performance.md"),
     ),
     "peers": Shown(
         "peers",
@@ -406,7 +400,6 @@ TABLES = {
             "of a bare SDK span",
         ),
         peers_rows,
-        ("README.md", "docs/performance.md"),
     ),
     "operations": Shown(
         "operations",
@@ -420,6 +413,7 @@ TABLES = {
             "on, 5 ms apart, wall, p50, µs",
         ),
         operations_rows,
+        pages=(),
     ),
     "rollout_step": Shown(
         "rollout_step",
@@ -432,16 +426,16 @@ TABLES = {
         "One operation of ours with a large value, in and out: ms",
         ("CPU, p50", "CPU, most", "wall, p99", "wall, longest"),
         stall_rows,
+        pages=(),
     ),
     "ray_calls": Shown(
         "ray_calls",
         "A call of Ray's: wall µs over the plain one (medians)",
         ("`.remote()` of a method", "`.remote()` of a task", "receiving"),
         ray_rows,
-        ("docs/ray.md",),
+        ("docs/recording.md",),
     ),
     "delivery": Shown("delivery", "Delivery under load (medians)", _DELIVERY, delivery_rows),
-    "weave": Shown("delivery", "Of these, Weave's servers", _DELIVERY, weave_rows, ("docs/weave.md",)),
     "delivery_limit": Shown(
         "delivery_limit",
         "Delivery beside ready-made requests (medians)",
@@ -453,31 +447,34 @@ TABLES = {
             "forwarder's CPU, µs per span",
         ),
         delivery_limit_rows,
+        pages=(),
     ),
     "otlp_delivery": Shown(
         "otlp_delivery",
         "Delivery to a Collector: CPU (medians)",
         ("forwarder, µs per span", "spans/s and core", "Collector, µs per span"),
         otlp_rows,
-        ("docs/collector.md", "docs/performance.md"),
     ),
     "outage": Shown(
         "outage",
         "The target is gone for the middle third: before / during / after",
         ("operations/s", "p50, µs", "longest, µs", "MiB, before → most", "to the end", "lost"),
         outage_rows,
+        pages=(),
     ),
     "growth": Shown(
         "growth",
         "A span's CPU as there are more of them (medians)",
         ("CPU, µs", "of a bare SDK span", "against the first", "forwarder, µs"),
         growth_rows,
+        pages=(),
     ),
     "language_model": Shown(
         "language_model",
         "A step with a real model on a GPU; untraced → traced (medians)",
         ("tokens/s", "step, s", "slower by", "quartiles", "spans lost"),
         language_model_rows,
+        pages=(),
         otherwise="Not run: torch saw no GPU on this machine.",
     ),
     "trl": Shown(
@@ -492,6 +489,7 @@ TABLES = {
             "spans lost",
         ),
         trl_rows,
+        pages=(),
     ),
     "verl": Shown(
         "verl_agent_loop",

@@ -173,7 +173,7 @@ def child_environment() -> dict[str, str]:
 def trajectory_key(secret: str) -> str:
     """Return the API key with which an agent's model calls belong to the current trajectory.
 
-    For agents that cannot be edited: they ask a proxy that knows such keys (docs/black-box-agents.md)::
+    For agents that cannot be edited: they ask a proxy that knows such keys (docs/agents.md)::
 
         subprocess.run(agent, env={**os.environ, "OPENAI_BASE_URL": proxy,
                                    "OPENAI_API_KEY": otel_rollout.trajectory_key(master_key)})

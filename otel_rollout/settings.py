@@ -139,7 +139,7 @@ class Settings:
     sample_rate: float = _setting(
         "OTEL_ROLLOUT_SAMPLE_RATE",
         "Share of groups (the siblings sampled for one dataset row in one step) that are recorded, from 0 to "
-        "1. See docs/sampling.md.",
+        "1. See docs/volume.md.",
         setting_parsers.share,
         1.0,
         forwarder="founder",
@@ -215,7 +215,7 @@ class Settings:
         "OTEL_ROLLOUT_TRACEPARENT_HOSTS",
         "Hosts, comma separated, `*` allowed, to which HTTP requests from inside a trajectory carry "
         "`traceparent` after `instrument()`. `private`: this machine, private addresses, and names that "
-        "public DNS cannot have. `none`: no host. See docs/ray.md.",
+        "public DNS cannot have. `none`: no host. See docs/recording.md.",
         setting_parsers.hosts,
         "private",
     )
@@ -246,14 +246,14 @@ class Settings:
         "OTEL_ROLLOUT_REDACT",
         "What is masked before anything is written: `secrets` (texts that look like keys, tokens or "
         "passwords), `everything` (all text but names and identity), `module:function` of your own, or "
-        "several, comma separated. See docs/security.md.",
+        "several, comma separated. See docs/reliability.md.",
         forwarder="founder",
         otherwise=redaction_names.EVERYTHING,
     )
     token2text: bool = _setting(
         "OTEL_ROLLOUT_TOKEN2TEXT",
         "`true` shows the text of token ids beside the ids, in outputs of operations. The tokenizer is the "
-        "attribute `tokenizer` of the operation's object, or `OTEL_ROLLOUT_TOKENIZER`. See docs/tokens.md.",
+        "attribute `tokenizer` of the operation's object, or `OTEL_ROLLOUT_TOKENIZER`. See docs/training.md.",
         setting_parsers.flag,
         False,
     )
@@ -266,7 +266,8 @@ class Settings:
     turns: ExportedTurns = _setting(
         "OTEL_ROLLOUT_TURNS",
         "How a context that each turn resends is exported. `tokens`: only new token ids, messages in full. "
-        "`all`: only new token ids and new messages. `whole`: everything in every turn. See docs/tokens.md.",
+        "`all`: only new token ids and new messages. `whole`: everything in every turn. "
+        "See docs/training.md.",
         setting_parsers.choice(*get_args(ExportedTurns)),
         "tokens",
         forwarder="founder",
@@ -295,7 +296,7 @@ class Settings:
     outcome_keep: str = _setting(
         "OTEL_ROLLOUT_OUTCOME_KEEP",
         f"Which groups are delivered, by their outcome: any of {setting_parsers.tail_rule_forms()}, comma "
-        "separated. Empty: all. See docs/sampling.md.",
+        "separated. Empty: all. See docs/volume.md.",
         setting_parsers.tail_rule_text,
         forwarder="founder",
     )
@@ -324,7 +325,7 @@ class Settings:
         "OTEL_ROLLOUT_RECEIVE",
         "`true`, or an address such as `127.0.0.1:4318`: a process beside training receives OTLP/HTTP from "
         "engines, sandboxes and agents in other languages on this machine, and records it in this run. With "
-        "`true`, the port is a free one. See docs/receiver.md.",
+        "`true`, the port is a free one. See docs/engines.md.",
         setting_parsers.listening_address,
     )
     receive_token: str = _setting(
@@ -351,14 +352,14 @@ class Settings:
     training_tokens: bool = _setting(
         "OTEL_ROLLOUT_TRAINING_TOKENS",
         "`true` records the values per token that training computed, such as log probabilities, once for "
-        "each trajectory. See docs/operations.md.",
+        "each trajectory. See docs/recording.md.",
         setting_parsers.flag,
         False,
     )
     step_metrics: StepMetrics = _setting(
         "OTEL_ROLLOUT_STEP_METRICS",
         "`mlflow` writes rewards, turns, tokens, errors and durations of each step as metrics into the "
-        "training's MLflow run. Needs the exporters `mlflow` and `delta`. See docs/operations.md.",
+        "training's MLflow run. Needs the exporters `mlflow` and `delta`. See docs/mlflow.md.",
         setting_parsers.choice(*get_args(StepMetrics)),
         "none",
         forwarder="founder",
@@ -373,7 +374,7 @@ class Settings:
         "OTEL_ROLLOUT_INSTRUMENT",
         "Libraries whose instrumentors `instrument()` switches on, here and in Ray workers: names of entry "
         "points or of distributions, comma separated (`openai,langchain`), or `all` except HTTP clients. "
-        "Empty or `none`: only those that the application switches on itself. See docs/instrumentation.md.",
+        "Empty or `none`: only those that the application switches on itself. See docs/agents.md.",
     )
     forwarder_linger: float = _setting(
         "OTEL_ROLLOUT_FORWARDER_LINGER",

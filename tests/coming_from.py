@@ -1,4 +1,4 @@
-"""The programs of docs/coming-from.md, by section: theirs and ours."""
+"""The programs of docs/tutorial.md, by section: theirs and ours."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from otel_rollout.base.known_exporters import PREFIXES
 from tests.page_session import blocks_of
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "coming-from.md"
+PAGE = ROOT / "docs" / "tutorial.md"
 
 
 def section(title: str) -> str:
     """Return the text of a section of the page."""
-    return PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return PAGE.read_text().partition(f"\n### {title}\n")[2].partition("\n### ")[0]
 
 
 def programs(title: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""docs/coming-from.md: our programs record what the page says, from every section."""
+"""docs/tutorial.md: our programs record what the page says, from every section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/platform.md: its limits are those of the code, its figures those of the pages that they are from."""
+"""docs/operations.md: its limits are those of the code, its figures those of the pages that they are from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_rollout.record import metrics
 from otel_rollout.settings import Settings
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "platform.md").read_text()
+PAGE = (DOCS / "operations.md").read_text().partition("\n## Versions and support\n")[0]
 UNITS = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 HALF_OF_THE_DISK = "half of the free space"
 METRIC = "otel_rollout."

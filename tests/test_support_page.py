@@ -36,7 +36,7 @@ def constrained(environment: str, package: str) -> str:
 
 def rows() -> dict[str, tuple[str, str]]:
     """The page's table of tested versions."""
-    page = (ROOT / "docs" / "support.md").read_text()
+    page = (ROOT / "docs" / "operations.md").read_text()
     table = page[page.index("<!-- tested-versions -->") : page.index("<!-- end -->")]
     found = re.findall(r"^\| ([^|]+?) \| ([\d.]+)[^|]* \| ([\d.]+) \|$", table, re.MULTILINE)
     return {name: (oldest, newest) for name, oldest, newest in found}

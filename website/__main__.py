@@ -27,6 +27,7 @@ def main() -> int:
     )
     if built.returncode:
         return built.returncode
+    pages.redirect_former(SITE)
     (site_url,) = re.findall(r'^site_url = "(.*)"$', CONFIGURATION.read_text(encoding="utf-8"), re.MULTILINE)
     dead = links.dead_links(SITE, site_url)
     for line in dead:

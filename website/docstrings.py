@@ -1,7 +1,7 @@
 """Turn the docstrings' reStructuredText into Markdown, for the API reference.
 
 Docstrings use two of its forms: roles (``:func:`configure```) and a ``::`` before an indented block. They
-name pages by path (``docs/ray.md``).
+name pages by path (``docs/recording.md``).
 """
 
 from __future__ import annotations

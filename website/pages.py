@@ -1,6 +1,6 @@
 """Collect the site's pages: those of docs/, and those of the repository's top that have a place on the site.
 
-A page links files as the forge needs it: `ray.md` in docs/, `../CONTRIBUTING.md` above it. On the site, the
+A page links files as the forge needs it: `table.md` in docs/, `../CONTRIBUTING.md` above it. On the site, the
 link leads to the page of that file if there is one, else to the file at the forge.
 """
 
@@ -23,6 +23,42 @@ MOVED: Final = {
 }
 """Files outside docs/ that are pages of the site, and their names there."""
 
+FORMER: Final = {
+    "black-box-agents": "agents#agents-that-cannot-be-edited",
+    "coming-from": "tutorial#coming-from-another-tracer",
+    "exporters": "extending#your-own-exporter",
+    "getting-started": "index",
+    "groups": "why#group",
+    "health": "why#health",
+    "instrumentation": "agents#spans-of-other-libraries",
+    "integrations": "extending#your-own-trainer",
+    "langfuse": "collector#langfuse",
+    "notebooks": "recording#notebooks-pytest-ctrl-c",
+    "platform": "operations",
+    "ray": "recording#ray",
+    "receiver": "engines#the-receiver",
+    "report": "why#report",
+    "sampling": "volume",
+    "security": "reliability#content-and-secrets",
+    "show": "look#one-trajectory",
+    "support": "operations#versions-and-support",
+    "timeline": "why#timeline",
+    "tokens": "training#token-ids-as-text",
+    "values": "recording#values",
+    "view": "look#in-a-browser",
+}
+"""Pages that other pages have taken in → the page and the section that have their text."""
+
+_REDIRECT: Final = """\
+<!doctype html>
+<meta charset="utf-8">
+<title>Moved</title>
+<link rel="canonical" href="{target}">
+<meta http-equiv="refresh" content="1; url={target}">
+<script>location.replace("{page}" + (location.hash || "{anchor}"))</script>
+<p>This page has moved: <a href="{target}">go on</a>.</p>
+"""
+
 _FENCED = re.compile(r"^( *)```.*?^\1``` *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _TITLE = re.compile(r"^# (.*)$", re.MULTILINE)
@@ -37,6 +73,17 @@ def collect(site_pages: Path) -> None:
     for source, name in sources().items():
         text = source.read_text(encoding="utf-8")
         (site_pages / name).write_text(with_links_of_the_site(text, source), encoding="utf-8")
+
+
+def redirect_former(site: Path) -> None:
+    """Write a page at each former address of the built site; a link to a heading keeps the heading."""
+    for former, target in FORMER.items():
+        name, mark, anchor = target.partition("#")
+        page = "../" if name == "index" else f"../{name}/"
+        place = site / former / "index.html"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        redirect = _REDIRECT.format(target=page + mark + anchor, page=page, anchor=mark + anchor)
+        place.write_text(redirect, encoding="utf-8")
 
 
 def sources() -> dict[Path, str]:

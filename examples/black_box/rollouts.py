@@ -6,7 +6,7 @@ The agents ask LiteLLM's proxy, which is started here and has the run's receiver
         python examples/black_box/rollouts.py http://127.0.0.1:8000/v1 MODEL
 
 The first argument is the engine's address. ``LITELLM`` names the command ``litellm`` of an environment with
-the proxy (docs/black-box-agents.md).
+the proxy (docs/agents.md).
 """
 
 from __future__ import annotations

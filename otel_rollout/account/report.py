@@ -21,7 +21,7 @@ from otel_rollout.spool.scope_rows import OTHER_SCOPES, SCOPE_ROWS
 def said_of_operations_outside(number: int) -> str:
     """Return a sentence on operations that belong to no trajectory, without its full stop."""
     belong = "operation belongs" if number == 1 else "operations belong"
-    return f"{number:,} {belong} to no trajectory: docs/ray.md says why"
+    return f"{number:,} {belong} to no trajectory: docs/recording.md says why"
 
 
 class DeliveryCount(NamedTuple):

@@ -286,8 +286,8 @@ def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) ->
         return DoctorFinding("variables", Verdict.OK, found)
     advice = (
         "Workers get the driver's variables if OTEL_TRACES_EXPORTER is set before ray.init, or "
-        "otel_rollout.instrument() is called before it (docs/ray.md). The node's other checks ran with the "
-        "driver's variables."
+        "otel_rollout.instrument() is called before it (docs/recording.md). The node's other checks ran with "
+        "the driver's variables."
     )
     return DoctorFinding("variables", Verdict.WARN, found, advice)
 
@@ -321,7 +321,7 @@ def _check_chain(node: Node, environ: Mapping[str, str]) -> DoctorFinding:
         Verdict.FAIL,
         "a call to an actor leaves the caller's trace: no trajectory is whole",
         "Set OTEL_TRACES_EXPORTER before Python starts, or call otel_rollout.instrument() before ray.init; "
-        "docs/ray.md says what keeps Ray from being traced.",
+        "docs/recording.md says what keeps Ray from being traced.",
     )
 
 

@@ -1,6 +1,6 @@
 """Building blocks of exporters.
 
-The package is public: exporters of other packages may import from it, see docs/exporters.md.
+The package is public: exporters of other packages may import from it, see docs/extending.md.
 
 - ``api``: how an export failed, and the optional abilities of an exporter
 - ``base``: the base class: one export at a time, no exception, a reason for each failure

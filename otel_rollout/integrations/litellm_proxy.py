@@ -9,7 +9,7 @@ agent's key (:func:`otel_rollout.trajectory_key`) names it. The proxy's configur
       custom_auth: otel_rollout.integrations.litellm_proxy.authenticate
       custom_auth_run_common_checks: true
 
-docs/black-box-agents.md has the whole configuration. Only the proxy imports this module.
+docs/agents.md has the whole configuration. Only the proxy imports this module.
 
 Two names inside LiteLLM are used: ``set_request_root_span``, and ``_open_llm_calls`` of its callback. Without
 the second one, an engine's spans are traces of their own.

@@ -2,7 +2,7 @@
 
 A model call's span gets kind, model, token counts and finish reasons by OpenTelemetry's names, and its
 messages as input and output. Spans of tools, agents and other operations get their input and output.
-Recorded attributes stay, with the exceptions that docs/operations.md names. Above all, where no target would
+Recorded attributes stay, with the exceptions that docs/recording.md names. Above all, where no target would
 find the messages in a model call's input or output, the messages replace it. A tool's arguments and result
 replace an input and output with the library's own fields around them, and messages in OpenAI's form replace
 those that LangChain has serialized. The recorded value is then in ``input.value.recorded`` or

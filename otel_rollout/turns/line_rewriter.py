@@ -1,7 +1,7 @@
 """Rewrite lines for exporters: decode, shorten, complete foreign spans.
 
 A line without token ids, messages and images stays as recorded, unless another library recorded its span. In
-other lines the JSON of a span's input and output changes; see docs/tokens.md. Spans of another library get
+other lines the JSON of a span's input and output changes; see docs/training.md. Spans of another library get
 our attributes (:mod:`otel_rollout.turns.foreign_spans`). Segments keep the recorded lines. A line that
 cannot be rewritten is exported as recorded.
 

@@ -70,7 +70,7 @@ class TestOtlpJson(TestOtlpProtobuf):
 
 
 class TestExampleOfThePage(ExporterConformance):
-    """The exporter of docs/exporters.md."""
+    """The exporter of docs/extending.md."""
 
     writes_to = "/spans"
 

@@ -102,7 +102,7 @@ def adapter(request: pytest.FixtureRequest) -> Iterator[Adapter]:
 
 
 def as_recorded(value: Any) -> Any:
-    """Return the recorded form of a value, as docs/values.md promises."""
+    """Return the recorded form of a value, as docs/recording.md promises."""
     if isinstance(value, Mapping):
         return {key: as_recorded(entry) for key, entry in value.items()}
     if isinstance(value, list):

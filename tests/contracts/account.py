@@ -1,7 +1,7 @@
 """Account for generated spans in plain Python, by the rules of docs/ alone.
 
-The rules are those of table.md (views), report.md (figures of a step), timeline.md (phases), architecture.md
-(which score counts) and operations.md (scores by identity).
+The rules are those of table.md (views), why.md (figures of a step, phases), architecture.md (which score
+counts) and recording.md (scores by identity).
 """
 
 from __future__ import annotations

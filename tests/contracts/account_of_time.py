@@ -1,4 +1,4 @@
-"""Account for the time of trajectories and steps, by the rules of report.md and timeline.md."""
+"""Account for the time of trajectories and steps, by the rules of why.md."""
 
 from __future__ import annotations
 

@@ -12,8 +12,10 @@ from tests.docs_site.ways import Scratch
 from tests.web.served import Served, hrefs
 
 PAGE = "docs/index.md"
-_INSTALL, RUN, TERMINAL = (block.text for block in blocks() if (block.page, block.language) == (PAGE, "bash"))
-(PROGRAM,) = (block.text for block in blocks() if (block.page, block.language) == (PAGE, "python"))
+_INSTALL, RUN, TERMINAL, *_ = (
+    block.text for block in blocks() if (block.page, block.language) == (PAGE, "bash")
+)
+PROGRAM, *_ = (block.text for block in blocks() if (block.page, block.language) == (PAGE, "python"))
 
 
 def test_first_page_ends_with_a_trajectory_in_the_browser(

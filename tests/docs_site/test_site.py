@@ -59,6 +59,14 @@ def test_reference_copies_no_signature() -> None:
     assert not re.search(r"\bdef |\w\(self|```", API)
 
 
+def test_each_question_is_two_clicks_from_the_front_page() -> None:
+    """The front page and README.md link the page of questions, where each question is a heading."""
+    for front in ("docs/index.md", "README.md"):
+        assert "questions.md)" in (ROOT / front).read_text(encoding="utf-8")
+    questions = markdown_anchors((ROOT / "docs" / "questions.md").read_text(encoding="utf-8"))
+    assert len(questions) == 1 + 9
+
+
 def markdown_anchors(text: str) -> set[str]:
     """Return the anchors that a forge gives to the headings of a page."""
     found: list[str] = []
@@ -88,15 +96,16 @@ def test_links_of_a_page_work_at_the_forge(page: Path) -> None:
 def test_link_of_a_page_leads_to_the_site_or_to_the_forge() -> None:
     """Pages are linked as pages, other files at the forge, and code stays as it is."""
     text = (
-        "[a](ray.md#http) [ray.md](ray.md) [b](../CONTRIBUTING.md) [c](../tests/waiting.py) "
-        "[d](../examples/own_trainer) [e](#here) [f](https://example.org/x) ![g](images/show.png)\n"
+        "[a](recording.md#http) [recording.md](recording.md) [b](../CONTRIBUTING.md) "
+        "[c](../tests/waiting.py) [d](../examples/own_trainer) [e](#here) "
+        "[f](https://example.org/x) ![g](images/show.png)\n"
         "```bash\n[h](../README.md)\n```\n"
     )
     forge = "https://github.com/otel-rollout/otel-rollout"
     assert pages.with_links_of_the_site(text, ROOT / "docs" / "look.md") == (
-        f"[a](ray.md#http) [Ray](ray.md) [b](contributing.md) [c]({forge}/blob/main/tests/waiting.py) "
-        f"[d]({forge}/tree/main/examples/own_trainer) [e](#here) [f](https://example.org/x) "
-        "![g](images/show.png)\n```bash\n[h](../README.md)\n```\n"
+        "[a](recording.md#http) [Record rollouts](recording.md) [b](contributing.md) "
+        f"[c]({forge}/blob/main/tests/waiting.py) [d]({forge}/tree/main/examples/own_trainer) [e](#here) "
+        "[f](https://example.org/x) ![g](images/show.png)\n```bash\n[h](../README.md)\n```\n"
     )
 
 
@@ -105,6 +114,19 @@ def test_text_without_relative_links_is_not_changed(text: str) -> None:
     """Only the target of a link changes."""
     changed = pages.with_links_of_the_site(text, ROOT / "docs" / "look.md")
     assert re.sub(r"\]\([^)\s]*\)", "", changed) == re.sub(r"\]\([^)\s]*\)", "", text)
+
+
+@pytest.mark.parametrize("former", pages.FORMER)
+def test_former_address_leads_to_the_page_that_has_its_text(former: str, tmp_path: Path) -> None:
+    """The page of a former address names a page of docs/ and a heading of it, and is no page itself."""
+    page, _, anchor = pages.FORMER[former].partition("#")
+    assert former not in {path.stem for path in (ROOT / "docs").glob("*.md")}
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert not anchor or anchor in markdown_anchors(text)
+    pages.redirect_former(tmp_path)
+    written = (tmp_path / former / "index.html").read_text(encoding="utf-8")
+    target = ("../" if page == "index" else f"../{page}/") + (f"#{anchor}" if anchor else "")
+    assert f'<a href="{target}">' in written
 
 
 @pytest.mark.parametrize(
@@ -141,6 +163,7 @@ def test_site_loads_nothing_of_third_parties() -> None:
 
 def test_docstrings_become_markdown() -> None:
     """Roles of reStructuredText and paths of pages become links, literal blocks Markdown's code."""
-    text = "Undo :func:`~otel_rollout.instrument` (docs/ray.md), as::\n\n    x = y[::2]\n"
+    text = "Undo :func:`~otel_rollout.instrument` (docs/recording.md), as::\n\n    x = y[::2]\n"
     link = '<autoref identifier="otel_rollout.instrument" optional>`otel_rollout.instrument`</autoref>'
-    assert docstrings.markdown(text) == f"Undo {link} ([ray.md](../ray.md)), as:\n\n    x = y[::2]\n"
+    page = "[recording.md](../recording.md)"
+    assert docstrings.markdown(text) == f"Undo {link} ({page}), as:\n\n    x = y[::2]\n"

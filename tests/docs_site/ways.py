@@ -104,9 +104,10 @@ ROWS: dict[str, dict[str, Way]] = {
             "tests/agents/test_examples.py::test_every_span_is_recorded_and_delivered",
             "tests/agents/test_examples.py::test_every_span_is_recorded_and_delivered_on_ray",
         ),
-        "": TYPED,
-    },
-    "docs/black-box-agents.md": {
+        "OpenAIInstrumentor().instrument()": By(
+            f"{JOINED_OPENAI}::test_call_has_identity_messages_and_tokens"
+        ),
+        "tracer_provider=": By(f"{JOINED_OPENAI}::test_instrumentor_that_holds_our_provider_records"),
         "pip install litellm": Skipped("installs LiteLLM's proxy from a package index"),
         "proxy/bin/litellm --config": By(
             "tests/black_box/test_proxy.py::test_turns_of_an_agent_are_model_calls_of_its_trajectory"
@@ -114,7 +115,94 @@ ROWS: dict[str, dict[str, Way]] = {
         "rollouts.py": Skipped("asks a model through LiteLLM's proxy"),
         "": TYPED,
     },
-    "docs/coming-from.md": {
+    "docs/collector.md": {
+        "LANGFUSE": By("tests/collector/test_langfuse.py::test_every_span_has_what_langfuse_filters_by"),
+        "langfuse": By("tests/collector/test_langfuse.py::test_every_span_has_what_langfuse_filters_by"),
+        "": By("tests/collector/test_docs.py::test_the_first_five_minutes_end_with_traces_in_a_stack"),
+    },
+    "docs/configuration.md": {"": TYPED},
+    "docs/engines.md": {
+        "$ otel-rollout": By(f"{ENGINES}::test_output_is_the_pages"),
+        "rollout.py": By("tests/vllm/test_engines_page.py::test_program_of_the_page_joins_the_servers_spans"),
+        "vllm_on_ray.py": By(
+            "tests/vllm/test_async_llm.py::test_example_has_the_engines_request_below_each_model_call"
+        ),
+        "node_agent.py": By(
+            "tests/receiver/test_senders.py::test_example_of_an_agent_in_javascript_records_its_rollouts"
+        ),
+        "curl": By("tests/receiver/test_docs.py::test_request_of_the_shell_is_recorded"),
+        "": TYPED,
+    },
+    "docs/extending.md": {
+        "$ python": By(f"{OWN_TRAINER}::test_commands_print_what_the_page_shows"),
+        "AppendingLogbookExporter": By(
+            f"{EXPORTER}::test_appending_exporter_of_the_page_numbers_its_batches"
+        ),
+        "TestLogbook": By(f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository"),
+        "test_logbook.py": By(f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository"),
+        "LogbookExporter": By(
+            f"{EXPORTER}::test_exporter_of_the_page_delivers_what_spans_hold",
+            f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository",
+        ),
+        "LOGBOOK_URL": TYPED,
+        "": By(f"{OWN_TRAINER}::test_code_of_the_page_is_in_the_example"),
+    },
+    "docs/index.md": {
+        "plain_python.py": By("tests/test_examples.py::test_plain_python"),
+        "pip install": By("tests/package/test_package.py::test_extra_alone_brings_what_it_is_for"),
+        "otel-rollout status": TYPED,
+        "doctor.examine()": TYPED,
+        "": By("tests/docs_site/test_first_page.py::test_first_page_ends_with_a_trajectory_in_the_browser"),
+    },
+    "docs/look.md": {"": TYPED},
+    "docs/mlflow.md": {
+        "mlflow server": By(f"{MLFLOW}::test_server_command_of_the_page_serves_the_file"),
+        "USERNAME": By(f"{MLFLOW}::test_variables_of_the_page_let_the_doctor_into_a_secured_server"),
+        "STEP_METRICS": TYPED,
+        "": By(f"{MLFLOW}::test_every_python_block_of_the_page_runs_and_every_search_finds"),
+    },
+    "docs/performance.md": {"make bench": DevelopersRun()},
+    "docs/questions.md": {"": TYPED},
+    "docs/recording.md": {
+        "pytest.fixture": By(f"{NOTEBOOKS}::test_pytest_with_fixture_delivers_one_run"),
+        '"none"': By(f"{NOTEBOOKS}::test_pytest_with_lines_against_tracing_records_nothing"),
+        "notebook": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
+        "def answer(": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
+        "otel_rollout.shutdown()": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
+        "os.environ |=": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
+        "ray.init()": By(ON_RAY),
+        "launch_server": Skipped("starts vLLM and SGLang on a GPU"),
+        "export": TYPED,
+        "inject_headers": TYPED,
+        "": By("tests/capture/test_operations_page.py::test_examples_record_what_the_page_says"),
+    },
+    "docs/reliability.md": {
+        "status --check": By("tests/cli/test_probe.py::test_delivered_run_is_healthy_and_is_left_as_it_is"),
+        "": TYPED,
+    },
+    "docs/table.md": {
+        "from datasets import": By(
+            "tests/table/test_datasets.py::test_datasets_hold_spans_examples_and_pairs"
+        ),
+        "table.ray(": By("tests/demo/test_table_on_ray.py::test_column_that_a_file_lacks_is_null"),
+        "otel-rollout import": By(
+            "tests/cli/test_importing.py::test_spool_of_a_run_is_imported",
+            "tests/cli/test_importing.py::test_document_of_another_program_is_imported",
+            "tests/viewer/test_import_from_mlflow.py::test_trajectories_of_mlflow_are_those_of_the_spool",
+        ),
+        "": TYPED,
+    },
+    "docs/training.md": {
+        "$ otel-rollout": By("tests/analysis/test_training_page.py::test_output_is_the_pages"),
+        "": TYPED,
+    },
+    "docs/trl.md": {
+        "make demo-train": DevelopersRun(),
+        "Qwen/": Skipped("loads a model from a hub"),
+        "import sample": By("tests/trl/test_training.py::test_rollout_function_has_a_span_per_prompt"),
+        "": TYPED,
+    },
+    "docs/tutorial.md": {
         "import mlflow": By(
             "tests/mlflow/test_mlflow_coming_from.py::test_the_same_searches_find_traces_of_both_programs"
         ),
@@ -128,133 +216,28 @@ ROWS: dict[str, dict[str, Way]] = {
             "tests/weave/test_weave_coming_from.py::test_the_same_filters_find_calls_of_both_programs"
         ),
         "import logfire": By(f"tests/foreign/{COMING_FROM}::test_their_program_runs"),
-        "": By(
+        "verl.utils.rollout_trace": By(
+            f"tests/verl/{COMING_FROM}::test_their_program_records_without_a_change"
+        ),
+        "rollout_trace_attr(": By(
             f"tests/{COMING_FROM}::test_our_program_records_one_trajectory",
-            f"tests/verl/{COMING_FROM}::test_their_program_records_without_a_change",
+            "tests/test_tutorial.py::test_tutorial_leads_to_the_cause",
         ),
-    },
-    "docs/collector.md": {
-        "": By("tests/collector/test_docs.py::test_the_first_five_minutes_end_with_traces_in_a_stack")
-    },
-    "docs/configuration.md": {"": TYPED},
-    "docs/engines.md": {
-        "$ otel-rollout": By(f"{ENGINES}::test_output_is_the_pages"),
-        "rollout.py": By("tests/vllm/test_engines_page.py::test_program_of_the_page_joins_the_servers_spans"),
-        "vllm_on_ray.py": By(
-            "tests/vllm/test_async_llm.py::test_example_has_the_engines_request_below_each_model_call"
+        "": By(
+            "tests/test_tutorial.py::test_tutorial_leads_to_the_cause",
+            "tests/package/test_tutorial.py::test_tutorial_needs_no_more_than_it_installs",
         ),
-        "": TYPED,
-    },
-    "docs/exporters.md": {
-        "AppendingLogbookExporter": By(
-            f"{EXPORTER}::test_appending_exporter_of_the_page_numbers_its_batches"
-        ),
-        "TestLogbook": By(f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository"),
-        "test_logbook.py": By(f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository"),
-        "LogbookExporter": By(
-            f"{EXPORTER}::test_exporter_of_the_page_delivers_what_spans_hold",
-            f"{EXPORTER}::test_suite_of_the_page_passes_outside_the_repository",
-        ),
-        "": TYPED,
-    },
-    "docs/getting-started.md": {
-        "plain_python.py": By("tests/test_examples.py::test_plain_python"),
-        "": TYPED,
-    },
-    "docs/groups.md": {"": TYPED},
-    "docs/health.md": {"benchmarks.health_faults": DevelopersRun(), "": TYPED},
-    "docs/index.md": {
-        "pip install": By("tests/package/test_package.py::test_extra_alone_brings_what_it_is_for"),
-        "": By("tests/docs_site/test_first_page.py::test_first_page_ends_with_a_trajectory_in_the_browser"),
-    },
-    "docs/instrumentation.md": {
-        "OpenAIInstrumentor().instrument()": By(
-            f"{JOINED_OPENAI}::test_call_has_identity_messages_and_tokens"
-        ),
-        "tracer_provider=": By(f"{JOINED_OPENAI}::test_instrumentor_that_holds_our_provider_records"),
-        "": TYPED,
-    },
-    "docs/integrations.md": {
-        "$ python": By(f"{OWN_TRAINER}::test_commands_print_what_the_page_shows"),
-        "": By(f"{OWN_TRAINER}::test_code_of_the_page_is_in_the_example"),
-    },
-    "docs/langfuse.md": {
-        "": By("tests/collector/test_langfuse.py::test_every_span_has_what_langfuse_filters_by"),
-    },
-    "docs/look.md": {"": TYPED},
-    "docs/mlflow.md": {
-        "mlflow server": By(f"{MLFLOW}::test_server_command_of_the_page_serves_the_file"),
-        "USERNAME": By(f"{MLFLOW}::test_variables_of_the_page_let_the_doctor_into_a_secured_server"),
-        "": By(f"{MLFLOW}::test_every_python_block_of_the_page_runs_and_every_search_finds"),
-    },
-    "docs/notebooks.md": {
-        "pytest.fixture": By(f"{NOTEBOOKS}::test_pytest_with_fixture_delivers_one_run"),
-        '"none"': By(f"{NOTEBOOKS}::test_pytest_with_lines_against_tracing_records_nothing"),
-        "": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
-    },
-    "docs/operations.md": {
-        "export": TYPED,
-        "": By("tests/capture/test_operations_page.py::test_examples_record_what_the_page_says"),
-    },
-    "docs/performance.md": {"make bench": DevelopersRun()},
-    "docs/ray.md": {
-        "ray.init()": By(ON_RAY),
-        "launch_server": Skipped("starts vLLM and SGLang on a GPU"),
-        "": TYPED,
-    },
-    "docs/reliability.md": {
-        "": By("tests/cli/test_probe.py::test_delivered_run_is_healthy_and_is_left_as_it_is"),
-    },
-    "docs/receiver.md": {
-        "node_agent.py": By(
-            "tests/receiver/test_senders.py::test_example_of_an_agent_in_javascript_records_its_rollouts"
-        ),
-        "curl": By("tests/receiver/test_docs.py::test_request_of_the_shell_is_recorded"),
-        "": TYPED,
-    },
-    "docs/report.md": {"": TYPED},
-    "docs/sampling.md": {"": TYPED},
-    "docs/security.md": {"": TYPED},
-    "docs/show.md": {"": TYPED},
-    "docs/table.md": {
-        "from datasets import": By(
-            "tests/table/test_datasets.py::test_datasets_hold_spans_examples_and_pairs"
-        ),
-        "table.ray(": By("tests/demo/test_table_on_ray.py::test_column_that_a_file_lacks_is_null"),
-        "otel-rollout import": By(
-            "tests/cli/test_importing.py::test_spool_of_a_run_is_imported",
-            "tests/cli/test_importing.py::test_document_of_another_program_is_imported",
-            "tests/viewer/test_import_from_mlflow.py::test_trajectories_of_mlflow_are_those_of_the_spool",
-        ),
-        "": TYPED,
-    },
-    "docs/timeline.md": {"": TYPED},
-    "docs/tokens.md": {"": TYPED},
-    "docs/training.md": {
-        "$ otel-rollout": By("tests/analysis/test_training_page.py::test_output_is_the_pages"),
-        "": TYPED,
-    },
-    "docs/trl.md": {
-        "make demo-train": DevelopersRun(),
-        "Qwen/": Skipped("loads a model from a hub"),
-        "import sample": By("tests/trl/test_training.py::test_rollout_function_has_a_span_per_prompt"),
-        "": TYPED,
     },
     "docs/verifiers.md": {"": TYPED},
     "docs/verl.md": {"main_ppo": VERL, "": TYPED},
-    "docs/view.md": {"": TYPED},
+    "docs/volume.md": {"": TYPED},
     "docs/weave.md": {
         "weave.init": By(
             "tests/weave/test_weave_end_to_end.py::test_demo_fills_weave_with_searchable_trajectories"
         ),
         "": TYPED,
     },
-    "docs/tutorial.md": {
-        "": By(
-            "tests/test_tutorial.py::test_tutorial_leads_to_the_cause",
-            "tests/package/test_tutorial.py::test_tutorial_needs_no_more_than_it_installs",
-        ),
-    },
+    "docs/why.md": {"benchmarks.health_faults": DevelopersRun(), "": TYPED},
 }
 """Page → text of a block → how the block is run. The first text that the block contains counts."""
 
@@ -267,57 +250,40 @@ SCRATCH: dict[str, Scratch] = {
     ),
     "docs/agents.md": Scratch(
         files=PROGRAM,
-        stands_in=("pip",),
-        prelude="question = 'Why?'\ndef grade(answer): return 1.0\n"
+        stands_in=("pip", "my-agent"),
+        prelude="import os\nos.environ['LITELLM_MASTER_KEY'] = 'sk-1'\n"
+        "question = 'Why?'\ndef grade(answer=None): return 1.0\n"
         "class graph:\n    @staticmethod\n    def invoke(given): return given\n",
     ),
-    "docs/black-box-agents.md": Scratch(
-        stands_in=("my-agent",),
-        prelude="import os\nos.environ['LITELLM_MASTER_KEY'] = 'sk-1'\ndef grade(): return 1.0\n",
-    ),
     "docs/engines.md": Scratch(
-        prelude="import asyncio, otel_rollout\nfrom otel_rollout import rollout_trace_op\n"
+        files={**PROGRAM, "agent.js": "process.exit(process.env.PATH ? 0 : 1)"},
+        stands_in=("pip",),
+        prelude="import asyncio, os, otel_rollout\nfrom otel_rollout import rollout_trace_op\n",
     ),
-    "docs/exporters.md": Scratch(
+    "docs/extending.md": Scratch(
         files=PROGRAM, replaced={"OTEL_TRACES_EXPORTER=logbook": "OTEL_TRACES_EXPORTER=spool"}
     ),
-    "docs/getting-started.md": Scratch(
-        table="demo",
-        prelude="question = 'Why?'\nclass agent:\n    @staticmethod\n    def run(given): return given\n",
-    ),
-    "docs/groups.md": Scratch(table="demo", replaced={"first-try": "scripted"}),
-    "docs/health.md": Scratch(table="generated"),
-    "docs/instrumentation.md": Scratch(files=PROGRAM),
-    "docs/ray.md": Scratch(
+    "docs/index.md": Scratch(table="demo"),
+    "docs/look.md": Scratch(table="demo", stands_in=("pip",)),
+    "docs/mlflow.md": Scratch(),
+    "docs/questions.md": Scratch(table="demo", replaced={"$SLURM_JOB_ID": "17"}),
+    "docs/recording.md": Scratch(
         files=PROGRAM,
         prelude="import opentelemetry.context\nurl = 'http://127.0.0.1:8000/v1'\n"
         "class request:\n    headers = {}\n",
     ),
-    "docs/receiver.md": Scratch(
-        files={**PROGRAM, "agent.js": "process.exit(process.env.PATH ? 0 : 1)"},
-        stands_in=("pip",),
-        prelude="import os, otel_rollout\n",
-    ),
-    "docs/report.md": Scratch(table="generated", replaced={"--compare RUN": "--compare older"}),
-    "docs/security.md": Scratch(
+    "docs/reliability.md": Scratch(
         files={"my_project/privacy.py": "def redact(name, value):\n    return value\n"}
     ),
-    "docs/show.md": Scratch(table="demo"),
     "docs/table.md": Scratch(table="demo"),
-    "docs/timeline.md": Scratch(
-        table="generated", replaced={"--step 12 --validation": "--step 10 --validation"}
-    ),
-    "docs/tokens.md": Scratch(
+    "docs/training.md": Scratch(
         table="demo",
         stands_in=("pip",),
         replaced={"show 3/7/0": "show 1/29/1"},
-        prelude="from otel_rollout import rollout_trace_op\n",
-    ),
-    "docs/training.md": Scratch(
-        prelude="import otel_rollout\n"
+        prelude="import otel_rollout\nfrom otel_rollout import rollout_trace_op\n"
         "class mask:\n    @staticmethod\n    def any(axis): return [True, False]\n"
         "advantages = [0.5, -0.5]\nlags = differences = [1, 2]\nrows = [3, 3]\nindices = [0, 1]\n"
-        "reasons = [None, 'overlong']\n"
+        "reasons = [None, 'overlong']\n",
     ),
     "docs/trl.md": Scratch(
         table="demo", files=PROGRAM, stands_in=("pip", "mlflow"), replaced={"$SLURM_JOB_ID": "17"}
@@ -327,8 +293,17 @@ SCRATCH: dict[str, Scratch] = {
         table="demo",
         replaced={"/data/rollouts": "./rollouts", "32/5": "1/29", "--step 32": "--step 1"},
     ),
-    "docs/view.md": Scratch(table="demo", stands_in=("pip",)),
     "docs/weave.md": Scratch(files=PROGRAM, stands_in=("pip", "wandb")),
+    "docs/why.md": Scratch(
+        table="generated",
+        replaced={
+            "--compare RUN": "--compare older",
+            "--step 12 --validation": "--step 10 --validation",
+            "group 1/29": "group 2/3",
+            "validation/3/7": "validation/10/1000000",
+            "first-try": "grpo-2",
+        },
+    ),
 }
 """Page → what its scratch directory has; by default nothing."""
 

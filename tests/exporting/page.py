@@ -1,4 +1,4 @@
-"""The Python of docs/exporters.md, as a module and a test of it."""
+"""The Python of docs/extending.md, as a module and a test of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "exporters.md"
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 def python_blocks() -> list[str]:
     """Return the exporter, the exporter that appends, and the test of the exporter."""
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    section = PAGE.read_text().partition("\n## Your own exporter\n")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
 @cache

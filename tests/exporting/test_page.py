@@ -1,4 +1,4 @@
-"""Check that the exporter of docs/exporters.md does what the page says, as a package of its own."""
+"""Check that the exporter of docs/extending.md does what the page says, as a package of its own."""
 
 from __future__ import annotations
 

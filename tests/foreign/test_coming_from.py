@@ -1,4 +1,4 @@
-"""docs/coming-from.md, Logfire: their program runs with the client that is tested here."""
+"""docs/tutorial.md, Logfire: their program runs with the client that is tested here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/integrations.md: its code is that of the example, and its commands print what the page shows."""
+"""docs/extending.md: its code is that of the example, and its commands print what the page shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+WHOLE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = WHOLE.partition("\n## Your own trainer\n")[2].partition("\n## ")[0]
 CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (CONSOLE,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 SOURCE = re.compile(r"# (examples/\S+)\n")
@@ -65,5 +66,5 @@ def test_code_of_the_page_is_in_the_example(block: str) -> None:
 
 def test_page_links_what_exists() -> None:
     """Every relative link names a file of the repository."""
-    for target in re.findall(r"\]\((?!http)([^)#]+)", PAGE):
+    for target in re.findall(r"\]\((?!http)([^)#]+)", WHOLE):
         assert (ROOT / "docs" / target).exists(), target

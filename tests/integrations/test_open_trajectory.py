@@ -18,7 +18,7 @@ from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.record.recording.entered import ENTERED
 from tests.spool_reader import Recorded
 
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 @otel_rollout.rollout_trace_op

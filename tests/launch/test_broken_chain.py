@@ -55,7 +55,7 @@ def test_operations_outside_trajectories_are_said_where_there_are_trajectories(
     }
     command = [sys.executable, "-c", PROGRAM, str(inside), str(outside)]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
-    said = f"{belong} to no trajectory: docs/ray.md says why"
+    said = f"{belong} to no trajectory: docs/recording.md says why"
     assert (said in ran.stderr, "no trajectory" in ran.stderr) == (bool(belong), bool(belong))
     spool = ["status", "--spool", str(next((tmp_path / "spool").iterdir()))]
     assert (said in run(*spool)) == bool(belong)

@@ -5,7 +5,7 @@ from otel_rollout_mlflow import MlflowSpanExporter
 
 FIRST_SECONDS = 30
 SECOND_SECONDS = 20
-"""Bounds for a busy machine; `python -m benchmarks.first_run` measures, and docs/mlflow.md says what."""
+"""Bounds for a busy machine; `python -m benchmarks.first_run` measures."""
 
 
 def test_short_program_ends_soon_with_a_new_and_an_old_database(tmp_path):

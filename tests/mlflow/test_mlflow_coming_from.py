@@ -1,4 +1,4 @@
-"""docs/coming-from.md, `mlflow.trace`: the same searches find the traces of both programs."""
+"""docs/tutorial.md, `mlflow.trace`: the same searches find the traces of both programs."""
 
 from __future__ import annotations
 

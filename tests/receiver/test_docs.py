@@ -1,4 +1,4 @@
-"""The commands of docs/receiver.md work, and its figures of limits are those of the code."""
+"""The commands of docs/engines.md work, and its figures of limits are those of the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_rollout.record.receiver import app, body, service
 from tests.receiver.conftest import Run
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "receiver.md").read_text()
+PAGE = (ROOT / "docs" / "engines.md").read_text()
 
 
 def test_request_of_the_shell_is_recorded(start_run: Callable[..., Run]) -> None:

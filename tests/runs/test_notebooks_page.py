@@ -1,4 +1,4 @@
-"""Test that the code of docs/notebooks.md runs, and does what the page says."""
+"""Test that the code of docs/recording.md runs, and does what the page says."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import pytest
 from otel_rollout.record.runs import membership
 from tests.waiting import wait_for
 
-PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
-NOTEBOOK, PYTEST, CTRL_C, *_ = PAGE.read_text().split("\n## ")[1:]
+PAGE = Path(__file__).parents[2] / "docs" / "recording.md"
+SECTION = PAGE.read_text().partition("\n## Notebooks, pytest, Ctrl-C\n")[2].partition("\n## ")[0]
+NOTEBOOK, PYTEST, CTRL_C, *_ = SECTION.split("\n### ")[1:]
 
 
 def code_in(section: str) -> list[str]:

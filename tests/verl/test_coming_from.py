@@ -1,4 +1,4 @@
-"""docs/coming-from.md, verl's trace: with the plugin, their program records with otel-rollout as it is."""
+"""docs/tutorial.md, verl's trace: with the plugin, their program records with otel-rollout as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/coming-from.md, `weave.op`: the same filters find the calls of both programs."""
+"""docs/tutorial.md, `weave.op`: the same filters find the calls of both programs."""
 
 from __future__ import annotations
 

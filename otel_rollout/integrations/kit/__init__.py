@@ -1,4 +1,4 @@
-"""Trace a framework without an edit to it: the parts of an integration. See docs/integrations.md.
+"""Trace a framework without an edit to it: the parts of an integration. See docs/extending.md.
 
 An integration is a package, or one module, that contains:
 

@@ -85,7 +85,7 @@ def rollout_trace_attr(
         token2text: whether operations inside, in this process, show token ids as text, unless an operation
             has a ``token2text`` of its own. None: the setting ``token2text`` decides.
         extra: further facts about the trajectory (``agent_name="tool_agent"``), recorded on its root span
-            as ``rollout.<name>``. ``group_size=8`` is the number of siblings, see docs/sampling.md.
+            as ``rollout.<name>``. ``group_size=8`` is the number of siblings, see docs/volume.md.
 
     Returns:
         The trajectory. ``set_input`` and ``set_output`` choose what a list of traces shows. By default it

@@ -35,7 +35,7 @@ Decision = Callable[[int, str], bool]
 
 @dataclass(frozen=True)
 class GroupSampling:
-    """The settings that decide which groups are recorded, see docs/sampling.md.
+    """The settings that decide which groups are recorded, see docs/volume.md.
 
     Attributes:
         rate: share of groups that are recorded.

@@ -77,7 +77,8 @@ def operations(scope: Scope) -> Finding:
     return Finding(
         "unhealthy",
         f"{bare:,} of {of:,} trajectories are empty, and {number:,} operations belong to no trajectory: the "
-        "caller's context is lost on the way. docs/ray.md says why; `otel-rollout doctor --ray` tests it.",
+        "caller's context is lost on the way. docs/recording.md says why; `otel-rollout doctor --ray` tests "
+        "it.",
         tuple(row["step"] for row in rows if row["step"] is not None),
     )
 

@@ -1,6 +1,6 @@
 """Encode any Python value as JSON, of bounded size and in bounded time.
 
-docs/values.md lists what is recorded of each type. There are two ways:
+docs/recording.md lists what is recorded of each type. There are two ways:
 
 - Most values go straight through orjson, which takes well under a microsecond per kilobyte.
 - A value that orjson refuses (huge integers, cycles, odd keys, lone surrogates …), or that is larger than the

@@ -1,6 +1,7 @@
 """Convert objects that are not JSON to something nearer to JSON, by their type.
 
-docs/values.md lists what is recorded of each type. Converters call few methods of a user's object: a method
+docs/recording.md lists what is recorded of each type. Converters call few methods of a user's object: a
+method
 may do anything, and a remote proxy answers every attribute over the network.
 """
 
