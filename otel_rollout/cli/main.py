@@ -32,6 +32,7 @@ from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
 from otel_rollout.cli import timeline as timeline_commands
 from otel_rollout.cli import view as view_commands
+from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.examples import epilog
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
@@ -114,17 +115,23 @@ SpoolOption = Annotated[
 
 
 app.command(epilog=epilog("demo"))(demo)
-app.command(epilog=epilog("show"), context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.show)
-app.command(epilog=epilog("compare"), context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.compare)
-app.command("list", epilog=epilog("list"))(table_commands.list_)
-app.command(epilog=epilog("groups"))(table_commands.groups)
-app.command(epilog=epilog("group"), context_settings=show_commands.CONTEXT_SETTINGS)(group_commands.group)
-app.command(epilog=epilog("steps"))(table_commands.steps)
-app.command(epilog=epilog("query"))(table_commands.query)
+app.command(epilog=epilog("show"), context_settings=show_commands.CONTEXT_SETTINGS)(
+    reading(show_commands.show)
+)
+app.command(epilog=epilog("compare"), context_settings=show_commands.CONTEXT_SETTINGS)(
+    reading(show_commands.compare)
+)
+app.command("list", epilog=epilog("list"))(reading(table_commands.list_))
+app.command(epilog=epilog("groups"))(reading(table_commands.groups))
+app.command(epilog=epilog("group"), context_settings=show_commands.CONTEXT_SETTINGS)(
+    reading(group_commands.group)
+)
+app.command(epilog=epilog("steps"))(reading(table_commands.steps))
+app.command(epilog=epilog("query"))(reading(table_commands.query))
 app.command(epilog=epilog("view"))(view_commands.view)
-app.command(epilog=epilog("report"))(report_commands.report)
-app.command(epilog=epilog("timeline"))(timeline_commands.timeline)
-app.command(epilog=epilog("health"))(health_commands.health)
+app.command(epilog=epilog("report"))(reading(report_commands.report))
+app.command(epilog=epilog("timeline"))(reading(timeline_commands.timeline))
+app.command(epilog=epilog("health"))(reading(health_commands.health))
 app.command("import", epilog=epilog("import"))(importing.import_)
 app.add_typer(maintenance.app, name="table")
 

@@ -161,7 +161,7 @@ def _of_fields(span: ReadableSpan) -> Row:
         "parent_span_id": None if parent is None else f"{parent.span_id:016x}",
         "name": _utf8(span.name),
         "scope": None if scope is None else _utf8(scope.name),
-        "start_time": start // 1000,
+        "start_time": start // 1000 if start >= schema.FIRST_TIME_NS else None,
         "start_ns": start,
         "duration_ns": None if span.end_time is None else max(0, end - start),  # a clock may be set back
         "status": STATUS[span.status.status_code],

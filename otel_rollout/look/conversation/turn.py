@@ -14,6 +14,7 @@ from otel_rollout.look.conversation.span_tree import error_of
 from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Call
+from otel_rollout.table.schema import FIRST_TIME_NS
 
 MODEL: Final = "assistant"
 TOOL: Final = "tool"
@@ -38,7 +39,8 @@ class Turn:
         token_ids: tokens that the model generated.
         tokens: token counts of the model call.
         finish_reason: why the model stopped.
-        seconds: duration; None for a message, which has none.
+        is_call: whether it is a call, and not a message.
+        seconds: duration; None for a message, and if unknown.
         note: relation of the model call's context to earlier ones; empty for a plain continuation.
         marks: what a trainer must know of the model call: changed weights, a broken prefix.
         engine: what the call's requests took in an inference engine; None if no engine says so.
@@ -55,6 +57,7 @@ class Turn:
     token_ids: tuple[int, ...] = ()
     tokens: Tokens = field(default_factory=Tokens)
     finish_reason: str = ""
+    is_call: bool = False
     seconds: float | None = None
     note: str = ""
     marks: tuple[str, ...] = ()
@@ -74,7 +77,7 @@ class Turn:
     @property
     def is_model_call(self) -> bool:
         """Whether the turn is the reply of a model call of this trajectory."""
-        return self.role == MODEL and self.seconds is not None
+        return self.role == MODEL and self.is_call
 
 
 def is_in_text(call: Call, text: str) -> bool:
@@ -88,18 +91,24 @@ class Ending(TypedDict):
 
     error: str
     stack: str
-    seconds: float
+    is_call: bool
+    seconds: float | None
 
 
 def ending_of(span: ReadableSpan) -> Ending:
-    """Return a span's error, stack trace and duration."""
+    """Return a span's error, stack trace and duration; without a duration if its times are unknown."""
     stacks = [
         str((event.attributes or {}).get(semconv.EXCEPTION_STACKTRACE, ""))
         for event in span.events
         if event.name == "exception"
     ]
-    seconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
-    return {"error": error_of(span), "stack": stacks[-1] if stacks else "", "seconds": seconds}
+    start, end = span.start_time or 0, span.end_time or 0
+    return {
+        "error": error_of(span),
+        "stack": stacks[-1] if stacks else "",
+        "is_call": True,
+        "seconds": (end - start) / 1e9 if start >= FIRST_TIME_NS else None,
+    }
 
 
 def tool_turn(span: ReadableSpan) -> Turn:
