@@ -7,13 +7,11 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.look.dumps.trajectory import DumpedTrajectory, RolloutIdentity, DumpedCall, Times
+from otel_rollout.look.dumps.trajectory import DumpedCall, DumpedTrajectory, RolloutIdentity, Times
 from otel_rollout.otlp import made_line
 from otel_rollout.otlp.made_line import MadeSpan
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
 
-SOURCE: Final = "rollout.source"
-"""Attribute of the root: file and line."""
 _NAME: Final = "rollout_trace"
 
 
@@ -37,17 +35,17 @@ class DumpLines:
         self._experiment = experiment
         self._seen: dict[bytes, int] = {}
         self._clock = clock
-        self._resource = {semconv.RUN_ID: self._name, semconv.SERVICE_NAME: format_}
+        self._resource = {semconv.RUN_ID: self._name, semconv.DUMP_FORMAT: format_}
 
-    def line_of(self, dumped: DumpedTrajectory, source: str) -> bytes:
+    def line_of(self, dumped: DumpedTrajectory, place: str) -> bytes:
         """Return a trajectory as a line.
 
         Args:
             dumped: the trajectory.
-            source: file and line, for a person.
+            place: file and line, for a person.
         """
         trace_id = self._trace_id(dumped.identity)
-        return made_line.line_of(self._resource, semconv.SCOPE, self._spans(dumped, trace_id, source))
+        return made_line.line_of(self._resource, semconv.SCOPE, self._spans(dumped, trace_id, place))
 
     def _trace_id(self, identity: RolloutIdentity) -> str:
         """Return the id that follows from an identity; of a repeated one also from how often it came."""
@@ -58,12 +56,12 @@ class DumpLines:
             key.update(b"%d" % count)
         return key.hexdigest()
 
-    def _spans(self, dumped: DumpedTrajectory, trace_id: str, source: str) -> Iterator[MadeSpan]:
+    def _spans(self, dumped: DumpedTrajectory, trace_id: str, place: str) -> Iterator[MadeSpan]:
         def id_of(number: int) -> str:
             return f"{trace_id[:11]}{number + 1:05x}"
 
         identity = self._attributes(dumped.identity)
-        root = {semconv.SPAN_KIND: semconv.KIND_AGENT, SOURCE: source, **identity}
+        root = {semconv.SPAN_KIND: semconv.KIND_AGENT, semconv.DUMP_PLACE: place, **identity}
         if dumped.identity.group:
             root[semconv.GROUP_ID] = dumped.identity.group
         for name, value in dumped.facts.items():

@@ -23,7 +23,7 @@ def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
             file.note("Groups without trajectories are left out.")
             continue
         told = _json(row.get("trajectory_json")) or {}
-        identity = RolloutIdentity(file.number, row["group_index"], row["trajectory_index"], file.is_validation)
+        group, rollout = row["group_index"], row["trajectory_index"]
         metrics = _json(row.get("metrics")) or {}
         scores = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
         if not row["messages"]:
@@ -31,7 +31,7 @@ def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
         yield (
             place,
             trajectory(
-                identity,
+                RolloutIdentity(file.number, group, rollout, file.is_validation),
                 [_message(message) for message in row["messages"] or ()],
                 {**scores, REWARD: row["reward"]},
                 facts={**_facts(row), **_versions(told)},

@@ -15,8 +15,8 @@ from otel_rollout.look.dumps.trajectory import (
     REWARD,
     DumpedTrajectory,
     Groups,
-    RolloutIdentity,
     ModelTurn,
+    RolloutIdentity,
     Times,
     trajectory,
 )
@@ -72,7 +72,8 @@ def _identity(document: Record, result: _JSON, file: DumpFile, groups: Groups) -
     task = result.get("task_name") or document.get("session_id") or file.path.stem
     trial = result.get("trial_name")
     _, order = groups.place(task)
-    return RolloutIdentity(None, str(task), str(trial).rpartition("__")[2] if trial else order, file.is_validation)
+    rollout = str(trial).rpartition("__")[2] if trial else order
+    return RolloutIdentity(None, str(task), rollout, file.is_validation)
 
 
 def _messages(step: _JSON) -> Iterator[_JSON]:

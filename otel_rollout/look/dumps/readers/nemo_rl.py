@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, Groups, RolloutIdentity, trajectory
+from otel_rollout.look.dumps.trajectory import (
+    MODEL,
+    REWARD,
+    DumpedTrajectory,
+    Groups,
+    RolloutIdentity,
+    trajectory,
+)
 
 
 def fits(file: DumpFile) -> bool:

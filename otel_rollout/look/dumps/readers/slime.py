@@ -14,8 +14,8 @@ from otel_rollout.look.dumps.trajectory import (
     REWARD,
     DumpedTrajectory,
     Groups,
-    RolloutIdentity,
     ModelTurn,
+    RolloutIdentity,
     trajectory,
 )
 
@@ -36,15 +36,16 @@ def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
         replies = replies_in(str(sample.get("response") or ""))
         turns = [ModelTurn({}) for message in replies if message["role"] == MODEL]
         turns[-1] = ModelTurn(_facts_of_call(sample, status, is_only=len(turns) == 1))
-        number, order = groups.place(sample.get("group_index"))
-        group = sample.get("group_index")
+        number, order = groups.place(group := sample.get("group_index"))
+        sample_index = number if group is None else group
+        identity = RolloutIdentity(sample.get("of_rollout"), sample_index, order, _is_eval(file))
         versions = [
             int(version) for version in sample.get("weight_versions") or () if str(version).isdecimal()
         ]
         yield (
             place,
             trajectory(
-                RolloutIdentity(sample.get("of_rollout"), number if group is None else group, order, _is_eval(file)),
+                identity,
                 [*asked, *replies],
                 _scores(sample),
                 turns=turns,

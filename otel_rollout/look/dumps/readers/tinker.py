@@ -13,8 +13,8 @@ from otel_rollout.look.dumps.trajectory import (
     MODEL,
     REWARD,
     DumpedTrajectory,
-    RolloutIdentity,
     ModelTurn,
+    RolloutIdentity,
     trajectory,
 )
 

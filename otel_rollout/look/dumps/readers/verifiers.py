@@ -12,8 +12,8 @@ from otel_rollout.look.dumps.trajectory import (
     REWARD,
     DumpedTrajectory,
     Groups,
-    RolloutIdentity,
     ModelTurn,
+    RolloutIdentity,
     Times,
     trajectory,
 )

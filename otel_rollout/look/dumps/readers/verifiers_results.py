@@ -14,8 +14,8 @@ from otel_rollout.look.dumps.trajectory import (
     REWARD,
     DumpedTrajectory,
     Groups,
-    RolloutIdentity,
     ModelTurn,
+    RolloutIdentity,
     trajectory,
 )
 

@@ -18,8 +18,8 @@ from otel_rollout.look.dumps.trajectory import (
     REWARD,
     DumpedTrajectory,
     Groups,
-    RolloutIdentity,
     ModelTurn,
+    RolloutIdentity,
     trajectory,
 )
 
