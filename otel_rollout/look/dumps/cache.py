@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -75,9 +76,15 @@ def _fill(dumps: Dumps, directory: Path) -> list[str]:
     """Write a table; return what a person must know of it."""
     store = Store(location_of(str(directory)))
     number = 0
-    for number, lines in enumerate(batches(dumps.lines(), len, _COMMIT_BYTES, _COMMIT_LINES), start=1):
-        spans = [span for line in lines for span in spans_of(line)]
-        store.append([batch_of(rows_of(spans))], "dump", number)
+    with ThreadPoolExecutor(1) as writer:  # a commit is written while the next one is read
+        written: Future[None] | None = None
+        for number, lines in enumerate(batches(dumps.lines(), len, _COMMIT_BYTES, _COMMIT_LINES), start=1):
+            rows = batch_of(rows_of([span for line in lines for span in spans_of(line)]))
+            if written is not None:
+                written.result()
+            written = writer.submit(store.append, [rows], "dump", number)
+        if written is not None:
+            written.result()
     if not number:
         raise ViewerError("\n".join([f"{dumps.location} holds no trajectories.", *dumps.remarks]))
     return dumps.remarks
