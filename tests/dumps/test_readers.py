@@ -112,12 +112,12 @@ def test_verifiers_traces_have_rewards_by_weight_and_real_times(tmp_path, opened
     write_lines(tmp_path / "traces.jsonl", [EPISODE, EPISODE | {"id": "e1"}])
     found = opened(tmp_path / "traces.jsonl")
     one, other = found.trajectories()
-    assert (one["path"], other["path"]) == ("3/calc-11/0", "3/calc-11/1")
+    assert (one["path"], other["path"]) == ("3/11/0", "3/11/1")
     assert (one["reward"], one["turns"], one["tool_calls"], one["tokens_in"]) == (0.75, 2, 1, 12)
     assert (one["policy_version_min"], one["policy_version_max"], one["seconds"]) == (2, 3, 2.0)
     calls = found.rows("SELECT seconds, finish_reason FROM turns WHERE rollout_n = 0 ORDER BY start_ns")
     assert [(row["seconds"], row["finish_reason"]) for row in calls] == [(1.0, None), (0.5, "length")]
-    assert found.scores()["3/calc-11/0"] == {"reward": 0.75, "correct": 1.0, "style": 1.0, "turns": 2.0}
+    assert found.scores()["3/11/0"] == {"reward": 0.75, "correct": 1.0, "style": 1.0, "turns": 2.0}
 
 
 def test_prime_rl_files_of_all_and_effective_episodes_are_one(tmp_path, opened):

@@ -44,8 +44,8 @@ def _identity(episode: Record, file: DumpFile, groups: Groups, agent: int) -> Ro
     work = run.get("work") or {}
     task = episode.get("task") or {}
     group = str((episode.get("group") or {}).get("id") or "")
-    sample = task.get("key") or (task.get("data") or {}).get("idx")
-    step, kind = work.get("step"), work.get("type")
+    sample = (task.get("data") or {}).get("idx", task.get("key"))
+    step, kind = work.get("step"), work.get("type") or run.get("type")
     number, order = groups.place(agent, step, kind, sample if sample is not None else group)
     is_validation = file.is_validation if kind is None else kind == "eval"
     rollout: int | str = order if agent == 0 else f"{order}.{agent}"
