@@ -52,7 +52,8 @@ def show_report(report: RunReport, location: str) -> None:
             _print(console, _sparklines(steps))
         shown = steps[-_MAX_STEPS:]
         _print(console, _step_table(report_text.FIGURES, [report_text.figures(step) for step in shown]))
-        _print(console, _step_table(report_text.TIMES, [report_text.times(step) for step in shown]))
+        if any(step.seconds.slowest for step in shown):
+            _print(console, _step_table(report_text.TIMES, [report_text.times(step) for step in shown]))
         if any(step.engine for step in shown):
             console.print(Text(report_text.ENGINE_TITLE, style="bold"))
             rows = [report_text.engine(step) for step in shown]

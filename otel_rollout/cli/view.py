@@ -65,9 +65,7 @@ def view(
 
 def _source(paths: list[str], from_: str | None, format_: str | None, map_: str | None) -> str | None:
     """Return what the arguments name, in the form of the option ``--from``."""
-    if paths and from_ is not None:
-        raise typer.BadParameter("name the source once: with --from, or without")
-    named = paths or ([from_] if from_ is not None else [])
+    named = [*([from_] if from_ is not None else []), *paths]
     if len(named) > 1 or format_ or map_:
         return DumpName.of(named, format_, map_)
     return named[0] if named else None

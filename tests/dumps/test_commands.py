@@ -7,6 +7,7 @@ import pytest
 from tests.cli.command import run
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_readers import LOOP
+from tests.web.served import Served
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +62,20 @@ def test_patterns_and_forced_formats(dump):
     assert "3.0" in run("list", "--from", own, "--map", "messages=talk,reward=points")
     assert "--map messages=FIELD" in run("list", "--from", own, code=2)
     assert "There is no" in run("list", "--from", dump / "none.jsonl", code=2)
+
+
+def test_view_takes_paths(dump, tmp_path):
+    """The pages of a dump are those of a table, without times; several paths may be named."""
+    lines = [verl_line(number, step=3) for number in range(4)]
+    other = write_lines(tmp_path / "run/validation/3.jsonl", lines)
+    with Served(dump / "rollouts", tmp_path, str(other)) as server:
+        run_page = server.get("/").text
+        assert "2–10" in run_page
+        for page in ("/run", "/trajectories", "/step?step=10", "/health"):
+            answer = server.get(page)
+            assert (page, answer.status) == (page, 200)
+        assert "validation/3/0/0" in server.get("/trajectories").text
+        assert server.end() == 0
 
 
 def test_import_makes_a_dump_lasting(dump, tmp_path, monkeypatch):
