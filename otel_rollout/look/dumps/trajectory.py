@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import orjson
+
 from otel_rollout.base import semconv
 from otel_rollout.table.json_text import as_json
 
@@ -151,9 +153,9 @@ def trajectory(
 def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> DumpedCall:
     attributes: dict[str, Any] = {
         semconv.SPAN_KIND: semconv.KIND_LLM,
-        semconv.INPUT_VALUE: as_json({"messages": new}),
+        semconv.INPUT_VALUE: _json({"messages": new}),
         semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
-        semconv.OUTPUT_VALUE: as_json(reply),
+        semconv.OUTPUT_VALUE: _json(reply),
         semconv.OUTPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
         **turn.facts,
     }
@@ -166,6 +168,14 @@ def _calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     asked = [*calls] if isinstance(calls, (list, tuple)) else []
     asked.append(message.get("function_call"))
     return [_call(call) for call in asked if isinstance(call, Mapping)]
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return messages as JSON text, at once where they have nothing that JSON lacks."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # bytes, or an integer of more than 64 bits
+        return as_json(value)
 
 
 def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
