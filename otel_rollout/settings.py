@@ -55,6 +55,10 @@ def _default_spool_dir() -> Path:
     return Path(parent) / f"otel-rollout-{os.getuid()}"
 
 
+def _default_cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "otel-rollout"
+
+
 def _setting(
     variable: str,
     meaning: str,
@@ -178,6 +182,13 @@ class Settings:
         "`otel-rollout-<uid>` in the system's temporary directory.",
         setting_parsers.path,
         _default_spool_dir,
+    )
+    cache_dir: Path = _setting(
+        "OTEL_ROLLOUT_CACHE_DIR",
+        "Directory in which commands keep tables of the dumps that they opened. Default: `otel-rollout` in "
+        "`XDG_CACHE_HOME`, or in `~/.cache`.",
+        setting_parsers.path,
+        _default_cache_dir,
     )
     run_id: str = _setting(
         "OTEL_ROLLOUT_RUN_ID",

@@ -42,6 +42,7 @@ def test_every_setting_is_read_from_its_variable():
         "sampler": ("traceidratio", "traceidratio"),
         "sampler_arg": ("0.5", "0.5"),
         "spool_dir": ("/spool", Path("/spool")),
+        "cache_dir": ("/cache", Path("/cache")),
         "run_id": ("r", "r"),
         "node": ("n", "n"),
         "home_node": ("h", "h"),

@@ -182,6 +182,12 @@ GENERATOR_EXHAUSTED: Final = "rollout.generator.exhausted"
 GENERATOR_RETURNED: Final = "rollout.generator.returned"
 """str (JSON). What the generator returned, if not None. For example ``"stop"``."""
 
+# --- Dumps of frameworks (ours, development). On the resource, and on the root span. -----------------------
+DUMP_FORMAT: Final = "rollout.dump.format"
+"""str. On the resource of spans that were made of a framework's file: its format. For example ``verl``."""
+DUMP_PLACE: Final = "rollout.dump.place"
+"""str. On such a trajectory's root span: the file and its line. For example ``12.jsonl:7``."""
+
 # --- Batches of scores (ours, internal). Between recorder and forwarder; no exporter sees them. ------------
 SCORE_BATCH: Final = "rollout.score_batch"
 """str (JSON). On a span that records the scores of a whole batch: the columns of ``SCORE_BATCH_DATA``. The

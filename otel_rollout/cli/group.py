@@ -59,12 +59,13 @@ def _siblings(name: str, from_: str | None, run: str | None) -> Siblings:
     from otel_rollout.look.sources.private_table import asked_as_table
 
     names_in(name)  # a wrong name is reported before the source is read
-    if run is None and sources.table_address(from_) is None:
+    address = sources.table_address(from_)
+    if run is None and address is None:
         with asked_as_table(spans_of(from_)) as source:
             return in_spans(source, name)
     from otel_rollout.look.analysis.run_choice import run_of
     from otel_rollout.table.query import Engine
 
-    with sources.as_table(from_) as (store, location):
+    with sources.as_table(from_, address) as (store, location):
         engine = Engine(store.open())
         return in_table(engine, name, run_of(engine, run) if run else None, location)

@@ -17,7 +17,8 @@ import typer
 from otel_rollout import settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.base.printable import printable
-from otel_rollout.cli import replay, runs, sources
+from otel_rollout.cli import dumps, replay, runs, sources
+from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.settings import Settings
@@ -46,11 +47,14 @@ def import_(
     paths: Annotated[
         list[str],
         typer.Argument(
-            help="Spool, run or node directories, files of OTLP JSON, `mlflow` or mlflow:URI.",
+            help="Spool, run or node directories, files of OTLP JSON, dumps of frameworks, `mlflow` or "
+            "mlflow:URI.",
             metavar="PATH|mlflow:URI...",
         ),
     ],
     to: Annotated[str, typer.Option(help="The exporter: delta.", callback=_check_exporter)],
+    format_: DumpFormatOption = None,
+    map_: MapOption = None,
 ) -> None:
     """Bring spans into the rollout table that OTEL_ROLLOUT_DELTA_URI names (./rollouts by default).
 
@@ -66,7 +70,9 @@ def import_(
     configured = runs.with_exporters(configured, [_EXPORTER])
     with errors_reported(), ExitStack() as until_end:
         target = _Target(sources.store_at(sources.default_address()), until_end)
-        status = max(_status(path, target, configured) for path in paths)
+        is_described = bool(format_ or map_)
+        named = [DumpName.of([path], format_, map_) if is_described else path for path in paths]
+        status = max(_status(path, target, configured) for path in named)
     if status:
         raise typer.Exit(status)
 
@@ -162,6 +168,10 @@ def _is_mlflow(path: str) -> bool:
 def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
     """Yield the files of a source, or MLflow as a whole, with their lines."""
     if not _is_mlflow(path):
+        if dump := dumps.named(path):
+            yield dump.location, dump.lines()
+            dumps.say([*dump.notes, *dump.remarks])
+            return
         for file in files.files_of([Path(path)]):
             yield str(file), _lines_of_file(file)
         return

@@ -32,6 +32,7 @@ from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
 from otel_rollout.cli import timeline as timeline_commands
 from otel_rollout.cli import view as view_commands
+from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.examples import epilog
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
@@ -121,16 +122,16 @@ _OF_NAMES: Final = show_commands.CONTEXT_SETTINGS
 for _name, _command, _context in (
     ("demo", demo, {}),
     ("view", view_commands.view, {}),
-    ("report", report_commands.report, {}),
-    ("health", health_commands.health, {}),
-    ("list", table_commands.command_of("trajectories"), {}),
-    ("show", show_commands.show, _OF_NAMES),
-    ("compare", show_commands.compare, _OF_NAMES),
-    ("groups", table_commands.command_of("groups"), {}),
-    ("group", group_commands.group, _OF_NAMES),
-    ("steps", table_commands.command_of("steps"), {}),
-    ("timeline", timeline_commands.timeline, {}),
-    ("query", table_commands.query, {}),
+    ("report", reading(report_commands.report), {}),
+    ("health", reading(health_commands.health), {}),
+    ("list", reading(table_commands.command_of("trajectories")), {}),
+    ("show", reading(show_commands.show), _OF_NAMES),
+    ("compare", reading(show_commands.compare), _OF_NAMES),
+    ("groups", reading(table_commands.command_of("groups")), {}),
+    ("group", reading(group_commands.group), _OF_NAMES),
+    ("steps", reading(table_commands.command_of("steps")), {}),
+    ("timeline", reading(timeline_commands.timeline), {}),
+    ("query", reading(table_commands.query), {}),
 ):
     app.command(_name, epilog=epilog(_name), context_settings=_context, rich_help_panel=_LOOK)(_command)
 app.command("import", epilog=epilog("import"), rich_help_panel=_DELIVER)(importing.import_)

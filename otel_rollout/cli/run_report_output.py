@@ -63,7 +63,8 @@ def show_report(report: RunReport, location: str) -> None:
             console.print(_sparklines(steps, console.width))
         shown = steps[-_MAX_STEPS:]
         _print_rows(console, report_text.FIGURES, [report_text.figures(step) for step in shown])
-        _print_rows(console, report_text.TIMES, [report_text.times(step) for step in shown])
+        if any(step.seconds.slowest for step in shown):
+            _print_rows(console, report_text.TIMES, [report_text.times(step) for step in shown])
         if any(step.engine for step in shown):
             console.print(Text(report_text.ENGINE_TITLE, style="bold"))
             rows = [report_text.engine(step) for step in shown]

@@ -134,13 +134,14 @@ def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
     """Yield the source that the options name; a run is looked for in a table, or in a spool as a table."""
     from otel_rollout.look.sources.table_source import TableSource
 
-    if run is None and sources.table_address(from_) is None:
+    address = sources.table_address(from_)
+    if run is None and address is None:
         from otel_rollout.look.sources.private_table import asked_as_table
 
         with asked_as_table(spans_of(from_)) as source:
             yield source
         return
-    with sources.as_table(from_) as (store, location):
+    with sources.as_table(from_, address) as (store, location):
         chosen = "true"
         if run is not None:
             from otel_rollout.look.analysis.run_choice import run_of

@@ -31,7 +31,12 @@ def table_address(from_: str | None) -> str | None:
         return configured or (DEFAULT_URI if _is_table(DEFAULT_URI, unknown=True) else None)
     scheme, separator, _ = from_.partition("://")
     is_uri = bool(separator) and ":" not in scheme  # unlike mlflow:http://…
-    return from_ if is_uri or _is_table(from_, unknown=False) else None
+    if is_uri or _is_table(from_, unknown=False):
+        return from_
+    from otel_rollout.cli import dumps
+
+    table = dumps.table_of(from_)
+    return None if table is None else str(table)
 
 
 def default_address() -> str:
@@ -58,23 +63,32 @@ def store_at(address: str) -> Store:
 
 
 @contextmanager
-def as_table(from_: str | None) -> Iterator[tuple[Store, str]]:
+def as_table(from_: str | None, address: str | None = None) -> Iterator[tuple[Store, str]]:
     """Yield a table, and the name of its source; the spans of a spool become a table for a moment.
+
+    Args:
+        from_: the option ``--from``.
+        address: the table's address if it is known.
 
     Raises:
         TableError: the table cannot be read.
         ViewerError: the spool or file cannot be read.
     """
-    address = table_address(from_)
+    address = table_address(from_) if address is None else address
     if address is not None:
         store = store_at(address)
-        yield store, store.location.uri
+        yield store, location_of(store, address, from_)
         return
     from otel_rollout.look.sources.private_table import table_of
 
     source = spool_source(from_)
     with table_of(source) as store:
         yield store, source.location
+
+
+def location_of(store: Store, address: str, from_: str | None) -> str:
+    """Return the name of a table for a person: a dump's name if it was made of one."""
+    return store.location.uri if from_ in (None, address) else str(from_)
 
 
 def spool_source(from_: str | None) -> SpoolSource:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import FromOption, errors_reported
 
 if TYPE_CHECKING:
@@ -19,7 +20,15 @@ _PACKAGES: Final = ("starlette", "uvicorn", "deltalake")
 
 
 def view(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Dumps of rollouts: files, folders and patterns; or what --from takes.", metavar="[PATH]..."
+        ),
+    ] = None,
     from_: FromOption = None,
+    format_: DumpFormatOption = None,
+    map_: MapOption = None,
     run: Annotated[
         str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
     ] = None,
@@ -34,7 +43,7 @@ def view(
     with errors_reported():
         from otel_rollout.look.web import live, server
 
-        followed = live.Live(_origin(from_))
+        followed = live.Live(_origin(_source(paths or [], from_, format_, map_)))
         try:
             listening = server.bound(port)
             followed.start()
@@ -54,6 +63,14 @@ def view(
             followed.stop()
 
 
+def _source(paths: list[str], from_: str | None, format_: str | None, map_: str | None) -> str | None:
+    """Return what the arguments name, in the form of the option ``--from``."""
+    named = [*([from_] if from_ is not None else []), *paths]
+    if len(named) > 1 or format_ or map_:
+        return DumpName.of(named, format_, map_)
+    return named[0] if named else None
+
+
 def _origin(from_: str | None) -> Origin:
     """Return the table or spool that the option ``--from`` names."""
     from otel_rollout.cli import sources
@@ -61,7 +78,8 @@ def _origin(from_: str | None) -> Origin:
 
     address = sources.table_address(from_)
     if address is not None:
-        return TableOrigin(sources.store_at(address))
+        store = sources.store_at(address)
+        return TableOrigin(store, sources.location_of(store, address, from_))
     location = sources.spool_source(from_).location
     return SpoolOrigin(location, lambda: sources.spool_source(from_))
 

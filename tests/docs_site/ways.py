@@ -85,6 +85,7 @@ ENGINES = "tests/analysis/test_engines_page.py"
 OWN_TRAINER = "tests/integrations/test_integrations_page.py"
 JOINED_OPENAI = "tests/agents/test_joined_openai.py"
 VERL = By("tests/verl/test_trainers.py::test_every_trajectory_has_one_trace")
+DUMPS = "tests/dumps/test_commands.py"
 COMING_FROM = "test_coming_from.py"
 ON_RAY = "tests/propagation/test_ray_cluster.py::test_job_on_an_existing_cluster_continues_trajectories"
 
@@ -93,6 +94,7 @@ ROWS: dict[str, dict[str, Way]] = {
         "make demo-train": DevelopersRun(),
         "groups --sort": By(f"{QUESTIONS}::test_command_of_the_readme_answers_its_question"),
         "main_ppo": VERL,
+        "view examples/dumps": By(f"{DUMPS}::test_view_takes_paths"),
         "": TYPED,
     },
     "CONTRIBUTING.md": {"make test": DevelopersRun()},
@@ -132,6 +134,15 @@ ROWS: dict[str, dict[str, Way]] = {
         ),
         "curl": By("tests/receiver/test_docs.py::test_request_of_the_shell_is_recorded"),
         "": TYPED,
+    },
+    "docs/dumps.md": {
+        "view checkpoints": By(
+            f"{DUMPS}::test_every_reading_command_opens_a_dump", f"{DUMPS}::test_view_takes_paths"
+        ),
+        "--map": By(f"{DUMPS}::test_patterns_and_forced_formats"),
+        "RolloutIdentity": By(
+            "tests/dumps/test_readers.py::test_a_reader_of_another_package_is_found_by_its_entry_point"
+        ),
     },
     "docs/extending.md": {
         "$ python": By(f"{OWN_TRAINER}::test_commands_print_what_the_page_shows"),

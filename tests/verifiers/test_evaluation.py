@@ -16,6 +16,7 @@ import pytest
 
 from otel_rollout import open_table
 from otel_rollout.base.known_exporters import PREFIXES
+from tests.dumps.reading import OpenedDump
 from tests.verifiers.conftest import ENVIRONMENTS
 from tests.verifiers.scripted_model import ScriptedModel, serving
 
@@ -118,6 +119,34 @@ def test_evaluation_in_the_table_equals_the_one_that_verifiers_wrote(traced: Eva
         )
         for trace in traced.traces
     }
+
+
+def test_the_file_that_verifiers_wrote_opens_as_the_same_trajectories(
+    traced: Evaluation, tmp_path: Path
+) -> None:
+    """The dump agrees with what was traced live: identity, turns, tools, reward, tokens, durations."""
+    folder = traced.table.parent / "out"
+    dump = OpenedDump(folder, kept=tmp_path / "kept")
+    columns = (
+        "sample_index",
+        "rollout_n",
+        "turns",
+        "tool_calls",
+        "reward",
+        "tokens_out",
+        "validate",
+        "experiment",
+    )
+    live = {tuple(row[name] for name in columns) for row in open_table(traced.table).trajectories}
+    assert {tuple(row[name] for name in columns) for row in dump.trajectories()} == live
+    assert dump.remarks[0] == f"verifiers traces: 1 file, no step, {4 * SIBLINGS} trajectories"
+    told = sorted(
+        call["time"]["end"] - call["time"]["start"] for trace in traced.traces for call in trace["calls"]
+    )
+    assert [
+        row["seconds"] for row in dump.rows("SELECT seconds FROM turns ORDER BY seconds")
+    ] == pytest.approx(told)
+    assert all(row["seconds"] > 0 for row in dump.trajectories())
 
 
 def test_siblings_of_an_evaluation_are_a_group(traced: Evaluation) -> None:

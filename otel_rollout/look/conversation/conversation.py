@@ -68,7 +68,7 @@ class Conversation:
     @property
     def tool_calls(self) -> int:
         """Number of tool calls."""
-        return sum(turn.role == TOOL and turn.seconds is not None for turn in self.turns)
+        return sum(turn.role == TOOL and turn.is_call for turn in self.turns)
 
     @property
     def output_tokens(self) -> int | None:

@@ -171,7 +171,8 @@ def totals(conversation: Conversation) -> str:
     """Format duration, calls, failures and output tokens of a conversation."""
     written = conversation.output_tokens
     parts = [
-        duration(conversation.summary.seconds) or "not ended",
+        duration(conversation.summary.seconds)
+        or ("not ended" if conversation.summary.state == "running" else ""),
         counted(conversation.model_calls, "model call"),
         counted(conversation.tool_calls, "tool call"),
         badge(conversation),

@@ -11,6 +11,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.span import Span
+from otel_rollout.table.schema import FIRST_TIME_NS
 
 VALIDATION: Final = "validation"
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
@@ -70,8 +71,8 @@ class Summary:
         name: name of the root span.
         state: ``ok``, ``error``, or ``running`` while no root span has ended.
         error: error of the root span.
-        start_ns: start in nanoseconds of Unix time.
-        seconds: duration; None while the trajectory runs.
+        start_ns: start in nanoseconds of Unix time; its place in an order if unknown.
+        seconds: duration; None while the trajectory runs, and if unknown.
         scores: the newest score of each name.
         tokens: token counts of all model calls.
         facts: further attributes of the root span, by their short names.
@@ -113,7 +114,7 @@ def path_of(identity: Mapping[str, Any]) -> str:
 
 def start_time(summary: Summary) -> str:
     """Format a trajectory's start in UTC; return empty text if it is unknown."""
-    if not summary.start_ns:
+    if summary.start_ns < FIRST_TIME_NS:
         return ""
     return datetime.fromtimestamp(summary.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

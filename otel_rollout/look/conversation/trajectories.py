@@ -254,7 +254,7 @@ def summary_of(row: _Row) -> Summary:
         path=row["path"],
         name=row["name"] or "",
         state=row["state"],
-        start_ns=int(row["start_time"].timestamp() * 1e6) * 1000,
+        start_ns=int(row["start_time"].timestamp() * 1e6) * 1000 if row["start_time"] else 0,
         seconds=row["seconds"],
         scores=() if reward is None else (Score("reward", reward),),
         tokens=_tokens_of(row),

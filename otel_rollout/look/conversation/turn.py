@@ -13,6 +13,7 @@ from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Call
 from otel_rollout.otlp.span import Span
+from otel_rollout.table.schema import FIRST_TIME_NS
 
 MODEL: Final = "assistant"
 TOOL: Final = "tool"
@@ -37,7 +38,8 @@ class Turn:
         token_ids: tokens that the model generated.
         tokens: token counts of the model call.
         finish_reason: why the model stopped.
-        seconds: duration; None for a message, which has none.
+        is_call: whether it is a call, and not a message.
+        seconds: duration; None for a message, and if unknown.
         note: relation of the model call's context to earlier ones; empty for a plain continuation.
         marks: what a trainer must know of the model call: changed weights, a broken prefix.
         engine: what the call's requests took in an inference engine; None if no engine says so.
@@ -54,6 +56,7 @@ class Turn:
     token_ids: tuple[int, ...] = ()
     tokens: Tokens = field(default_factory=Tokens)
     finish_reason: str = ""
+    is_call: bool = False
     seconds: float | None = None
     note: str = ""
     marks: tuple[str, ...] = ()
@@ -73,7 +76,7 @@ class Turn:
     @property
     def is_model_call(self) -> bool:
         """Whether the turn is the reply of a model call of this trajectory."""
-        return self.role == MODEL and self.seconds is not None
+        return self.role == MODEL and self.is_call
 
 
 def is_in_text(call: Call, text: str) -> bool:
@@ -87,18 +90,23 @@ class Ending(TypedDict):
 
     error: str
     stack: str
-    seconds: float
+    is_call: bool
+    seconds: float | None
 
 
 def ending_of(span: Span) -> Ending:
-    """Return a span's error, stack trace and duration."""
+    """Return a span's error, stack trace and duration; without a duration if its times are unknown."""
     stacks = [
         str(event.attributes.get(semconv.EXCEPTION_STACKTRACE, ""))
         for event in span.events
         if event.name == "exception"
     ]
-    seconds = (span.end_ns - span.start_ns) / 1e9
-    return {"error": error_of(span), "stack": stacks[-1] if stacks else "", "seconds": seconds}
+    return {
+        "error": error_of(span),
+        "stack": stacks[-1] if stacks else "",
+        "is_call": True,
+        "seconds": (span.end_ns - span.start_ns) / 1e9 if span.start_ns >= FIRST_TIME_NS else None,
+    }
 
 
 def tool_turn(span: Span) -> Turn:

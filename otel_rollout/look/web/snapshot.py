@@ -172,10 +172,15 @@ class Origin(Protocol):
 
 
 class TableOrigin:
-    """A rollout table; see :class:`Origin`."""
+    """A rollout table; see :class:`Origin`.
 
-    def __init__(self, store: Store) -> None:
-        self.location = store.location.uri
+    Args:
+        store: the table.
+        location: what a person named; by default the table's address.
+    """
+
+    def __init__(self, store: Store, location: str = "") -> None:
+        self.location = location or store.location.uri
         self._store = store
 
     def state(self) -> TableState:

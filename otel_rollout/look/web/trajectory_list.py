@@ -181,5 +181,5 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
         **texts,
         "reward": "" if reward is None else formatting.score_value(reward),
         "took": formatting.duration(row["seconds"]),
-        "began": f"{row['start_time']:%Y-%m-%d %H:%M:%S}",
+        "began": f"{row['start_time']:%Y-%m-%d %H:%M:%S}" if row["start_time"] else "",
     }

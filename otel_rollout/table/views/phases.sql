@@ -13,10 +13,12 @@ WITH summed AS (
 )
 SELECT
   root.trace_id, root.run_id, root.project, root.experiment, root.step, root.sample_index, root.rollout_n,
-  root.validate, root.duration_ns / 1e9 AS seconds, coalesce(summed.generate_ns, 0) / 1e9 AS generate_seconds,
-  coalesce(summed.tool_ns, 0) / 1e9 AS tool_seconds, coalesce(summed.reward_ns, 0) / 1e9 AS reward_seconds,
+  root.validate, CASE WHEN root.start_time IS NOT NULL THEN root.duration_ns / 1e9 END AS seconds,
+  CASE WHEN root.start_time IS NOT NULL THEN coalesce(summed.generate_ns, 0) / 1e9 END AS generate_seconds,
+  CASE WHEN root.start_time IS NOT NULL THEN coalesce(summed.tool_ns, 0) / 1e9 END AS tool_seconds,
+  CASE WHEN root.start_time IS NOT NULL THEN coalesce(summed.reward_ns, 0) / 1e9 END AS reward_seconds,
   CASE
-    WHEN root.duration_ns IS NOT NULL
+    WHEN root.start_time IS NOT NULL AND root.duration_ns IS NOT NULL
       THEN (greatest(root.duration_ns, coalesce(summed.last_ns - root.start_ns, 0)) - coalesce(summed.inside_ns, 0)) / 1e9
   END AS waiting_seconds
 FROM roots AS root LEFT JOIN summed ON root.trace_id = summed.trace_id

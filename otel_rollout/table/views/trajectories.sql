@@ -29,7 +29,8 @@ SELECT
     coalesce(root.policy_version_max, counted.policy_version_max),
     coalesce(counted.policy_version_max, root.policy_version_max)
   ) AS policy_version_max, root.name,
-  root.state, root.error_type, root.error_message, root.start_time, root.duration_ns / 1e9 AS seconds,
+  root.state, root.error_type, root.error_message, root.start_time,
+  CASE WHEN root.start_time IS NOT NULL THEN root.duration_ns / 1e9 END AS seconds,
   coalesce(counted.turns, 0) AS turns, coalesce(counted.tool_calls, 0) AS tool_calls,
   coalesce(counted.tool_errors, 0) AS tool_errors,
   CAST(counted.tokens_in AS BIGINT) AS tokens_in, CAST(counted.tokens_out AS BIGINT) AS tokens_out,

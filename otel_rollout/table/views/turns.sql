@@ -2,7 +2,8 @@
 SELECT
   call.trace_id, call.span_id, call.parent_span_id, call.run_id, call.project, call.experiment, call.step,
   call.sample_index, call.rollout_n, call.validate, call.name, call.scope, call.model, call.start_time,
-  call.start_ns, call.duration_ns / 1e9 AS seconds, call.status, call.error_type, call.error_message,
+  call.start_ns, CASE WHEN call.start_time IS NOT NULL THEN call.duration_ns / 1e9 END AS seconds,
+  call.status, call.error_type, call.error_message,
   CAST(coalesce(call.tokens_in, inner_tokens.tokens_in) AS BIGINT) AS tokens_in,
   CAST(coalesce(call.tokens_out, inner_tokens.tokens_out) AS BIGINT) AS tokens_out,
   CAST(coalesce(call.tokens_cached, inner_tokens.tokens_cached) AS BIGINT) AS tokens_cached, call.finish_reason, call.messages_system,

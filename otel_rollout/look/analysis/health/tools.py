@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, earlier, judged, parts
 from otel_rollout.look.analysis.health.rates import (
@@ -28,6 +29,8 @@ _UNPARSABLE: Final = Fault(
     "one that cannot be parsed",
     "No tool call was recorded.",
 )
+_SAYS_FAILURES: Final = f"kind = 'TOOL' AND coalesce(resource, '') NOT LIKE '%\"{semconv.DUMP_FORMAT}\":%'"
+"""SQL for tool calls of which a failure would be known: a dump has results as text alone."""
 _BURST: Final = RateLimits(rise=0.1, always=0.9, steady=0.6)
 _PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
 """Names of functions, and of their errors, that read tool calls from a text."""
@@ -70,7 +73,7 @@ def error_burst(scope: Scope) -> Finding:
     series = _series(scope)
     chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
     if not any(chosen.values()):
-        return unobserved("No tool call was recorded.")
+        return unobserved("No tool call was recorded that says whether it failed.")
     found = {error: excess(counts, _BURST).of_steps(scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:
@@ -107,12 +110,12 @@ def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     failed: Any = scope.rows(
         f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608
         f"max(trace_id) AS last, {_GROUPS} FROM spans "
-        f"WHERE kind = 'TOOL' AND status = 'error' AND {scope.condition} "
+        f"WHERE {_SAYS_FAILURES} AND status = 'error' AND {scope.condition} "
         f"GROUP BY tool_name, step, {error}"
     )
     called = scope.rows(
         f"SELECT tool_name, step, count(DISTINCT trace_id) AS number, {_GROUPS} FROM spans "  # noqa: S608
-        f"WHERE kind = 'TOOL' AND {scope.condition} GROUP BY tool_name, step"
+        f"WHERE {_SAYS_FAILURES} AND {scope.condition} GROUP BY tool_name, step"
     )
     steps: dict[Any, dict[Any, Any]] = {}
     for row in called:

@@ -52,7 +52,7 @@ def lanes_of(engine: Engine, run: Run, step: int | None, validate: bool) -> list
         filters.equals("experiment", run.experiment),
     ]
     times = "min(start_ns) AS first, max(start_ns + coalesce(duration_ns, 0)) AS last"
-    recorded = filters.all_of([*conditions, "start_ns > 0", "score_name IS NULL"])
+    recorded = filters.all_of([*conditions, "start_time IS NOT NULL", "score_name IS NULL"])
     (window,) = dicts_of(engine.run(f"SELECT {times} FROM recorded_spans{recorded}"))  # noqa: S608
     if window["first"] is None:
         return []

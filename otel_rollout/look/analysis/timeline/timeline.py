@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _NAMED: Final = 10
 """Steps that an error names at most."""
 _KINDS: Final = {False: "training", True: "validation"}
+_NO_TIMES: Final = "Run {} has no timeline: its source does not say when a call ran."
 _MODEL_CALLS: Final = "model calls"
 _TRAJECTORIES: Final = "whole trajectories"
 
@@ -144,7 +145,8 @@ def timeline(engine: Engine, run: Run, step: int | None, validate: bool = False)
     """
     lanes = lanes_of(engine, run, step, validate)
     if not lanes:
-        raise QueryError(_no_step(run, step, validate, _steps(engine, run)))
+        steps = _steps(engine, run)
+        raise QueryError(_no_step(run, step, validate, steps) if steps else _NO_TIMES.format(run.name))
     return _timeline(run, step, validate, lanes, is_slowest=False)
 
 
@@ -161,6 +163,8 @@ def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> 
     """
     steps = _steps(engine, run)
     wanted = [each for each in steps if each.validate == bool(validate)]
+    if not steps:
+        raise QueryError(_NO_TIMES.format(run.name))
     if not wanted and validate is None:
         wanted = steps
     for each in sorted(wanted, key=lambda step: -step.wall):

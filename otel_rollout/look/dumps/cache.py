@@ -1,0 +1,105 @@
+"""Keep tables of opened dumps in a private directory, so that an unchanged dump opens at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from otel_rollout.base.version import VERSION
+from otel_rollout.exporting.batching import batches
+from otel_rollout.look.dumps.opening import Dumps
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.otlp.reader import spans_of
+from otel_rollout.table import schema
+from otel_rollout.table.location import location_of
+from otel_rollout.table.rows import batch_of, rows_of
+from otel_rollout.table.store import Store
+
+MAX_BYTES: Final = 20 << 30
+"""Size of all kept tables; the one that was opened longest ago goes first."""
+_REMARKS: Final = "remarks.json"
+_PART: Final = "part-"
+_COMMIT_BYTES, _COMMIT_LINES = 32 << 20, 5_000
+"""Maximum size of a commit."""
+
+
+def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
+    """Return the table of a dump, and what a person must know of it.
+
+    Args:
+        dumps: the opened files.
+        directory: where tables are kept.
+
+    Raises:
+        ViewerError: the dump holds no trajectory, or the directory cannot be used.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        kept = directory / _key_of(dumps)
+        if (kept / _REMARKS).is_file():
+            os.utime(kept)
+            remarks: list[str] = json.loads((kept / _REMARKS).read_text("utf-8"))
+            return kept, remarks
+        with tempfile.TemporaryDirectory(prefix=_PART, dir=directory) as made:
+            remarks = _fill(dumps, Path(made))
+            (Path(made) / _REMARKS).write_text(json.dumps(remarks), "utf-8")
+            shutil.rmtree(kept, ignore_errors=True)
+            os.replace(made, kept)
+            os.mkdir(made)  # what the context removes
+        _evict(directory, kept)
+        return kept, remarks
+    except OSError as error:
+        raise ViewerError(
+            f"A table of {dumps.location} cannot be kept in {directory}: {error.strerror or error}. "
+            "OTEL_ROLLOUT_CACHE_DIR names another directory."
+        ) from error
+
+
+def _key_of(dumps: Dumps) -> str:
+    """Return a name that changes with the files, their formats, and how they are read."""
+    found = [VERSION, schema.SCHEMA_VERSION, schema.NAMES, dumps.mapped_by]
+    for file, name in dumps.files:
+        state = file.path.stat()
+        found.append((name, str(file.path.absolute()), state.st_size, state.st_mtime_ns, state.st_ino))
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+
+
+def _fill(dumps: Dumps, directory: Path) -> list[str]:
+    """Write a table; return what a person must know of it."""
+    store = Store(location_of(str(directory)))
+    number = 0
+    with ThreadPoolExecutor(1) as writer:  # a commit is written while the next one is read
+        written: Future[None] | None = None
+        for number, lines in enumerate(batches(dumps.lines(), len, _COMMIT_BYTES, _COMMIT_LINES), start=1):
+            rows = batch_of(rows_of([span for line in lines for span in spans_of(line)]))
+            if written is not None:
+                written.result()
+            written = writer.submit(store.append, [rows], "dump", number)
+        if written is not None:
+            written.result()
+    if not number:
+        raise ViewerError("\n".join([f"{dumps.location} holds no trajectories.", *dumps.remarks]))
+    return dumps.remarks
+
+
+def _evict(directory: Path, kept: Path) -> None:
+    """Remove the tables that were opened longest ago, except the one just made."""
+    tables = [path for path in directory.iterdir() if path.is_dir() and path != kept]
+    tables.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    size = _size(kept.rglob("*"))
+    for table in tables:
+        size += _size(table.rglob("*"))
+        if size > MAX_BYTES:
+            shutil.rmtree(table, ignore_errors=True)
+
+
+def _size(paths: Iterable[Path]) -> int:
+    return sum(path.lstat().st_size for path in paths if path.is_file())

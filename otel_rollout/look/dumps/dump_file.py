@@ -1,0 +1,292 @@
+"""Read the records of a file that another tool wrote: JSON lines, JSON, Parquet, or a PyTorch file.
+
+The first bytes tell the kind of file, not its name. A record that cannot be read costs itself alone: it is
+counted, and the first ones are named.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from otel_rollout.look.dumps import torch_file
+from otel_rollout.look.errors import ViewerError
+
+Record: TypeAlias = Mapping[str, Any]
+Placed: TypeAlias = tuple[int, Record]
+"""The number of a line or row, from 1, and what it holds."""
+
+MAX_LINE_BYTES: Final = 256 << 20
+"""Maximum length of a line: lines with images or with the token ids of a whole loop have 100 MB."""
+MAX_RATIO: Final = 1000
+"""Maximum ratio of decompressed to compressed bytes, from ``ALWAYS_ALLOWED_BYTES`` on."""
+ALWAYS_ALLOWED_BYTES: Final = 1 << 30
+_HEAD_RECORDS: Final = 8
+_MAX_NAMED: Final = 3
+_ROWS: Final = 256
+"""Rows of Parquet that are decoded at once."""
+_GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
+_VALIDATION: Final = re.compile(
+    r"(^|[_-])(val|valid|validation|eval|evals|evaluation)([_-]|\d|\.|$)", re.IGNORECASE
+)
+
+
+class Problems:
+    """What could not be read of a file.
+
+    Attributes:
+        count: number of records that were left out.
+        named: the first ones with their lines.
+        is_cut: whether the last line has no end.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.named: list[str] = []
+        self.is_cut = False
+
+    def add(self, place: int, reason: str) -> None:
+        """Count a record that is left out."""
+        self.count += 1
+        if len(self.named) < _MAX_NAMED:
+            self.named.append(f"line {place}: {reason}")
+
+
+class DumpFile:
+    """A file with trajectories.
+
+    Args:
+        path: the file.
+        root: the directory that a person named; the file's folders below it tell what it holds.
+
+    Attributes:
+        before: the file that was opened before it, of the same folder and format.
+        problems: what could not be read so far.
+        notes: what a reader remarks once for a file.
+        metadata: text metadata of a Parquet file.
+    """
+
+    def __init__(self, path: Path, root: Path | None = None) -> None:
+        self.path = path
+        self.root = path.parent if root is None else root
+        self.before: Path | None = None
+        self.problems = Problems()
+        self.notes: dict[str, None] = {}
+        self.metadata: Mapping[str, str] = {}
+
+    @cached_property
+    def head(self) -> list[Record]:
+        """The first records; none if the file holds no records."""
+        tested = DumpFile(self.path, self.root)
+        found = [record for _, record in islice(tested.records(), _HEAD_RECORDS)]
+        self.metadata = tested.metadata
+        return found
+
+    def has(self, *names: str) -> bool:
+        """Whether most of the first records have all of these keys."""
+        return 2 * sum(all(name in record for name in names) for record in self.head) > len(self.head)
+
+    @property
+    def is_validation(self) -> bool:
+        """Whether the name of the file or of its folders says that it is of a validation."""
+        return any(map(_VALIDATION.search, self.path.absolute().parts[-4:]))
+
+    @property
+    def number(self) -> int | None:
+        """The last number in the file's name, with which many writers tell the step; None without one."""
+        found = re.findall(r"\d+", self.path.name.partition(".")[0])
+        return int(found[-1]) if found else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+    def note(self, text: str) -> None:
+        """Remark something of the file once."""
+        self.notes[text] = None
+
+    def records(self) -> Iterator[Placed]:
+        """Yield the records with their line or row.
+
+        Raises:
+            ViewerError: the file cannot be read at all.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                first = file.read(len(_ZSTD))
+            if first == _PARQUET:
+                yield from self._rows()
+            elif first == _ZIP:
+                yield from enumerate(torch_file.records_of(self.path), start=1)
+            elif first[:1] == _PICKLE:
+                raise ViewerError(f"{self.path} is a pickle, which may run code: it is not opened.")
+            else:
+                yield from self._of_text()
+        except OSError as error:
+            raise ViewerError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+
+    def _rows(self) -> Iterator[Placed]:
+        """Yield the rows of a Parquet file."""
+        try:
+            from pyarrow import ArrowException, parquet
+        except ModuleNotFoundError as error:
+            raise ViewerError(f"{self.path} is Parquet, which needs pyarrow: pip install pyarrow") from error
+        number = 0
+        try:
+            with parquet.ParquetFile(self.path) as file:
+                metadata = file.schema_arrow.metadata or {}
+                self.metadata = {
+                    key.decode(): value.decode("utf-8", "replace") for key, value in metadata.items()
+                }
+                for batch in file.iter_batches(_ROWS):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield number, row
+        except ArrowException as error:
+            raise ViewerError(f"{self.path} cannot be read as Parquet: {error}") from error
+
+    def _of_text(self) -> Iterator[Placed]:
+        """Yield the objects of JSON lines, or of one JSON document."""
+        with self._opened() as file:
+            for number, line in _lines(file):
+                if not line.strip():
+                    continue
+                try:
+                    if len(line) > MAX_LINE_BYTES:
+                        raise ValueError(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
+                    found = decoded(line)
+                except (ValueError, RecursionError) as error:
+                    if number == 1 and (document := self._document()) is not None:
+                        yield from document
+                        return
+                    if number == 1 and b"\0" in line[: 1 << 16]:
+                        return  # no text
+                    self._add_problem(number, line, error)
+                    continue
+                if isinstance(found, list) and number == 1:
+                    yield from _objects(found)
+                elif isinstance(found, dict):
+                    yield number, found
+                else:
+                    self.problems.add(number, "is no JSON object")
+
+    def _add_problem(self, number: int, line: bytes, error: Exception) -> None:
+        if line.endswith(b"\n"):
+            self.problems.add(number, str(error).partition(": line ")[0])
+        else:
+            self.problems.is_cut = True
+
+    def _document(self) -> list[Placed] | None:
+        """Return the objects of a JSON document of several lines; None if the file is none."""
+        with self._opened() as file:
+            text = file.read(MAX_LINE_BYTES + 1)
+        try:
+            found = decoded(text) if len(text) <= MAX_LINE_BYTES else None
+        except (ValueError, RecursionError):
+            return None
+        return list(_objects(found if isinstance(found, list) else [found]))
+
+    @contextmanager
+    def _opened(self) -> Iterator[_Bounded]:
+        """Open a file of text, which may be compressed, up to its present end."""
+        with open(self.path, "rb") as file:
+            first = file.read(len(_ZSTD))
+            file.seek(0)
+            size = os.fstat(file.fileno()).st_size
+            limit = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size)
+            if first.startswith(_GZIP):
+                with gzip.open(file) as plain:
+                    yield _Bounded(plain, self.path, limit)
+            elif first == _ZSTD:
+                from otel_rollout.spool import zstd
+
+                with zstd.ZstdFile(file, "r") as plain:
+                    yield _Bounded(plain, self.path, limit)
+            else:
+                yield _Bounded(file, self.path, size, is_cut=True)
+
+
+class _Bounded:
+    """Reads lines up to a number of bytes, and says which file is damaged.
+
+    Args:
+        file: the open file.
+        path: its path.
+        limit: maximum number of bytes.
+        is_cut: whether what follows is left unread; else it is an error.
+    """
+
+    def __init__(self, file: Any, path: Path, limit: int, is_cut: bool = False) -> None:
+        self._file = file
+        self._path = path
+        self._left = limit
+        self._is_cut = is_cut
+
+    def readline(self, size: int) -> bytes:
+        """Read a line of at most ``size`` bytes."""
+        return self._read(self._file.readline, size)
+
+    def read(self, size: int) -> bytes:
+        """Read at most ``size`` bytes."""
+        return self._read(self._file.read, size)
+
+    def _read(self, read: Any, size: int) -> bytes:
+        wanted = min(size, self._left) if self._is_cut else size
+        try:
+            found: bytes = read(wanted)
+        except EOFError:
+            return b""  # a compressed file that is still being written
+        except Exception as error:
+            raise ViewerError(f"{self._path} cannot be decompressed: {error}") from error
+        self._left -= len(found)
+        if self._left < 0:
+            raise ViewerError(f"{self._path} decompresses to more bytes than a file of its size may hold.")
+        return found
+
+
+def _lines(file: _Bounded) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines by their newline alone; of a longer one than the limit only the beginning."""
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        rest = line
+        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(MAX_LINE_BYTES + 1)
+        yield number, line if rest is line or not rest.endswith(b"\n") else line + b"\n"
+
+
+def _objects(values: list[Any]) -> Iterator[Placed]:
+    return ((place, value) for place, value in enumerate(values, start=1) if isinstance(value, dict))
+
+
+def decoded(line: bytes | str) -> Any:
+    """Decode JSON as Python's encoder writes it, with NaN, large integers and half surrogate pairs.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+        return _with_utf8(json.loads(text))
+
+
+def _with_utf8(value: Any) -> Any:
+    """Return a value with question marks for halves of surrogate pairs."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_with_utf8(key): _with_utf8(entry) for key, entry in value.items()}
+    return [_with_utf8(entry) for entry in value] if isinstance(value, list) else value

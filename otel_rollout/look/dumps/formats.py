@@ -1,0 +1,80 @@
+"""Find the format of a dump by its content, among the installed readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Final, NamedTuple
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.look.dumps.dump_file import DumpFile
+from otel_rollout.look.dumps.trajectory import DumpedTrajectory
+from otel_rollout.look.errors import ViewerError
+
+READERS: Final = "otel_rollout.readers"
+"""Group of entry points: the name of a format → its :class:`Format`."""
+_OURS: Final = {
+    "verl": "verl",
+    "verifiers": "verifiers",
+    "verifiers-results": "verifiers_results",
+    "trl": "trl",
+    "atif": "atif",
+    "nemo-gym": "nemo_gym",
+    "nemo-rl": "nemo_rl",
+    "slime": "slime",
+    "tinker": "tinker",
+    "art": "art",
+}
+"""Name of a format → the module of its reader. They are tried in this order, before those of others."""
+_LAST: Final = "messages"
+
+Read = Callable[[DumpFile], Iterator[tuple[int, DumpedTrajectory]]]
+
+
+class Format(NamedTuple):
+    """A format of dumps.
+
+    Attributes:
+        title: what its files are called.
+        fits: whether a file has this format; it may read the file's ``head``.
+        read: yields the trajectories of a file, each with its line.
+    """
+
+    title: str
+    fits: Callable[[DumpFile], bool]
+    read: Read
+
+
+def installed() -> dict[str, Format]:
+    """Return the formats by name, in the order in which they are tried; messages are the last."""
+    ours = {name: _of_module(module) for name, module in _OURS.items()}
+    others = {point.name: point.load() for point in entry_points(group=READERS)}
+    return {**ours, **others, _LAST: _of_module(_LAST)}
+
+
+def _of_module(name: str) -> Format:
+    found: Format = import_module(f"{__package__}.readers.{name}").FORMAT
+    return found
+
+
+def check_name(name: str, known: Mapping[str, Format]) -> None:
+    """Raise ViewerError if no format has a name."""
+    if name not in known:
+        there = ", ".join(known)
+        raise ViewerError(f"No format is called {name!r}.{did_you_mean(name, known)} There are: {there}.")
+
+
+def format_of(file: DumpFile, known: Mapping[str, Format]) -> str | None:
+    """Return the name of a file's format; None if no reader knows it."""
+    if not file.head:
+        return None
+    return next((name for name, format_ in known.items() if format_.fits(file)), None)
+
+
+def fields_of(files: Sequence[DumpFile]) -> str:
+    """Return the names of a record's fields, for a message; empty without records."""
+    for file in files:
+        for record in file.head:
+            return ", ".join(map(str, list(record)[:12]))
+    return ""

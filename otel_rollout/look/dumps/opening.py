@@ -1,0 +1,218 @@
+"""Open dumps: find their files, recognise the formats, and make lines of their trajectories."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_rollout.look.dumps import formats
+from otel_rollout.look.dumps.dump_file import DumpFile
+from otel_rollout.look.dumps.formats import Read
+from otel_rollout.look.dumps.lines import DumpLines
+from otel_rollout.look.dumps.readers.messages import Mapped
+from otel_rollout.look.errors import ViewerError
+
+_SUFFIXES: Final = re.compile(r"\.(jsonl?|ndjson|parquet|pt|pkl)(\.gz|\.zst)?$|\.(gz|zst)$", re.IGNORECASE)
+"""Names of the files of a folder that are looked into; a file that a person names may have any name."""
+_SUBFOLDER: Final = re.compile(
+    r"(rollouts?|rollout_?data|dumps?|data|train|training|val|valid|validation|eval|evals|test|all|effective|completions"
+    r"|trajectories|models|agent|steps|outputs?|iteration_\d+|step_\d+|global_step_\d+|[0-9a-f]{8}"
+    r"|.+__[A-Za-z0-9]{7})(_data|_dumps?)?",
+    re.IGNORECASE,
+)
+"""Names of folders that frameworks make below a run's."""
+_OF_RUN: Final = re.compile(
+    r"(\D*_?(step)?_?\d+|traces|results|rollouts?|(train|eval)_rollouts.*|trajectory.*|.*_rollout_summaries)\..*"
+)
+"""Names of files that frameworks give, so that the folder tells the run."""
+_NUMBER: Final = re.compile(r"(\d+)")
+
+
+@dataclass
+class Opened:
+    """What was found in the files of one format.
+
+    Attributes:
+        title: what the format's files are called.
+        files: number of files.
+        trajectories: number of trajectories.
+        steps: the steps.
+        notes: what a person must know of them.
+    """
+
+    title: str
+    files: int = 0
+    trajectories: int = 0
+    steps: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        """Say in one line what was opened."""
+        files = f"{self.files} file{'s' * (self.files != 1)}"
+        first, last = (min(self.steps), max(self.steps)) if self.steps else (None, None)
+        steps = "no step" if first is None else f"step {first}" if first == last else f"steps {first}–{last}"
+        noun = "trajectory" if self.trajectories == 1 else "trajectories"
+        return f"{self.title}: {files}, {steps}, {self.trajectories:,} {noun}"
+
+
+class Dumps:
+    """Files that other tools wrote.
+
+    Args:
+        paths: files, folders and patterns.
+        format_: the format of all of them; by default recognised by content.
+        mapped: the fields of a user's own records.
+
+    Attributes:
+        files: the files with their formats.
+        notes: which files hold no trajectories.
+        mapped_by: what a person said of the format.
+        opened: what was found, after the lines have been read.
+
+    Raises:
+        ViewerError: no file holds trajectories.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], format_: str | None = None, mapped: Mapped | None = None
+    ) -> None:
+        self.location = " ".join(paths)
+        self.notes: list[str] = []
+        self.opened: dict[str, Opened] = {}
+        self.files: list[tuple[DumpFile, str]] = []
+        self._formats = formats.installed()
+        self._mapped = mapped
+        if format_ is not None:
+            formats.check_name(format_, self._formats)
+        self.mapped_by = (format_, mapped.fields if mapped else None)
+        found = [DumpFile(path, root) for path, root in _files_of(paths)]
+        for file in found:
+            name = format_ or ("messages" if mapped else self._format_of(file, is_alone=len(found) == 1))
+            if name is not None:
+                last, format_of_last = self.files[-1] if self.files else (file, "")
+                if format_of_last == name and last.path.parent == file.path.parent:
+                    file.before = last.path
+                self.files.append((file, name))
+            elif len(found) > 1:
+                self.notes.append(f"{file.path} holds no trajectories: it is left out.")
+        if not self.files:
+            raise ViewerError(self._nothing(found))
+
+    def _format_of(self, file: DumpFile, is_alone: bool) -> str | None:
+        try:
+            return formats.format_of(file, self._formats)
+        except ViewerError as error:
+            if is_alone:
+                raise
+            self.notes.append(str(error))
+            return None
+
+    def _nothing(self, found: Sequence[DumpFile]) -> str:
+        """Say why nothing was opened, with an example of a mapping."""
+        if not found:
+            return f"{self.location} holds no file of JSON lines, JSON, Parquet or PyTorch."
+        if not (fields := formats.fields_of(found)):
+            why = "it is no dump" if found[0].size else "it is empty"
+            return f"{self.location} holds no records: {why}."
+        return (
+            f"{self.location} has no known format ({', '.join(self._formats)}). "
+            f"Its records have the fields {fields}. "
+            "Say which is which: --map messages=FIELD,reward=FIELD,step=FIELD,sample=FIELD."
+        )
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a person must know of what was opened."""
+        return [remark for opened in self.opened.values() for remark in (opened.line, *opened.notes)]
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield each trajectory as a line of OTLP/JSON; :attr:`opened` then says what was found."""
+        clock = itertools.count(1)
+        writers: dict[tuple[str, str], DumpLines] = {}
+        for file, name in self.files:
+            experiment = experiment_of(file)
+            writer = writers.setdefault((name, experiment), DumpLines(name, experiment, clock))
+            opened = self.opened.setdefault(name, Opened(self._formats[name].title))
+            read = self._mapped.read if self._mapped else self._formats[name].read
+            yield from self._lines_of(file, read, writer, opened)
+        for (name, _), writer in writers.items():
+            if writer.repeated:
+                self.opened[name].notes.append(
+                    f"{writer.repeated:,} trajectories have an identity that another one has: each is shown."
+                )
+
+    def _lines_of(self, file: DumpFile, read: Read, writer: DumpLines, opened: Opened) -> Iterator[bytes]:
+        opened.files += 1
+        shown = file.path.relative_to(file.root) if file.path.is_relative_to(file.root) else file.path
+        try:
+            for place, dumped in read(file):
+                opened.trajectories += 1
+                if isinstance(step := dumped.identity.step, int):
+                    opened.steps.add(step)
+                yield writer.line_of(dumped, f"{shown}:{place}")
+        except ViewerError as error:
+            opened.notes.append(str(error))
+        for note in file.notes:
+            if note not in opened.notes:
+                opened.notes.append(note)
+        problems = file.problems
+        if problems.count:
+            first = "; ".join(problems.named)
+            opened.notes.append(f"{file.path}: {problems.count:,} records could not be read ({first}).")
+        if problems.is_cut:
+            opened.notes.append(f"{file.path}: the last line has no end: it is being written, or was cut.")
+
+
+def experiment_of(file: DumpFile) -> str:
+    """Return the name of the run: of the nearest folder that a framework has not made, else of the file."""
+    if _OF_RUN.fullmatch(file.path.name):
+        for folder in file.path.absolute().parents:
+            if folder.name and not _SUBFOLDER.fullmatch(folder.name):
+                return folder.name
+    return file.path.name.partition(".")[0]
+
+
+def _files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
+    """Return files with the folder that a person named, in the order of the numbers in their names.
+
+    Raises:
+        ViewerError: a path does not exist.
+    """
+    found: dict[Path, Path] = {}
+    for text in paths:
+        path = Path(text).expanduser()
+        matching = (
+            [path] if path.exists() else [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
+        )
+        if not matching:
+            raise ViewerError(f"There is no {text}.")
+        for each in matching:
+            if each.is_dir():
+                found |= dict.fromkeys(below(each), each)
+            elif each.is_file():
+                found.setdefault(each, each.parent)
+            else:
+                raise ViewerError(f"{each} is neither a file nor a directory.")
+    return sorted(found.items(), key=lambda item: [_ordered(part) for part in item[0].parts])
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that may be dumps; links to folders are not followed."""
+    for directory, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_delta_log"))]
+        for name in names:
+            path = Path(directory, name)
+            if _SUFFIXES.search(name) and not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _ordered(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts numbers in a name by their value."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(name)]

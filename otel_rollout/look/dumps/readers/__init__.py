@@ -1,0 +1,1 @@
+"""Read one format each: functions from a file to its trajectories."""

@@ -1,0 +1,161 @@
+"""Read records with messages, or with the fields that a user names: JSON lines, JSON and Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.look.dumps.chat_text import prompt_of, replies_in
+from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.formats import Format
+from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, Groups, RolloutIdentity, trajectory
+from otel_rollout.look.errors import ViewerError
+
+_USUAL: Final = {
+    "messages": ("messages", "conversation", "conversations"),
+    "prompt": ("prompt",),
+    "completion": ("completion", "response"),
+    "reward": ("reward", "score", "rewards"),
+    "step": ("step", "global_step", "training_step"),
+    "sample": ("sample_index", "index", "example_id", "prompt_id", "task_id"),
+    "rollout": ("rollout_n", "rollout", "rollout_index"),
+    "group": ("group_id", "group"),
+    "validate": ("validate", "is_validation"),
+    "error": ("error",),
+}
+"""What a trajectory has → the fields that usually hold it."""
+_SHARE_GPT: Final = {"human": "user", "gpt": "assistant"}
+
+
+class Mapped:
+    """Records whose fields are known by name.
+
+    Args:
+        fields: what a trajectory has → the field that holds it, with dots between nested ones.
+
+    Attributes:
+        fields: what a trajectory has → the fields that may hold it.
+    """
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        usual = {ours: names for ours, names in _USUAL.items() if ours not in fields}
+        self.fields = {**usual, **{ours: (field,) for ours, field in fields.items()}}
+
+    @classmethod
+    def parse(cls, text: str) -> Mapped:
+        """Read ``reward=scores.total,step=iteration``, or a file with one of them in each line.
+
+        Raises:
+            ViewerError: it is none.
+        """
+        fields = {}
+        if "=" not in text:
+            try:
+                text = Path(text).expanduser().read_text("utf-8")
+            except (OSError, ValueError) as error:
+                raise ViewerError(
+                    f"--map {text}: is neither NAME=FIELD nor a file that can be read."
+                ) from error
+        for entry in filter(None, (part.strip() for part in text.replace("\n", ",").split(","))):
+            name, separator, field = (part.strip() for part in entry.partition("="))
+            if name not in _USUAL or not separator or not field:
+                known = ", ".join(_USUAL)
+                raise ViewerError(
+                    f"--map {entry}: write NAME=FIELD; NAME is one of {known}.{did_you_mean(name, _USUAL)}"
+                )
+            fields[name] = field
+        return cls(fields)
+
+    def fits(self, file: DumpFile) -> bool:
+        """Return whether most of the first records have messages, or a prompt with its completion."""
+        return 2 * sum(bool(self._messages(record)[0]) for record in file.head) > len(file.head)
+
+    def read(self, file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+        """Yield the trajectories of a file."""
+        groups = Groups()
+        for place, record in file.records():
+            messages, prompt = self._messages(record)
+            if not messages:
+                file.problems.add(place, "has no messages")
+                continue
+            identity = self._identity(record, file, groups, messages[:prompt] or messages[:1])
+            rewards = self._rewards(record)
+            facts = {name: value for name, value in record.items() if isinstance(value, (str, int, float))}
+            held = {field for names in self.fields.values() for field in names}
+            facts = {name: value for name, value in facts.items() if name not in held}
+            yield (
+                place,
+                trajectory(
+                    identity,
+                    messages,
+                    rewards,
+                    prompt=prompt,
+                    facts=facts,
+                    error=str(self._value(record, "error") or ""),
+                ),
+            )
+
+    def _value(self, record: Record, name: str) -> Any:
+        for field in self.fields[name]:
+            value: Any = record
+            for part in [field] if field in record else field.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None:
+                return value
+        return None
+
+    def _messages(self, record: Record) -> tuple[list[Mapping[str, Any]], int]:
+        """Return the conversation, and how many of its messages are the prompt."""
+        found = self._value(record, "messages")
+        if isinstance(found, (list, tuple)) and found:
+            messages = [_message(each) for each in found if isinstance(each, Mapping)]
+            return ([], 0) if any("role" not in message for message in messages) else (messages, 0)
+        prompt, completion = self._value(record, "prompt"), self._value(record, "completion")
+        if prompt is None or completion is None:
+            return [], 0
+        asked = prompt_of(prompt)
+        said = replies_in(completion) if isinstance(completion, str) else prompt_of(completion)
+        return [*asked, *said], len(asked)
+
+    def _identity(self, record: Record, file: DumpFile, groups: Groups, prompt: Any) -> RolloutIdentity:
+        step, sample = self._value(record, "step"), self._value(record, "sample")
+        group = self._value(record, "group")
+        number, order = groups.place(step, sample if sample is not None else group or str(prompt))
+        rollout = self._value(record, "rollout")
+        validate = self._value(record, "validate")
+        return RolloutIdentity(
+            step,
+            number if sample is None else sample,
+            order if rollout is None else rollout,
+            file.is_validation if validate is None else bool(validate),
+            "" if group is None else str(group),
+        )
+
+    def _rewards(self, record: Record) -> dict[str, Any]:
+        value = self._value(record, "reward")
+        if isinstance(value, Mapping):
+            return {str(name): number for name, number in value.items() if isinstance(number, (int, float))}
+        return {REWARD: value} if isinstance(value, (bool, int, float)) else {}
+
+
+def _message(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message without its empty fields; ShareGPT's with the usual names."""
+    if "from" in entry and "role" not in entry:
+        speaker = str(entry["from"])
+        return {"role": _SHARE_GPT.get(speaker, speaker), "content": entry.get("value")}
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def fits(file: DumpFile) -> bool:
+    """Return whether the records have messages in one of the usual fields."""
+    return Mapped({}).fits(file)
+
+
+def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+    """Yield the trajectories of the usual fields."""
+    return Mapped({}).read(file)
+
+
+FORMAT: Final = Format("messages", fits, read)

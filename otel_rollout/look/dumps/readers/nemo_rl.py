@@ -1,0 +1,65 @@
+"""Read NeMo RL's ``train_data_step<N>.jsonl`` and ``val_data_step<N>.jsonl``: values are lists of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.formats import Format
+from otel_rollout.look.dumps.trajectory import (
+    MODEL,
+    REWARD,
+    DumpedTrajectory,
+    Groups,
+    RolloutIdentity,
+    trajectory,
+)
+
+
+def fits(file: DumpFile) -> bool:
+    """Return whether the lines have the keys of a batch of one."""
+    return file.has("content", "rewards", "idx")
+
+
+def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+    """Yield the trajectories; siblings are lines with equal prompts."""
+    groups = Groups()
+    for place, record in file.records():
+        messages = list(_messages(_first(record["content"]) or []))
+        sample, rollout = groups.place(str(messages[:1]))
+        reward = _first(record["rewards"])
+        yield (
+            place,
+            trajectory(
+                RolloutIdentity(file.number, sample, rollout, file.is_validation),
+                messages,
+                {REWARD: reward, "advantage": _advantage(record)},
+                facts={"idx": record.get("idx")},
+            ),
+        )
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else None
+
+
+def _messages(content: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield messages; texts of training have no roles: the first is the prompt, then replies alternate."""
+    for number, entry in enumerate(content if isinstance(content, list) else [content]):
+        if isinstance(entry, Mapping):
+            yield entry
+        else:
+            yield {"role": MODEL if number % 2 else "user", "content": str(entry)}
+
+
+def _advantage(record: Record) -> float | None:
+    """Return the advantage of the tokens that were trained, if they have one value."""
+    values, mask = _first(record.get("advantages")), _first(record.get("token_loss_mask"))
+    if not isinstance(values, list) or not isinstance(mask, list):
+        return None
+    found = {value for value, is_trained in zip(values, mask, strict=False) if is_trained}
+    return found.pop() if len(found) == 1 else None
+
+
+FORMAT: Final = Format("NeMo RL data", fits, read)

@@ -1,0 +1,94 @@
+"""Read TRL's ``completions_<step>.parquet``: the last generation batch at each step that was logged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from otel_rollout.look.dumps.chat_text import prompt_of, replies_in
+from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.formats import Format
+from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, trajectory
+
+_NAMES: Final = ("step", "prompt", "completion", "advantage")
+
+
+def fits(file: DumpFile) -> bool:
+    """Return whether the rows have TRL's columns."""
+    return file.has("step", "prompt", "completion") and not file.has("messages")
+
+
+def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+    """Yield the rows; neighbours with equal prompts are a group.
+
+    TRL writes the rows of a batch again at each step that trains on it, so a file that repeats is left out.
+    """
+    if file.before is not None and _rows(file) == _rows(DumpFile(file.before)):
+        file.note("A batch that was trained on in several steps is shown at its first one.")
+        return
+    sample, rollout, before = -1, 0, None
+    for place, row in file.records():
+        prompt = row.get("prompt")
+        if prompt == before and sample >= 0:
+            rollout += 1
+        else:
+            sample, rollout, before = sample + 1, 0, prompt
+        asked = prompt_of(_plain(prompt))
+        said = _plain(row.get("completion"))
+        replies = replies_in(said) if isinstance(said, str) else prompt_of(said)
+        scores = _scores(row)
+        if len(scores) > 1 and REWARD not in row:
+            file.note("TRL saves no weights of its reward functions: the reward is their plain sum.")
+        yield (
+            place,
+            trajectory(
+                RolloutIdentity(row.get("step"), sample, rollout, file.is_validation),
+                [*asked, *replies],
+                {**scores, REWARD: _total(row, scores), "advantage": row.get("advantage")},
+                prompt=len(asked),
+                facts={
+                    name: value
+                    for name, value in row.items()
+                    if name not in _NAMES and isinstance(value, str)
+                },
+            ),
+        )
+
+
+def _rows(file: DumpFile) -> list[dict[str, Any]]:
+    """Return the rows without their step, and NaN as text, which equals itself."""
+    return [
+        {
+            name: str(value) if isinstance(value, float) else value
+            for name, value in row.items()
+            if name != "step"
+        }
+        for _, row in file.records()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without nulls, which Parquet gives to each message for the fields of all others."""
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items() if entry is not None}
+    return [_plain(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _scores(row: Record) -> dict[str, float]:
+    """Return the numbers of a row; NaN says that a function gave no reward."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name not in _NAMES
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and not math.isnan(value)
+    }
+
+
+def _total(row: Record, scores: Mapping[str, float]) -> float | None:
+    return scores.get(REWARD, sum(scores.values()) if scores else None)
+
+
+FORMAT: Final = Format("TRL completions", fits, read)

@@ -1,0 +1,169 @@
+"""Read ``traces.jsonl`` of verifiers 0.4 and prime-rl: an episode per line, with a graph of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from otel_rollout.base import semconv
+from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.formats import Format
+from otel_rollout.look.dumps.trajectory import (
+    REWARD,
+    DumpedTrajectory,
+    Groups,
+    ModelTurn,
+    RolloutIdentity,
+    Times,
+    trajectory,
+)
+
+_JSON = Mapping[str, Any]
+
+
+def fits(file: DumpFile) -> bool:
+    """Return whether the lines are episodes."""
+    return file.has("env", "task", "traces")
+
+
+def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+    """Yield a trajectory for each agent of an episode; one without turns if the episode failed before."""
+    whole = file.path.parent.with_name("all") / file.path.name
+    if file.path.parent.name == "effective" and whole.exists():
+        file.note(f"{file.path} repeats episodes of {whole}: it is left out.")
+        return
+    groups = Groups()
+    for place, episode in file.records():
+        traces = [trace for trace in episode.get("traces") or () if isinstance(trace, Mapping)]
+        for number, trace in enumerate(traces or [{}]):
+            yield place, _trajectory(episode, trace, _identity(episode, file, groups, number))
+
+
+def _identity(episode: Record, file: DumpFile, groups: Groups, agent: int) -> RolloutIdentity:
+    run = episode.get("run") or {}
+    work = run.get("work") or {}
+    task = episode.get("task") or {}
+    group = str((episode.get("group") or {}).get("id") or "")
+    sample = (task.get("data") or {}).get("idx", task.get("key"))
+    step, kind = work.get("step"), work.get("type") or run.get("type")
+    number, order = groups.place(agent, step, kind, sample if sample is not None else group)
+    is_validation = file.is_validation if kind is None else kind == "eval"
+    rollout: int | str = order if agent == 0 else f"{order}.{agent}"
+    return RolloutIdentity(step, number if sample is None else sample, rollout, is_validation, group)
+
+
+def _trajectory(episode: Record, trace: _JSON, identity: RolloutIdentity) -> DumpedTrajectory:
+    branch, nodes = _branches(trace), trace.get("nodes") or []
+    calls = {call.get("node"): call for call in trace.get("calls") or () if isinstance(call, Mapping)}
+    messages, turns = [], []
+    before = None
+    for number in branch:
+        node = nodes[number]
+        message = node.get("message") or {}
+        if message.get("role") == "assistant" and not node.get("sampled"):
+            message = {**message, "role": "assistant (given)"}  # no model call of this rollout
+        messages.append(message)
+        if message.get("role") == "assistant":
+            parent = node.get("parent")
+            is_new = before is not None and not _is_below(nodes, parent, before)
+            turns.append(_turn(calls.get(number) or {}, node, is_new))
+            before = number
+    agent = trace.get("agent") or {}
+    policy = ((episode.get("run") or {}).get("work") or {}).get("policy") or {}
+    facts = {
+        "episode": episode.get("id"),
+        "environment": (episode.get("env") or {}).get("id"),
+        "stop_condition": trace.get("stop_condition"),
+        semconv.AGENT_NAME: agent.get("name"),
+        semconv.POLICY_VERSION_MIN: policy.get("start"),
+        semconv.POLICY_VERSION_MAX: policy.get("end"),
+    }
+    return trajectory(
+        identity,
+        messages,
+        _scores(trace),
+        _times(trace, turns),
+        turns=turns,
+        facts=facts,
+        error=_error(trace) or ("" if trace else _error(episode)),
+    )
+
+
+def _branches(trace: _JSON) -> list[int]:
+    """Return the nodes of the graph, those of a branch together: each once, parents before children."""
+    nodes = trace.get("nodes") or []
+    parents = {node.get("parent") for node in nodes}
+    found: dict[int, None] = {}
+    for leaf in (number for number in range(len(nodes)) if number not in parents):
+        path, at = [], leaf
+        while at is not None and at not in found and at not in path and 0 <= at < len(nodes):
+            path.append(at)
+            at = nodes[at].get("parent")
+        found |= dict.fromkeys(reversed(path))
+    return list(found)
+
+
+def _is_below(nodes: Sequence[_JSON], at: int | None, ancestor: int) -> bool:
+    """Return whether a node follows another one in its branch; a graph is not deeper than its size."""
+    for _ in nodes:
+        if at is None or at == ancestor:
+            break
+        at = nodes[at].get("parent")
+    return at == ancestor
+
+
+def _turn(call: _JSON, node: _JSON, is_new: bool) -> ModelTurn:
+    usage = call.get("usage") or {}
+    cached = usage.get("cached_input_tokens")
+    asked = usage.get("prompt_tokens")
+    counts = {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: None if asked is None else asked + (cached or 0),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: cached,
+        semconv.GEN_AI_REQUEST_MODEL: call.get("model"),
+    }
+    facts: dict[str, Any] = {name: value for name, value in counts.items() if value is not None}
+    if reason := call.get("finish_reason"):
+        facts[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = [str(reason)]
+    return ModelTurn(facts, span_of(call.get("time") or {}), _message_of(call.get("error")), is_new)
+
+
+def span_of(time: _JSON) -> Times | None:
+    """Return start and end of a phase in ns; None if it did not happen."""
+    start, end = time.get("start"), time.get("end")
+    if not isinstance(start, (int, float)) or not isinstance(end, (int, float)) or not 0 < start <= end:
+        return None
+    return round(start * 1e9), round(end * 1e9)
+
+
+def _times(trace: _JSON, turns: Sequence[ModelTurn]) -> Times | None:
+    """Return when the trace ran: from its first phase or call to its last one."""
+    phases = [span_of(phase) for phase in (trace.get("timing") or {}).values() if isinstance(phase, Mapping)]
+    known = [times for times in (*phases, *(turn.times for turn in turns)) if times]
+    return (min(start for start, _ in known), max(end for _, end in known)) if known else None
+
+
+def _scores(trace: _JSON) -> dict[str, Any]:
+    """Return the reward, which is the weighted sum, its parts and the metrics."""
+    parts = {name: part for name, part in (trace.get("rewards") or {}).items() if isinstance(part, Mapping)}
+    total = (
+        sum(part.get("score", 0.0) * part.get("weight", 1.0) for part in parts.values()) if parts else None
+    )
+    scores = {**(trace.get("metrics") or {}), **{name: part.get("score") for name, part in parts.items()}}
+    return {name: value for name, value in scores.items() if isinstance(value, (int, float))} | {
+        REWARD: total
+    }
+
+
+def _error(holder: _JSON) -> str:
+    errors = holder.get("errors") or ()
+    return _message_of(errors[0]) if errors else ""
+
+
+def _message_of(error: Any) -> str:
+    if isinstance(error, Mapping):
+        return ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))
+    return str(error or "")
+
+
+FORMAT: Final = Format("verifiers traces", fits, read)

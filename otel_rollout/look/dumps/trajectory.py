@@ -1,0 +1,239 @@
+"""Make a trajectory of a dump from its identity, messages and rewards.
+
+A model's message is a model call with the messages before it. A tool that it asks for is a tool call, with
+the result among the messages that follow. What the dump does not say is left out: times, token counts, and
+how a call ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
+
+from otel_rollout.base import semconv
+from otel_rollout.table.json_text import as_json
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Times: TypeAlias = tuple[int, int]
+"""Start and end, Unix time in ns."""
+
+MODEL: Final = "assistant"
+REWARD: Final = "reward"
+_TOOL_ROLES: Final = ("tool", "function", "ipython")
+
+
+class RolloutIdentity(NamedTuple):
+    """Which trajectory it is.
+
+    Attributes:
+        step: training step; None if the dump has none.
+        sample: dataset row, or a number of the group.
+        rollout: index in the group.
+        is_validation: whether it is of a validation.
+        group: the dump's own id of the group.
+    """
+
+    step: int | str | None
+    sample: int | str
+    rollout: int | str = 0
+    is_validation: bool = False
+    group: str = ""
+
+
+class ModelTurn(NamedTuple):
+    """What a dump says of a model call beside its messages.
+
+    Attributes:
+        facts: attributes of the call's span.
+        times: when it ran.
+        error: its error; empty without one.
+        is_new_context: whether the messages before it begin a conversation of its own.
+    """
+
+    facts: Mapping[str, Any]
+    times: Times | None = None
+    error: str = ""
+    is_new_context: bool = False
+
+
+@dataclass(slots=True)
+class DumpedCall:
+    """A model call or a tool call, made from messages.
+
+    Attributes:
+        name: its name.
+        attributes: attributes of its span.
+        times: when it ran; None if unknown.
+        error: its error; empty without one.
+    """
+
+    name: str
+    attributes: dict[str, Any]
+    times: Times | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class DumpedTrajectory:
+    """A trajectory as a dump describes it; see :func:`trajectory`."""
+
+    identity: RolloutIdentity
+    messages: Messages
+    rewards: Mapping[str, Any]
+    times: Times | None
+    turns: Sequence[ModelTurn]
+    prompt: int
+    facts: Mapping[str, Any]
+    error: str
+
+    def operations(self, id_of: Any) -> Iterator[DumpedCall]:
+        """Yield the calls in their order.
+
+        Args:
+            id_of: returns the id of the span of the n-th call, from 0.
+        """
+        asked: list[Mapping[str, Any]] = []
+        said = iter(self.turns)
+        number, begin, context = 0, 0, 0
+        before: int | None = None
+        end = None
+        for place, message in enumerate(self.messages):
+            if message.get("role") != MODEL or place < self.prompt:
+                continue
+            turn = next(said, None) or ModelTurn({})
+            if turn.is_new_context and before is not None:
+                before, begin = None, begin + 1
+                context = begin
+            made = _model_call(self.messages[begin:place], message, turn)
+            if before is not None:
+                made.attributes |= {
+                    semconv.TURN_CONTINUES: id_of(before),
+                    semconv.TURN_SHARED: begin - context,
+                    semconv.TURN_LENGTH: place - context,
+                }
+            yield made
+            before, number, begin = number, number + 1, place
+            end = turn.times[1] if turn.times else end
+            asked = _calls_of(message)
+            results = _results(self.messages, place + 1) if asked else ()
+            for tool in _tool_calls(asked, results, end):
+                yield tool
+                number += 1
+
+
+def trajectory(
+    identity: RolloutIdentity,
+    messages: Messages,
+    rewards: Mapping[str, Any],
+    times: Times | None = None,
+    *,
+    turns: Sequence[ModelTurn] = (),
+    prompt: int = 0,
+    facts: Mapping[str, Any] | None = None,
+    error: str = "",
+) -> DumpedTrajectory:
+    """Make a trajectory.
+
+    Args:
+        identity: which trajectory it is.
+        messages: the conversation, as OpenAI's chat API has it: ``role``, ``content``, ``tool_calls``.
+        rewards: score → value; ``reward`` is the one that training used. None is no score.
+        times: start and end in ns; None if the dump does not say them.
+        turns: what the dump says of each model call, in order.
+        prompt: number of messages that the model was given; replies among them are no model calls.
+        facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
+        error: why the trajectory failed; empty if it did not, or the dump does not say it.
+    """
+    return DumpedTrajectory(identity, messages, rewards, times, turns, prompt, facts or {}, error)
+
+
+def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> DumpedCall:
+    attributes: dict[str, Any] = {
+        semconv.SPAN_KIND: semconv.KIND_LLM,
+        semconv.INPUT_VALUE: _json({"messages": new}),
+        semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
+        semconv.OUTPUT_VALUE: _json(reply),
+        semconv.OUTPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
+        **turn.facts,
+    }
+    return DumpedCall("generate", attributes, turn.times, turn.error)
+
+
+def _calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the calls that a reply asks for, each with ``id``, ``name`` and ``arguments``."""
+    calls = message.get("tool_calls")
+    asked = [*calls] if isinstance(calls, (list, tuple)) else []
+    asked.append(message.get("function_call"))
+    return [_call(call) for call in asked if isinstance(call, Mapping)]
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return messages as JSON text, at once where they have nothing that JSON lacks."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # bytes, or an integer of more than 64 bits
+        return as_json(value)
+
+
+def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function")
+    named: Mapping[str, Any] = function if isinstance(function, Mapping) else call
+    return {"id": call.get("id"), **named}
+
+
+def _results(messages: Messages, begin: int) -> Sequence[Mapping[str, Any]]:
+    """Return the results that follow a reply."""
+    end = begin
+    while end < len(messages) and messages[end].get("role") in _TOOL_ROLES:
+        end += 1
+    return messages[begin:end]
+
+
+def _tool_calls(
+    asked: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]], end: int | None
+) -> Iterator[DumpedCall]:
+    """Yield the calls with their results: by the call's id, or in order where an id is missing."""
+    ids = {str(call["id"]) for call in asked if call.get("id")}
+    by_id = {str(found.get("tool_call_id")): found for found in results if found.get("tool_call_id")}
+    in_order = iter([found for found in results if str(found.get("tool_call_id")) not in ids])
+    for call in asked:
+        result = by_id.get(str(call.get("id"))) or next(in_order, None)
+        name = str(call.get("name") or "tool")
+        attributes = {
+            semconv.SPAN_KIND: semconv.KIND_TOOL,
+            semconv.GEN_AI_TOOL_NAME: name,
+            **_content(semconv.INPUT_VALUE, call.get("arguments")),
+        }
+        if call.get("id"):
+            attributes[semconv.GEN_AI_TOOL_CALL_ID] = str(call["id"])
+        if result is not None:
+            attributes |= _content(semconv.OUTPUT_VALUE, result.get("content"))
+        yield DumpedCall(name, attributes, None if end is None else (end, end))
+
+
+def _content(name: str, value: Any) -> dict[str, Any]:
+    """Return a value as text, or as JSON."""
+    if value is None:
+        return {}
+    is_text = isinstance(value, str)
+    mime_type = semconv.TEXT_MIME_TYPE if is_text and not value.startswith("{") else semconv.JSON_MIME_TYPE
+    return {name: value if is_text else as_json(value), semconv.MIME_TYPES[name]: mime_type}
+
+
+class Groups:
+    """Numbers for trajectories whose dump has none, by the order of the file.
+
+    A group is known by the dump's id of it, or by its prompt where siblings have equal prompts.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, list[int]] = {}
+
+    def place(self, *key: Any) -> tuple[int, int]:
+        """Return the number of a trajectory's group, and its own in the group."""
+        found = self._numbers.setdefault(hash(key), [len(self._numbers), -1])
+        found[1] += 1
+        return found[0], found[1]

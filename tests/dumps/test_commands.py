@@ -1,0 +1,94 @@
+"""Commands read a dump as they read a table."""
+
+import json
+
+import pytest
+
+from tests.cli.command import run
+from tests.dumps.reading import verl_line, write_lines
+from tests.dumps.test_readers import LOOP
+from tests.web.served import Served
+
+
+@pytest.fixture(autouse=True)
+def dump(tmp_path, monkeypatch):
+    """A dump of two steps, and a cache of the test's own."""
+    monkeypatch.setenv("OTEL_ROLLOUT_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.chdir(tmp_path)
+    for step in (2, 10):
+        lines = [verl_line(number, step=step, output=LOOP) for number in range(4)]
+        write_lines(tmp_path / f"run/rollouts/{step}.jsonl", lines)
+    return tmp_path / "run"
+
+
+def test_every_reading_command_opens_a_dump(dump):
+    """Each command says in one line what was opened, and shows it."""
+    opened = "verl rollout dump: 2 files, steps 2–10, 8 trajectories"
+    commands = {
+        "list": "10/1/1",
+        "groups": "10/1",
+        "steps": "0.5",
+        "report": "0.5",
+        "health": "reward_missing",
+        "show 10/1/1": "10.jsonl:4",
+        "show": "10/1/1",
+        "group 10/1": "10/1/1",
+        "compare 10/1/0 10/1/1": "model calls",
+        "query 'SELECT count(*) AS number FROM turns'": "16",
+    }
+    import shlex
+
+    for command, expected in commands.items():
+        told = run(*shlex.split(command), "--from", dump)
+        assert told.count(opened) == 1, command
+        assert expected in told, command
+
+
+def test_what_a_dump_does_not_say_is_unknown(dump):
+    """Without times there is no timeline, and health does not judge tools that can fail unseen."""
+    assert "has no timeline" in run("timeline", "--from", dump, code=2)
+    health = _json("health", "--from", dump, "--json")
+    found = {check["name"]: check["status"] for check in health["checks"]}
+    for name in ("tool_error_burst", "replies_truncated", "policy_lag", "slow_worker"):
+        assert found[name] == "unobserved", name
+
+
+def test_patterns_and_forced_formats(dump):
+    """A pattern names several files; a format may be forced before the path."""
+    assert "1 file, step 10, 4 trajectories" in run("list", "--from", f"{dump}/rollouts/1*.jsonl")
+    assert "step 2" in run("list", "--from", f"verl:{dump}/rollouts/2.jsonl")
+    talk = [{"role": "assistant", "content": "hi"}]
+    own = write_lines(dump / "own.jsonl", [{"talk": talk, "points": 3}])
+    assert "3.0" in run("list", "--from", own, "--map", "messages=talk,reward=points")
+    assert "--map messages=FIELD" in run("list", "--from", own, code=2)
+    assert "There is no" in run("list", "--from", dump / "none.jsonl", code=2)
+
+
+def test_view_takes_paths(dump, tmp_path):
+    """The pages of a dump are those of a table, without times; several paths may be named."""
+    lines = [verl_line(number, step=3) for number in range(4)]
+    other = write_lines(tmp_path / "run/validation/3.jsonl", lines)
+    with Served(dump / "rollouts", tmp_path, str(other)) as server:
+        run_page = server.get("/").text
+        assert "2–10" in run_page
+        for page in ("/run", "/trajectories", "/step?step=10", "/health"):
+            answer = server.get(page)
+            assert (page, answer.status) == (page, 200)
+        assert "validation/3/0/0" in server.get("/trajectories").text
+        assert server.end() == 0
+
+
+def test_import_makes_a_dump_lasting(dump, tmp_path, monkeypatch):
+    """A dump is imported once, also under another name, and scores can be added to it."""
+    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
+    assert "32 spans imported" in run("import", dump, "--to", "delta")
+    assert "0 spans imported" in run("import", dump / "rollouts", "--to", "delta")
+    query = ("query", "SELECT * FROM trajectories ORDER BY trace_id", "--format", "json", "--from")
+    assert _json(*query, tmp_path / "table") == _json(*query, dump)
+
+
+def _json(*arguments):
+    """Return the JSON that a command prints beside its remarks."""
+    told = run(*arguments)
+    lines = [line for line in told.splitlines() if not line.startswith("verl rollout dump")]
+    return json.loads("\n".join(lines))

@@ -1,0 +1,381 @@
+"""Each reader gives what the file says, and nothing else."""
+
+import io
+import math
+import pickle
+import zipfile
+
+import pytest
+
+from otel_rollout.look.errors import ViewerError
+from tests.dumps.reading import verl_line, write_lines
+
+CALL = '<tool_call>\n{"name": "calc", "arguments": {"e": "6*7"}}\n</tool_call>'
+LOOP = f"So:\n{CALL}\nuser\n<tool_response>\n42\n</tool_response>\nassistant\nIt is 42."
+
+
+def test_verl_pieces_of_one_session_are_one_trajectory_with_one_score(tmp_path, opened):
+    """Lines of one session are its model calls, the highest index last, and its score counts once."""
+    pieces = [verl_line(output=f"piece {index}", uid=f"g_1_{index}", score=1.0) for index in (0, 1, 10, 2)]
+    write_lines(tmp_path / "run/rollouts/1.jsonl", [*pieces, verl_line(uid="g_2_0", score=0.0)])
+    found = opened(tmp_path / "run")
+    (one, other) = found.trajectories()
+    assert (one["path"], one["turns"], one["reward"]) == ("1/0/1", 4, 1.0)
+    assert (other["path"], other["turns"], other["reward"]) == ("1/0/2", 1, 0.0)
+    assert {row["reward_mean"] for row in found.rows("SELECT * FROM steps")} == {0.5}
+    replies = found.rows("SELECT reply, continues FROM turns WHERE rollout_n = 1 ORDER BY start_ns")
+    assert [row["reply"] for row in replies] == ["piece 0", "piece 1", "piece 2", "piece 10"]
+    assert not any(row["continues"] for row in replies)
+
+
+def test_verl_turns_and_tools_are_parsed_by_the_templates_marks_alone(tmp_path, opened):
+    """A tool's call and result are found between the marks; a line that is a role's word splits nothing."""
+    plain = "I am the\nuser\nof this.\nassistant\nYes."
+    write_lines(tmp_path / "1.jsonl", [verl_line(output=LOOP), verl_line(1, output=plain)])
+    found = opened(tmp_path / "1.jsonl")
+    assert [(row["turns"], row["tool_calls"]) for row in found.trajectories()] == [(2, 1), (1, 0)]
+    (tool,) = found.rows("SELECT tool_name, arguments, result, status FROM tool_calls")
+    assert (tool["tool_name"], tool["arguments"], tool["result"]) == ("calc", '{"e":"6*7"}', "42")
+    (reply,) = found.rows("SELECT reply FROM turns WHERE rollout_n = 1")
+    assert reply["reply"] == plain
+
+
+def test_verl_lines_without_uid_are_grouped_by_input(tmp_path, opened):
+    """The older trainer mixes siblings: equal inputs are a group, and a remark says so."""
+    lines = [verl_line(number % 3, score=number, acc=number / 2, ok="True") for number in range(6)]
+    for line in lines:
+        del line["uid"]
+    write_lines(tmp_path / "val_data/20.jsonl", [line | {"step": 20} for line in lines])
+    found = opened(tmp_path / "val_data")
+    paths = [f"validation/20/{sample}/{rollout}" for sample in range(3) for rollout in range(2)]
+    assert [row["path"] for row in found.trajectories()] == paths
+    assert found.scores()["validation/20/1/1"] == {"reward": 4.0, "acc": 2.0, "ok": 1.0}
+    assert any("older trainer" in remark for remark in found.remarks)
+
+
+def test_a_dump_without_times_has_no_durations(tmp_path, opened):
+    """No view has a time or a duration that the file does not say."""
+    write_lines(tmp_path / "1.jsonl", [verl_line(output=LOOP)])
+    found = opened(tmp_path / "1.jsonl")
+    for view in ("trajectories", "turns", "tool_calls"):
+        row = found.rows(f"SELECT * FROM {view}")[0]
+        assert (row["start_time"], row["seconds"]) == (None, None)
+    (phases,) = found.rows("SELECT * FROM phases")
+    assert {value for name, value in phases.items() if name.endswith("seconds")} == {None}
+    (step,) = found.rows("SELECT seconds_mean, start_time FROM steps")
+    assert set(step.values()) == {None}
+
+
+EPISODE = {
+    "id": "e0",
+    "env": {"id": "calc"},
+    "task": {"type": "T", "data": {"idx": 11}, "key": "calc-11"},
+    "group": {"id": "g1"},
+    "run": {"type": "train", "work": {"type": "train", "step": 3, "policy": {"start": 2, "end": 3}}},
+    "traces": [
+        {
+            "nodes": [
+                {"message": {"role": "user", "content": "6*7?"}, "sampled": False},
+                {
+                    "parent": 0,
+                    "sampled": True,
+                    "message": {
+                        "role": "assistant",
+                        "content": "",
+                        "tool_calls": [{"id": "c1", "name": "calc", "arguments": '{"e": "6*7"}'}],
+                    },
+                },
+                {
+                    "parent": 1,
+                    "message": {"role": "tool", "tool_call_id": "c1", "content": "42"},
+                    "sampled": False,
+                },
+                {"parent": 2, "message": {"role": "assistant", "content": "42"}, "sampled": True},
+            ],
+            "calls": [
+                {
+                    "node": 1,
+                    "usage": {"prompt_tokens": 9, "completion_tokens": 5, "cached_input_tokens": 3},
+                    "time": {"start": 1790000010.0, "end": 1790000011.0},
+                },
+                {"node": 3, "finish_reason": "length", "time": {"start": 1790000011.5, "end": 1790000012.0}},
+            ],
+            "rewards": {"correct": {"score": 1.0, "weight": 0.5}, "style": {"score": 1.0, "weight": 0.25}},
+            "metrics": {"turns": 2.0},
+        }
+    ],
+}
+
+
+def test_verifiers_traces_have_rewards_by_weight_and_real_times(tmp_path, opened):
+    """The reward is the weighted sum; tokens count cached ones; calls have their times."""
+    write_lines(tmp_path / "traces.jsonl", [EPISODE, EPISODE | {"id": "e1"}])
+    found = opened(tmp_path / "traces.jsonl")
+    one, other = found.trajectories()
+    assert (one["path"], other["path"]) == ("3/11/0", "3/11/1")
+    assert (one["reward"], one["turns"], one["tool_calls"], one["tokens_in"]) == (0.75, 2, 1, 12)
+    assert (one["policy_version_min"], one["policy_version_max"], one["seconds"]) == (2, 3, 2.0)
+    calls = found.rows("SELECT seconds, finish_reason FROM turns WHERE rollout_n = 0 ORDER BY start_ns")
+    assert [(row["seconds"], row["finish_reason"]) for row in calls] == [(1.0, None), (0.5, "length")]
+    assert found.scores()["3/11/0"] == {"reward": 0.75, "correct": 1.0, "style": 1.0, "turns": 2.0}
+
+
+def test_prime_rl_files_of_all_and_effective_episodes_are_one(tmp_path, opened):
+    """An episode that is in both files is one trajectory, and a remark says which file is left out."""
+    for kind in ("all", "effective"):
+        write_lines(tmp_path / f"run/rollouts/step_3/train/{kind}/traces.jsonl", [EPISODE])
+    found = opened(tmp_path / "run")
+    assert len(found.trajectories()) == 1
+    assert any("is left out" in remark for remark in found.remarks)
+
+
+def test_a_failed_episode_has_an_error_and_no_reward(tmp_path, opened):
+    """An episode without traces failed before a model was asked."""
+    failed = EPISODE | {"traces": [], "errors": [{"type": "BootError", "message": "no sandbox"}]}
+    write_lines(tmp_path / "traces.jsonl", [failed])
+    (one,) = opened(tmp_path / "traces.jsonl").trajectories()
+    assert (one["state"], one["error_message"], one["reward"]) == ("error", "BootError: no sandbox", None)
+
+
+def test_verifiers_results_have_tool_calls_of_json_texts(tmp_path, opened):
+    """The old writer made JSON texts of tool calls and their arguments."""
+    call = '{"id": "c1", "name": "calc", "arguments": "{\\"e\\": \\"6*7\\"}"}'
+    replies = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+        {"role": "assistant", "content": "42"},
+    ]
+    line = {
+        "example_id": 11, "prompt": [{"role": "user", "content": "6*7?"}], "completion": replies,
+        "reward": 0.5, "is_truncated": True, "metrics": {"acc": 0.5}, "acc": 0.5, "timing": {}, "error": None,
+    }  # fmt: skip
+    write_lines(tmp_path / "outputs/evals/calc--m/0a1b2c3d/results.jsonl", [line, line])
+    found = opened(tmp_path / "outputs/evals/calc--m/0a1b2c3d")
+    assert [row["path"] for row in found.trajectories()] == ["validation/0/11/0", "validation/0/11/1"]
+    assert {row["experiment"] for row in found.trajectories()} == {"calc--m"}
+    assert {(row["turns"], row["tool_calls"], row["reward"]) for row in found.trajectories()} == {(2, 1, 0.5)}
+    (tool, _) = found.rows("SELECT arguments, result FROM tool_calls")
+    assert (tool["arguments"], tool["result"]) == ('{"e": "6*7"}', "42")
+    ends = found.rows("SELECT finish_reason FROM turns WHERE rollout_n = 0 ORDER BY start_ns")
+    assert [row["finish_reason"] for row in ends] == [None, "length"]
+
+
+def test_messages_are_read_by_a_users_own_names(tmp_path, opened):
+    """A mapping names nested fields; groups without a number are numbered by their prompts."""
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    record = {"conversation": talk, "scores": {"total": 0.5}, "iteration": 3}
+    write_lines(tmp_path / "own.jsonl", [record, record | {"scores": {"total": 1.5}}])
+    found = opened(tmp_path / "own.jsonl", mapped="reward=scores.total,step=iteration,messages=conversation")
+    assert [(row["path"], row["reward"]) for row in found.trajectories()] == [("3/0/0", 0.5), ("3/0/1", 1.5)]
+
+
+def test_a_mapping_may_be_a_file_and_a_wrong_name_is_named(tmp_path):
+    """A name that is no part of a trajectory is refused with the one that was meant."""
+    from otel_rollout.look.dumps.readers.messages import Mapped
+
+    (tmp_path / "map").write_text("reward=a\nmessages=b\n")
+    assert Mapped.parse(str(tmp_path / "map")).fields["reward"] == ("a",)
+    with pytest.raises(ViewerError, match="Did you mean 'messages'"):
+        Mapped.parse("mesages=b")
+
+
+def test_an_unknown_file_is_answered_with_its_own_fields(tmp_path, opened):
+    """A file of no known format is refused with its fields and an example of a mapping."""
+    write_lines(tmp_path / "own.jsonl", [{"talk": [], "points": 1}])
+    with pytest.raises(ViewerError, match=r"fields talk, points\..*--map messages=FIELD"):
+        opened(tmp_path / "own.jsonl")
+
+
+def test_harbors_result_gives_the_reward_of_an_atif_trajectory(tmp_path, opened):
+    """Reward, error and times of a trial are in the file beside its trajectory; copied context is skipped."""
+    steps = [
+        {"step_id": 1, "source": "user", "message": "old", "is_copied_context": True},
+        {"step_id": 2, "source": "user", "message": "6*7?"},
+        {
+            "step_id": 3, "source": "agent", "message": "Let me see.",
+            "tool_calls": [{"tool_call_id": "c1", "function_name": "calc", "arguments": {"e": "6*7"}}],
+            "observation": {"results": [{"source_call_id": "c1", "content": "42"}]},
+            "metrics": {"prompt_tokens": 10, "completion_tokens": 4},
+        },
+        {"step_id": 4, "source": "agent", "message": "42"},
+    ]  # fmt: skip
+    document = {"schema_version": "ATIF-v1.8", "session_id": "s", "agent": {"name": "a"}, "steps": steps}
+    for trial, reward in (("sum__AbCdEf1", 1.0), ("sum__AbCdEf2", 0.0)):
+        write_lines(tmp_path / "job" / trial / "agent/trajectory.json", [document])
+        result = {
+            "task_name": "sum", "trial_name": trial, "verifier_result": {"rewards": {"tests": reward}},
+            "started_at": "2026-11-01T10:00:00Z", "finished_at": "2026-11-01T10:00:05Z",
+        }  # fmt: skip
+        write_lines(tmp_path / "job" / trial / "result.json", [result])
+    found = opened(tmp_path / "job")
+    one, other = found.trajectories()
+    assert (one["sample_index"], one["experiment"], one["turns"], one["tool_calls"]) == ("sum", "job", 2, 1)
+    assert {one["reward"], other["reward"]} == {0.0, 1.0}
+    assert (one["seconds"], one["tokens_in"]) == (5.0, 10)
+
+
+def test_nemo_gym_items_are_model_calls_up_to_a_tools_result(tmp_path, opened):
+    """A failure has no reward, and a reply goes on until the result of its tool."""
+    output = [
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "name": "calc", "arguments": "{}", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": "42"},
+        {"type": "message", "content": [{"type": "output_text", "text": "42"}]},
+    ]
+    base = {"responses_create_params": {"input": "6*7?"}, "_ng_task_index": 3}
+    lines = [
+        base | {"response": {"output": output}, "reward": 1.0, "_ng_rollout_index": 0},
+        base | {"_ng_rollout_index": 1, "_ng_failure_class": "timeout"},
+    ]
+    write_lines(tmp_path / "rollouts.jsonl", lines)
+    good, failed = opened(tmp_path / "rollouts.jsonl").trajectories()
+    assert (good["path"], good["turns"], good["tool_calls"], good["reward"]) == ("0/3/0", 2, 1, 1.0)
+    assert (failed["state"], failed["error_message"], failed["reward"]) == ("error", "timeout", None)
+
+
+def test_nemo_rl_values_are_lists_of_one(tmp_path, opened):
+    """The step is in the file's name; the advantage is that of the trained tokens."""
+    line = {
+        "content": [["6*7?", "42"]], "rewards": [1.0], "idx": 0,
+        "advantages": [[0.0, 0.5]], "token_loss_mask": [[0, 1]],
+    }  # fmt: skip
+    write_lines(tmp_path / "train_data_step7.jsonl", [line, line | {"idx": 1, "rewards": [0.0]}])
+    found = opened(tmp_path / "train_data_step7.jsonl")
+    assert [(row["path"], row["reward"]) for row in found.trajectories()] == [("7/0/0", 1.0), ("7/0/1", 0.0)]
+    assert found.scores()["7/0/0"]["advantage"] == 0.5
+
+
+def _torch_file(path, value):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            f"{path.stem}/data.pkl", value if isinstance(value, bytes) else pickle.dumps(value, 2)
+        )
+    return path
+
+
+SAMPLE = {
+    "group_index": 4, "index": 9, "prompt": "6*7?", "response": "42", "response_length": 2, "reward": 1.0,
+    "status": "truncated", "weight_versions": ["3", "5"], "label": "42",
+}  # fmt: skip
+
+
+def test_slime_samples_are_read_without_torch(tmp_path, opened):
+    """Plain values of a PyTorch file are read; the versions of the weights are those of the sample."""
+    _torch_file(tmp_path / "rollout_6.pt", {"rollout_id": 6, "samples": [SAMPLE, SAMPLE | {"reward": None}]})
+    found = opened(tmp_path / "rollout_6.pt")
+    one, other = found.trajectories()
+    assert (one["path"], one["reward"], one["tokens_out"], other["reward"]) == ("6/4/0", 1.0, 2, None)
+    assert (one["policy_version_min"], one["policy_version_max"]) == (3, 5)
+    assert found.rows("SELECT finish_reason FROM turns")[0]["finish_reason"] == "length"
+
+
+class _Code:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path, opened, capsys):
+    """Nothing of a pickle is called, in a zip or alone; the error names the file."""
+    inside = _torch_file(tmp_path / "rollout_1.pt", {"rollout_id": 1, "samples": [_Code()]})
+    alone = tmp_path / "rollout_2.pt"
+    alone.write_bytes(pickle.dumps(_Code()))
+    for path in (inside, alone):
+        with pytest.raises(ViewerError, match=path.name):
+            opened(path)
+    assert "ran" not in capsys.readouterr().out
+
+
+def test_tinker_summaries_have_lengths_and_logged_texts(tmp_path, opened):
+    """Lengths are token counts; calls and results are what the environment logged."""
+    steps = [
+        {
+            "step_idx": 0, "ob_len": 40, "ac_len": 6, "reward": 0.0,
+            "logs": {"assistant_content": "see", "tool_call_0": 'calc({"e": 1})', "tool_result_0": "1"},
+        },
+        {"step_idx": 1, "ob_len": 50, "ac_len": 9, "reward": 1.0, "metrics": {"stop/max_tokens": 1}},
+    ]  # fmt: skip
+    line = {
+        "schema_version": 1, "split": "train", "iteration": 2, "group_idx": 0, "traj_idx": 1,
+        "sampling_client_step": 2, "total_reward": 1.0, "final_reward": 0.0, "steps": steps,
+    }  # fmt: skip
+    write_lines(tmp_path / "iteration_000002/train_rollout_summaries.jsonl", [line])
+    (one,) = opened(tmp_path).trajectories()
+    assert (one["path"], one["reward"], one["turns"], one["tool_calls"]) == ("2/0/1", 1.0, 2, 1)
+    assert (one["tokens_in"], one["tokens_out"], one["policy_version_max"]) == (90, 15, 2)
+
+
+def _parquet(path, rows):
+    import pyarrow
+    from pyarrow import parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def test_art_rows_have_the_step_of_the_files_name(tmp_path, opened):
+    """A group without trajectories is left out; tool calls are JSON text."""
+    calls = '[{"id": "c1", "function": {"name": "calc", "arguments": "{}"}}]'
+    talk = [
+        {"role": "user", "content": "6*7?", "tool_calls": None},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+    ]
+    rows = [
+        {"group_index": 0, "trajectory_index": 0, "reward": 1.0, "messages": talk, "trajectory_json": "{}"},
+        {
+            "group_index": 1,
+            "trajectory_index": None,
+            "reward": None,
+            "messages": None,
+            "trajectory_json": None,
+        },
+    ]
+    _parquet(tmp_path / "models/m/trajectories/train/0012.parquet", rows)
+    (one,) = opened(tmp_path).trajectories()
+    assert (one["path"], one["reward"], one["turns"], one["tool_calls"]) == ("12/0/0", 1.0, 1, 1)
+
+
+def test_trl_rows_that_recur_count_once_and_nan_is_no_reward(tmp_path, opened):
+    """A file with the rows of the one before is left out, and NaN of a reward function is no reward."""
+    talk = [{"role": "user", "content": "hi"}]
+    rows = [
+        {"step": 5, "prompt": talk, "completion": [{"role": "assistant", "content": str(n)}],
+         "length": float(n), "right": math.nan if n == 1 else 1.0, "advantage": 0.5}
+        for n in range(2)
+    ]  # fmt: skip
+    _parquet(tmp_path / "run/completions/completions_00005.parquet", rows)
+    _parquet(tmp_path / "run/completions/completions_00006.parquet", [row | {"step": 6} for row in rows])
+    found = opened(tmp_path / "run")
+    assert [(row["path"], row["reward"]) for row in found.trajectories()] == [("5/0/0", 1.0), ("5/0/1", 1.0)]
+    assert found.scores()["5/0/1"] == {"length": 1.0, "reward": 1.0, "advantage": 0.5}
+    assert any("shown at its first" in remark for remark in found.remarks)
+
+
+def test_a_reader_of_another_package_is_found_by_its_entry_point(tmp_path, opened, monkeypatch):
+    """A package adds a format by an entry point of the group otel_rollout.readers."""
+    package = tmp_path / "site/pocket_reader-1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Name: pocket-reader\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[otel_rollout.readers]\npocket = pocket_reader:FORMAT\n")
+    (tmp_path / "site/pocket_reader.py").write_text(POCKET)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    write_lines(tmp_path / "run.jsonl", [{"q": "6*7?", "a": "42", "points": 3}])
+    found = opened(tmp_path / "run.jsonl")
+    assert found.remarks[0] == "pocket episodes: 1 file, no step, 1 trajectory"
+    assert found.trajectories()[0]["reward"] == 3.0
+
+
+POCKET = io.StringIO(
+    """
+from otel_rollout.look.dumps.formats import Format
+from otel_rollout.look.dumps.trajectory import RolloutIdentity, trajectory
+
+def read(file):
+    for line, record in file.records():
+        said = [("user", record["q"]), ("assistant", record["a"])]
+        messages = [{"role": role, "content": text} for role, text in said]
+        yield line, trajectory(RolloutIdentity(None, line), messages, {"reward": record["points"]})
+
+FORMAT = Format("pocket episodes", lambda file: file.has("q", "a"), read)
+"""
+).getvalue()
