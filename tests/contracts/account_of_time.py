@@ -69,5 +69,5 @@ def _newest(one: Trajectory) -> int:
 
 def _end_with_rewards(one: Trajectory) -> int:
     assert one.end is not None
-    rewards = [span.end for span in one.spans if span.kind == "EVALUATOR" and span.evaluation is None]
-    return max([one.end, *rewards])
+    rewards = [span for span in one.spans if span.kind == "EVALUATOR" and span.evaluation is None]
+    return max([one.end, *(span.end for span in rewards if span.end > span.begin)])  # a clock may go back
