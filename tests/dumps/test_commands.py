@@ -29,7 +29,7 @@ def test_every_reading_command_opens_a_dump(dump):
         "groups": "10/1",
         "steps": "0.5",
         "report": "0.5",
-        "health": "reward_missing",
+        "health": "replies_truncated",
         "show 10/1/1": "10.jsonl:4",
         "show": "10/1/1",
         "group 10/1": "10/1/1",

@@ -12,8 +12,8 @@ from otel_rollout.otlp import messages
 
 _CALL: Final = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _RESULTS: Final = re.compile(
-    r"(?<=</tool_call>)\s*(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?\n?(?:user|tool|ipython)\s*\n"
-    r"((?:<tool_response>.*?</tool_response>\s*)+)(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?assistant\n",
+    r"</tool_call>(\s*(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?\n?(?:user|tool|ipython)\s*\n"
+    r"(?:<tool_response>.*?</tool_response>\s*)+(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?assistant\n)",
     re.DOTALL,
 )
 """Tool results between two replies: ``</tool_call>``, a role's word, ``<tool_response>``, a role's word."""
@@ -31,7 +31,7 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     end = 0
     for between in _RESULTS.finditer(text):
-        found.append(reply(text[end : between.start()]))
+        found.append(reply(text[end : between.start(1)]))
         results = _RESULT.findall(between[1])
         found += [{"role": "tool", "content": result} for result in results]
         end = between.end()

@@ -96,7 +96,7 @@ class DumpFile:
         """Whether most of the first records have all of these keys."""
         return 2 * sum(all(name in record for name in names) for record in self.head) > len(self.head)
 
-    @property
+    @cached_property
     def is_validation(self) -> bool:
         """Whether the name of the file or of its folders says that it is of a validation."""
         return any(map(_VALIDATION.search, self.path.absolute().parts[-4:]))

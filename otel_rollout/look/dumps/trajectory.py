@@ -89,7 +89,7 @@ class DumpedTrajectory:
     facts: Mapping[str, Any]
     error: str
 
-    def operations(self, id_of: Any) -> Iterator[DumpedCall]:
+    def calls(self, id_of: Any) -> Iterator[DumpedCall]:
         """Yield the calls in their order.
 
         Args:
