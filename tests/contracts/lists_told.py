@@ -170,7 +170,7 @@ def _page_figures(one: Trajectory) -> dict[str, object]:
     numbers = {"turns": one.turns, "tool_calls": one.tool_calls, "tool_errors": one.tool_errors}
     return {
         "path": one.path,
-        "state": one.state,
+        "state": one.state + (" tool error" if one.tool_errors else ""),
         "reward": _shown(one),
         **{name: str(number) for name, number in numbers.items()},
         "tokens_out": "" if one.tokens[1] is None else str(one.tokens[1]),

@@ -181,11 +181,22 @@ def test_tables_are_kept_in_private_and_the_oldest_goes_first(tmp_path, opened, 
     """A dump opens from its table while it is unchanged; the directory is private and bounded."""
     path = write_lines(tmp_path / "1.jsonl", [verl_line()])
     first = opened(path)
-    assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
+    assert stat.S_IMODE(first.table.parent.stat().st_mode) == 0o700
     assert opened(path).table == first.table
     write_lines(path, [verl_line(), verl_line(1)])
     second = opened(path)
     assert (second.table == first.table, len(second.trajectories())) == (False, 2)
     monkeypatch.setattr(cache, "MAX_BYTES", 1)
     third = opened(write_lines(tmp_path / "2.jsonl", [verl_line()]))
-    assert list((tmp_path / "kept").iterdir()) == [third.table]
+    assert list(third.table.parent.iterdir()) == [third.table]
+
+
+def test_directory_for_tables_may_hold_other_things(tmp_path, opened, monkeypatch):
+    """What lies in the directory that a setting names is neither removed nor made private."""
+    (mine := tmp_path / "kept" / "mine").mkdir(parents=True)
+    (mine / "file").write_bytes(b"x" * 100)
+    before = (tmp_path / "kept").stat().st_mode
+    monkeypatch.setattr(cache, "MAX_BYTES", 1)
+    opened(write_lines(tmp_path / "1.jsonl", [verl_line()]))
+    assert (mine / "file").exists()
+    assert (tmp_path / "kept").stat().st_mode == before

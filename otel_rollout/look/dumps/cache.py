@@ -24,6 +24,8 @@ from otel_rollout.table.store import Store
 
 MAX_BYTES: Final = 20 << 30
 """Size of all kept tables; the one that was opened longest ago goes first."""
+_PLACE: Final = "otel-rollout-dumps"
+"""Of the tables in the given directory, which may hold other things of its owner."""
 _REMARKS: Final = "remarks.json"
 _PART: Final = "part-"
 _COMMIT_CHARS, _COMMIT_TRAJECTORIES = 32 << 20, 5_000
@@ -35,11 +37,12 @@ def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
 
     Args:
         dumps: the opened files.
-        directory: where tables are kept.
+        directory: in which a directory for tables is made.
 
     Raises:
         ViewerError: the dump holds no trajectory, or the directory cannot be used.
     """
+    directory /= _PLACE
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
