@@ -59,7 +59,7 @@ def test_patterns_and_forced_formats(dump):
     assert "step 2" in run("list", "--from", f"verl:{dump}/rollouts/2.jsonl")
     talk = [{"role": "assistant", "content": "hi"}]
     own = write_lines(dump / "own.jsonl", [{"talk": talk, "points": 3}])
-    assert "3.0" in run("list", "--from", own, "--map", "messages=talk,reward=points")
+    assert " 3 " in run("list", "--from", own, "--map", "messages=talk,reward=points")
     assert "--map messages=FIELD" in run("list", "--from", own, code=2)
     assert "There is no" in run("list", "--from", dump / "none.jsonl", code=2)
 
