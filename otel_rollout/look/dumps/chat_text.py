@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout.look.dumps.dump_file import decoded
+from otel_rollout.look.dumps.dump_file import in_text
 from otel_rollout.look.dumps.trajectory import MODEL
 from otel_rollout.otlp import messages
 
@@ -47,10 +47,7 @@ def reply(text: str) -> Mapping[str, Any]:
 
 def _call(text: str) -> Mapping[str, Any] | None:
     """Return a tool call that is JSON, as most templates have it; None for other text."""
-    try:
-        found = decoded(text)
-    except (ValueError, RecursionError):
-        return None
+    found = in_text(text)
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
     return {"type": "function", "function": {"name": found["name"], "arguments": found.get("arguments")}}

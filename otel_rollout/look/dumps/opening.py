@@ -120,7 +120,7 @@ class Dumps:
         if not found:
             return f"{self.location} holds no file of JSON lines, JSON, Parquet or PyTorch."
         if not (fields := formats.fields_of(found)):
-            why = "it is no dump" if found[0].size else "it is empty"
+            why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
             return f"{self.location} holds no records: {why}."
         return (
             f"{self.location} has no known format ({', '.join(self._formats)}). "
@@ -153,11 +153,11 @@ class Dumps:
         opened.files += 1
         shown = file.path.relative_to(file.root) if file.path.is_relative_to(file.root) else file.path
         try:
-            for place, dumped in read(file):
+            for dumped in read(file):
                 opened.trajectories += 1
                 if isinstance(step := dumped.identity.step, int):
                     opened.steps.add(step)
-                yield maker.of(dumped, f"{shown}:{place}")
+                yield maker.of(dumped, f"{shown}:{dumped.place}")
         except ViewerError as error:
             opened.notes.append(str(error))
         for note in file.notes:
