@@ -32,6 +32,8 @@ _CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
 """Pattern of the end of a value that was too large to record."""
 _MAX_CUT_CHARS: Final = 64
 """Maximum characters of such an end."""
+_PLAIN: Final = frozenset({"role", "content"})
+"""Keys of a message of text alone."""
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
@@ -210,6 +212,10 @@ def reply_of(value: Any, further: Any = None) -> Reply:
         value: the call's result.
         further: an OpenTelemetry attribute with the messages, which wins over ``value``.
     """
+    if type(value) is dict and value.keys() == _PLAIN and not further:  # so most replies are
+        role, text = value["role"], value["content"]
+        if role and type(role) is type(text) is str:
+            return Reply(Message(role, text, has_all_content=not _is_cut(text)))
     found = list(messages_in(further if further else value, "assistant"))
     text = "\n\n".join(filter(None, (message.text for message in found)))
     calls = tuple(call for message in found for call in message.calls)

@@ -30,7 +30,7 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
         return [{"role": MODEL, "content": text}]
     found: list[Mapping[str, Any]] = []
     end = 0
-    for between in _RESULTS.finditer(text):
+    for between in _RESULTS.finditer(text, text.index("</tool_call>")):
         found.append(reply(text[end : between.start(1)]))
         results = _RESULT.findall(between[1])
         found += [{"role": "tool", "content": result} for result in results]
@@ -40,7 +40,8 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
 
 def reply(text: str) -> Mapping[str, Any]:
     """Return a reply with the tool calls in its text."""
-    calls = [call for each in _CALL.findall(text) if (call := _call(each))]
+    marked = _CALL.findall(text) if "<tool_call>" in text else ()  # a search of text alone is far faster
+    calls = [call for each in marked if (call := _call(each))]
     message = {"role": MODEL, "content": text}
     return message | {"tool_calls": calls} if calls else message
 

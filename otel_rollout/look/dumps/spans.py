@@ -60,9 +60,10 @@ class DumpSpans:
         def id_of(number: int) -> str:
             return f"{trace_id[:11]}{number + 1:05x}"
 
+        root_id = id_of(-1)
         calls = [DumpedCall(_NAME, root, dumped.times, dumped.error), *dumped.calls(id_of)]
         return [
-            self._span((trace_id, id_of(number), "" if number < 0 else id_of(-1)), call, identity)
+            self._span((trace_id, id_of(number), "" if number < 0 else root_id), call, identity)
             for number, call in enumerate(calls, start=-1)
         ]
 
