@@ -46,6 +46,8 @@ def test_every_reading_command_opens_a_dump(dump):
 def test_what_a_dump_does_not_say_is_unknown(dump):
     """Without times there is no timeline, and health does not judge tools that can fail unseen."""
     assert "has no timeline" in run("timeline", "--from", dump, code=2)
+    steps = _json("report", "--from", dump, "--json")["training"]
+    assert {tool["seconds_mean"] for step in steps for tool in step["tools"]} == {None}
     health = _json("health", "--from", dump, "--json")
     found = {check["name"]: check["status"] for check in health["checks"]}
     for name in ("tool_error_burst", "replies_truncated", "policy_lag", "slow_worker"):
