@@ -93,7 +93,7 @@ def _is_dump(text: str) -> bool:
     from otel_rollout.look.dumps.dump_file import DumpFile
     from otel_rollout.look.dumps.opening import below
     from otel_rollout.look.errors import ViewerError
-    from otel_rollout.otlp.made_line import is_trace_data
+    from otel_rollout.otlp.json_line import is_trace_data
     from otel_rollout.spool import files, layout
 
     path = Path(text).expanduser()

@@ -20,6 +20,7 @@ from otel_rollout.base.printable import printable
 from otel_rollout.cli import dumps, replay, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import errors_reported
+from otel_rollout.otlp.json_line import line_of
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout
@@ -169,7 +170,7 @@ def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Name
     """Yield the files of a source, or MLflow as a whole, with their lines."""
     if not _is_mlflow(path):
         if dump := dumps.named(path):
-            yield dump.location, dump.lines()
+            yield dump.location, map(line_of, dump.spans())
             dumps.say([*dump.notes, *dump.remarks])
             return
         for file in files.files_of([Path(path)]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -60,6 +60,32 @@ def trace_data(resource: Mapping[str, Any], spans: Iterable[Span]) -> dict[str, 
     """Make the JSON of a line with one resource, given by its attributes, and no scope."""
     scopes = [{"spans": [span.fields for span in spans]}]
     return {"resourceSpans": [{"resource": {"attributes": entries_of(resource)}, "scopeSpans": scopes}]}
+
+
+def is_trace_data(record: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object is a line of OTLP/JSON."""
+    return "resourceSpans" in record
+
+
+def line_of(spans: Sequence[Span]) -> bytes:
+    """Return complete spans of one resource and scope, without events and links, as a line."""
+    scope = {"scope": {"name": spans[0].scope.name}, "spans": [_json_of(span) for span in spans]}
+    resource = {"attributes": entries_of(spans[0].resource.attributes)}
+    return orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
+
+
+def _json_of(span: Span) -> dict[str, Any]:
+    return {
+        "traceId": span.trace_id,
+        "spanId": span.span_id,
+        "parentSpanId": span.parent_id,
+        "name": span.name,
+        "kind": span.kind,
+        "startTimeUnixNano": str(span.start_ns),
+        "endTimeUnixNano": str(span.end_ns),
+        "attributes": orjson.Fragment(attribute_list(span.attributes)),
+        "status": {"code": span.status, "message": span.message},
+    }
 
 
 def changed_texts(

@@ -289,7 +289,7 @@ def batch_of(rows: Sequence[Row]) -> RecordBatch:
     arrays: dict[str, Any] = {}
     for column in schema.COLUMNS:
         name = column.name
-        values = [row.get(name) for row in rows] if name in given else [None] * len(rows)
+        values = list(map(dict.get, rows, itertools.repeat(name))) if name in given else [None] * len(rows)
         arrays[name] = _array(values, column)
     return RecordBatch.from_pydict(arrays, schema=schema.arrow_schema())
 

@@ -368,13 +368,13 @@ def test_a_reader_of_another_package_is_found_by_its_entry_point(tmp_path, opene
 POCKET = io.StringIO(
     """
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import RolloutIdentity, trajectory
+from otel_rollout.look.dumps.trajectory import DumpedTrajectory, RolloutIdentity
 
 def read(file):
     for line, record in file.records():
         said = [("user", record["q"]), ("assistant", record["a"])]
         messages = [{"role": role, "content": text} for role, text in said]
-        yield line, trajectory(RolloutIdentity(None, line), messages, {"reward": record["points"]})
+        yield DumpedTrajectory(line, RolloutIdentity(None, line), messages, {"reward": record["points"]})
 
 FORMAT = Format("pocket episodes", lambda file: file.has("q", "a"), read)
 """

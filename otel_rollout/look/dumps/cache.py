@@ -16,7 +16,7 @@ from otel_rollout.base.version import VERSION
 from otel_rollout.exporting.batching import batches
 from otel_rollout.look.dumps.opening import Dumps
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.span import Span
 from otel_rollout.table import schema
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of, rows_of
@@ -28,7 +28,7 @@ _PLACE: Final = "otel-rollout-dumps"
 """Of the tables in the given directory, which may hold other things of its owner."""
 _REMARKS: Final = "remarks.json"
 _PART: Final = "part-"
-_COMMIT_BYTES, _COMMIT_LINES = 32 << 20, 5_000
+_COMMIT_CHARS, _COMMIT_TRAJECTORIES = 32 << 20, 5_000
 """Maximum size of a commit."""
 
 
@@ -81,8 +81,9 @@ def _fill(dumps: Dumps, directory: Path) -> list[str]:
     number = 0
     with ThreadPoolExecutor(1) as writer:  # a commit is written while the next one is read
         written: Future[None] | None = None
-        for number, lines in enumerate(batches(dumps.lines(), len, _COMMIT_BYTES, _COMMIT_LINES), start=1):
-            rows = batch_of(rows_of([span for line in lines for span in spans_of(line)]))
+        made = batches(dumps.spans(), _chars_of, _COMMIT_CHARS, _COMMIT_TRAJECTORIES)
+        for number, trajectories in enumerate(made, start=1):
+            rows = batch_of(rows_of([span for spans in trajectories for span in spans]))
             if written is not None:
                 written.result()
             written = writer.submit(store.append, [rows], "dump", number)
@@ -91,6 +92,10 @@ def _fill(dumps: Dumps, directory: Path) -> list[str]:
     if not number:
         raise ViewerError("\n".join([f"{dumps.location} holds no trajectories.", *dumps.remarks]))
     return dumps.remarks
+
+
+def _chars_of(spans: list[Span]) -> int:
+    return sum(len(value) for span in spans for value in span.attributes.values() if type(value) is str)
 
 
 def _evict(directory: Path, kept: Path) -> None:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout.look.dumps.dump_file import decoded
+from otel_rollout.look.dumps.dump_file import in_text
 from otel_rollout.look.dumps.trajectory import MODEL
 from otel_rollout.otlp import messages
 
 _CALL: Final = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _RESULTS: Final = re.compile(
-    r"(?<=</tool_call>)\s*(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?\n?(?:user|tool|ipython)\s*\n"
-    r"((?:<tool_response>.*?</tool_response>\s*)+)(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?assistant\n",
+    r"</tool_call>(\s*(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?\n?(?:user|tool|ipython)\s*\n"
+    r"(?:<tool_response>.*?</tool_response>\s*)+(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?assistant\n)",
     re.DOTALL,
 )
 """Tool results between two replies: ``</tool_call>``, a role's word, ``<tool_response>``, a role's word."""
@@ -31,7 +31,7 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     end = 0
     for between in _RESULTS.finditer(text):
-        found.append(reply(text[end : between.start()]))
+        found.append(reply(text[end : between.start(1)]))
         results = _RESULT.findall(between[1])
         found += [{"role": "tool", "content": result} for result in results]
         end = between.end()
@@ -47,10 +47,7 @@ def reply(text: str) -> Mapping[str, Any]:
 
 def _call(text: str) -> Mapping[str, Any] | None:
     """Return a tool call that is JSON, as most templates have it; None for other text."""
-    try:
-        found = decoded(text)
-    except (ValueError, RecursionError):
-        return None
+    found = in_text(text)
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
     return {"type": "function", "function": {"name": found["name"], "arguments": found.get("arguments")}}

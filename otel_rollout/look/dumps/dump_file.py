@@ -20,7 +20,10 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from otel_rollout.look.dumps import torch_file
+from otel_rollout.look.dumps.trajectory import Groups
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.otlp.span import with_utf8
+from otel_rollout.spool import zstd
 
 Record: TypeAlias = Mapping[str, Any]
 Placed: TypeAlias = tuple[int, Record]
@@ -73,7 +76,7 @@ class DumpFile:
         before: the file that was opened before it, of the same folder and format.
         problems: what could not be read so far.
         notes: what a reader remarks once for a file.
-        metadata: text metadata of a Parquet file.
+        groups: numbers for what the file has no index for.
     """
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
@@ -82,21 +85,19 @@ class DumpFile:
         self.before: Path | None = None
         self.problems = Problems()
         self.notes: dict[str, None] = {}
-        self.metadata: Mapping[str, str] = {}
+        self.groups = Groups()
 
     @cached_property
     def head(self) -> list[Record]:
         """The first records; none if the file holds no records."""
-        tested = DumpFile(self.path, self.root)
-        found = [record for _, record in islice(tested.records(), _HEAD_RECORDS)]
-        self.metadata = tested.metadata
-        return found
+        records = DumpFile(self.path, self.root).records()  # problems are counted when all is read
+        return [record for _, record in islice(records, _HEAD_RECORDS)]
 
     def has(self, *names: str) -> bool:
         """Whether most of the first records have all of these keys."""
         return 2 * sum(all(name in record for name in names) for record in self.head) > len(self.head)
 
-    @property
+    @cached_property
     def is_validation(self) -> bool:
         """Whether the name of the file or of its folders says that it is of a validation."""
         return any(map(_VALIDATION.search, self.path.absolute().parts[-4:]))
@@ -106,11 +107,6 @@ class DumpFile:
         """The last number in the file's name, with which many writers tell the step; None without one."""
         found = re.findall(r"\d+", self.path.name.partition(".")[0])
         return int(found[-1]) if found else None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self.path.stat().st_size
 
     def note(self, text: str) -> None:
         """Remark something of the file once."""
@@ -142,17 +138,10 @@ class DumpFile:
             from pyarrow import ArrowException, parquet
         except ModuleNotFoundError as error:
             raise ViewerError(f"{self.path} is Parquet, which needs pyarrow: pip install pyarrow") from error
-        number = 0
         try:
             with parquet.ParquetFile(self.path) as file:
-                metadata = file.schema_arrow.metadata or {}
-                self.metadata = {
-                    key.decode(): value.decode("utf-8", "replace") for key, value in metadata.items()
-                }
-                for batch in file.iter_batches(_ROWS):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield number, row
+                batches = file.iter_batches(_ROWS)
+                yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
         except ArrowException as error:
             raise ViewerError(f"{self.path} cannot be read as Parquet: {error}") from error
 
@@ -204,17 +193,12 @@ class DumpFile:
             first = file.read(len(_ZSTD))
             file.seek(0)
             size = os.fstat(file.fileno()).st_size
-            limit = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size)
-            if first.startswith(_GZIP):
-                with gzip.open(file) as plain:
-                    yield _Bounded(plain, self.path, limit)
-            elif first == _ZSTD:
-                from otel_rollout.spool import zstd
-
-                with zstd.ZstdFile(file, "r") as plain:
-                    yield _Bounded(plain, self.path, limit)
-            else:
+            is_gzip, is_zstd = first.startswith(_GZIP), first == _ZSTD
+            if not (is_gzip or is_zstd):
                 yield _Bounded(file, self.path, size, is_cut=True)
+                return
+            with gzip.open(file) if is_gzip else zstd.ZstdFile(file, "r") as plain:
+                yield _Bounded(plain, self.path, max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size))
 
 
 class _Bounded:
@@ -280,13 +264,12 @@ def decoded(line: bytes | str) -> Any:
         return orjson.loads(line)
     except ValueError:
         text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-        return _with_utf8(json.loads(text))
+        return with_utf8(json.loads(text))
 
 
-def _with_utf8(value: Any) -> Any:
-    """Return a value with question marks for halves of surrogate pairs."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_with_utf8(key): _with_utf8(entry) for key, entry in value.items()}
-    return [_with_utf8(entry) for entry in value] if isinstance(value, list) else value
+def in_text(value: Any) -> Any:
+    """Return a value, decoded if it is JSON in a text; other text unchanged."""
+    try:
+        return decoded(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value

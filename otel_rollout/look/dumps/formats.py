@@ -14,22 +14,14 @@ from otel_rollout.look.errors import ViewerError
 
 READERS: Final = "otel_rollout.readers"
 """Group of entry points: the name of a format → its :class:`Format`."""
-_OURS: Final = {
-    "verl": "verl",
-    "verifiers": "verifiers",
-    "verifiers-results": "verifiers_results",
-    "trl": "trl",
-    "atif": "atif",
-    "nemo-gym": "nemo_gym",
-    "nemo-rl": "nemo_rl",
-    "slime": "slime",
-    "tinker": "tinker",
-    "art": "art",
-}
-"""Name of a format → the module of its reader. They are tried in this order, before those of others."""
+_OURS: Final = (
+    *("verl", "verifiers", "verifiers-results", "trl", "atif", "nemo-gym", "nemo-rl", "slime"),
+    *("tinker", "art"),
+)
+"""Formats in the order in which they are tried, before those of others."""
 _LAST: Final = "messages"
 
-Read = Callable[[DumpFile], Iterator[tuple[int, DumpedTrajectory]]]
+Read = Callable[[DumpFile], Iterator[DumpedTrajectory]]
 
 
 class Format(NamedTuple):
@@ -38,7 +30,7 @@ class Format(NamedTuple):
     Attributes:
         title: what its files are called.
         fits: whether a file has this format; it may read the file's ``head``.
-        read: yields the trajectories of a file, each with its line.
+        read: yields the trajectories of a file.
     """
 
     title: str
@@ -48,13 +40,13 @@ class Format(NamedTuple):
 
 def installed() -> dict[str, Format]:
     """Return the formats by name, in the order in which they are tried; messages are the last."""
-    ours = {name: _of_module(module) for name, module in _OURS.items()}
+    ours = {name: _of_module(name) for name in _OURS}
     others = {point.name: point.load() for point in entry_points(group=READERS)}
     return {**ours, **others, _LAST: _of_module(_LAST)}
 
 
 def _of_module(name: str) -> Format:
-    found: Format = import_module(f"{__package__}.readers.{name}").FORMAT
+    found: Format = import_module(f"{__package__}.readers.{name.replace('-', '_')}").FORMAT
     return found
 
 
@@ -74,7 +66,5 @@ def format_of(file: DumpFile, known: Mapping[str, Format]) -> str | None:
 
 def fields_of(files: Sequence[DumpFile]) -> str:
     """Return the names of a record's fields, for a message; empty without records."""
-    for file in files:
-        for record in file.head:
-            return ", ".join(map(str, list(record)[:12]))
-    return ""
+    first = next((file.head[0] for file in files if file.head), {})
+    return ", ".join(map(str, list(first)[:12]))

@@ -1,4 +1,4 @@
-"""Open dumps: find their files, recognise the formats, and make lines of their trajectories."""
+"""Open dumps: find their files, recognise the formats, and make spans of their trajectories."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Final
 from otel_rollout.look.dumps import formats
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Read
-from otel_rollout.look.dumps.lines import DumpLines
 from otel_rollout.look.dumps.readers.messages import Mapped
+from otel_rollout.look.dumps.spans import DumpSpans
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.otlp.span import Span
 
 _SUFFIXES: Final = re.compile(r"\.(jsonl?|ndjson|parquet|pt|pkl)(\.gz|\.zst)?$|\.(gz|zst)$", re.IGNORECASE)
 """Names of the files of a folder that are looked into; a file that a person names may have any name."""
@@ -74,7 +75,7 @@ class Dumps:
         files: the files with their formats.
         notes: which files hold no trajectories.
         mapped_by: what a person said of the format.
-        opened: what was found, after the lines have been read.
+        opened: what was found, after the spans have been made.
 
     Raises:
         ViewerError: no file holds trajectories.
@@ -119,7 +120,7 @@ class Dumps:
         if not found:
             return f"{self.location} holds no file of JSON lines, JSON, Parquet or PyTorch."
         if not (fields := formats.fields_of(found)):
-            why = "it is no dump" if found[0].size else "it is empty"
+            why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
             return f"{self.location} holds no records: {why}."
         return (
             f"{self.location} has no known format ({', '.join(self._formats)}). "
@@ -132,31 +133,31 @@ class Dumps:
         """What a person must know of what was opened."""
         return [remark for opened in self.opened.values() for remark in (opened.line, *opened.notes)]
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield each trajectory as a line of OTLP/JSON; :attr:`opened` then says what was found."""
+    def spans(self) -> Iterator[list[Span]]:
+        """Yield the spans of each trajectory; :attr:`opened` then says what was found."""
         clock = itertools.count(1)
-        writers: dict[tuple[str, str], DumpLines] = {}
+        makers: dict[tuple[str, str], DumpSpans] = {}
         for file, name in self.files:
             experiment = experiment_of(file)
-            writer = writers.setdefault((name, experiment), DumpLines(name, experiment, clock))
+            maker = makers.setdefault((name, experiment), DumpSpans(name, experiment, clock))
             opened = self.opened.setdefault(name, Opened(self._formats[name].title))
             read = self._mapped.read if self._mapped else self._formats[name].read
-            yield from self._lines_of(file, read, writer, opened)
-        for (name, _), writer in writers.items():
-            if writer.repeated:
+            yield from self._spans_of(file, read, maker, opened)
+        for (name, _), maker in makers.items():
+            if maker.repeated:
                 self.opened[name].notes.append(
-                    f"{writer.repeated:,} trajectories have an identity that another one has: each is shown."
+                    f"{maker.repeated:,} trajectories have an identity that another one has: each is shown."
                 )
 
-    def _lines_of(self, file: DumpFile, read: Read, writer: DumpLines, opened: Opened) -> Iterator[bytes]:
+    def _spans_of(self, file: DumpFile, read: Read, maker: DumpSpans, opened: Opened) -> Iterator[list[Span]]:
         opened.files += 1
         shown = file.path.relative_to(file.root) if file.path.is_relative_to(file.root) else file.path
         try:
-            for place, dumped in read(file):
+            for dumped in read(file):
                 opened.trajectories += 1
                 if isinstance(step := dumped.identity.step, int):
                     opened.steps.add(step)
-                yield writer.line_of(dumped, f"{shown}:{place}")
+                yield maker.of(dumped, f"{shown}:{dumped.place}")
         except ViewerError as error:
             opened.notes.append(str(error))
         for note in file.notes:

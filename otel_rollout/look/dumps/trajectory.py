@@ -1,4 +1,4 @@
-"""Make a trajectory of a dump from its identity, messages and rewards.
+"""Describe a trajectory of a dump by its identity, messages and rewards, and find its calls.
 
 A model's message is a model call with the messages before it. A tool that it asks for is a tool call, with
 the result among the messages that follow. What the dump does not say is left out: times, token counts, and
@@ -7,8 +7,9 @@ how a call ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -47,13 +48,13 @@ class ModelTurn(NamedTuple):
     """What a dump says of a model call beside its messages.
 
     Attributes:
-        facts: attributes of the call's span.
+        facts: attributes of the call's span; None is no attribute.
         times: when it ran.
         error: its error; empty without one.
         is_new_context: whether the messages before it begin a conversation of its own.
     """
 
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] = {}
     times: Times | None = None
     error: str = ""
     is_new_context: bool = False
@@ -78,36 +79,55 @@ class DumpedCall:
 
 @dataclass(slots=True)
 class DumpedTrajectory:
-    """A trajectory as a dump describes it; see :func:`trajectory`."""
+    """A trajectory as a dump describes it.
 
+    Attributes:
+        place: number of its line or row in the file.
+        identity: which trajectory it is.
+        messages: the conversation, as OpenAI's chat API has it: ``role``, ``content``, ``tool_calls``.
+        rewards: score → value; ``reward`` is the one that training used. None is no score.
+        times: start and end in ns; None if the dump does not say them.
+        turns: what the dump says of each model call, in order.
+        prompt: number of messages that the model was given; replies among them are no model calls.
+        facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
+        error: why the trajectory failed; empty if it did not, or the dump does not say it.
+        is_cut: whether its last model call reached the limit of its length.
+    """
+
+    place: int
     identity: RolloutIdentity
     messages: Messages
     rewards: Mapping[str, Any]
-    times: Times | None
-    turns: Sequence[ModelTurn]
-    prompt: int
-    facts: Mapping[str, Any]
-    error: str
+    times: Times | None = None
+    turns: Sequence[ModelTurn] = ()
+    prompt: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    is_cut: bool = False
 
-    def operations(self, id_of: Any) -> Iterator[DumpedCall]:
-        """Yield the calls in their order.
+    def calls(self, id_of: Callable[[int], str]) -> Iterator[DumpedCall]:
+        """Yield the model calls and tool calls in their order.
 
         Args:
             id_of: returns the id of the span of the n-th call, from 0.
         """
-        asked: list[Mapping[str, Any]] = []
         said = iter(self.turns)
         number, begin, context = 0, 0, 0
         before: int | None = None
         end = None
-        for place, message in enumerate(self.messages):
-            if message.get("role") != MODEL or place < self.prompt:
-                continue
-            turn = next(said, None) or ModelTurn({})
+        replies = [
+            place
+            for place, message in enumerate(self.messages)
+            if message.get("role") == MODEL and place >= self.prompt
+        ]
+        for place in replies:
+            turn = next(said, _UNKNOWN)
             if turn.is_new_context and before is not None:
                 before, begin = None, begin + 1
                 context = begin
-            made = _model_call(self.messages[begin:place], message, turn)
+            made = _model_call(self.messages[begin:place], self.messages[place], turn)
+            if self.is_cut and place == replies[-1]:
+                made.attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = ["length"]
             if before is not None:
                 made.attributes |= {
                     semconv.TURN_CONTINUES: id_of(before),
@@ -117,37 +137,31 @@ class DumpedTrajectory:
             yield made
             before, number, begin = number, number + 1, place
             end = turn.times[1] if turn.times else end
-            asked = _calls_of(message)
-            results = _results(self.messages, place + 1) if asked else ()
-            for tool in _tool_calls(asked, results, end):
+            for tool in _tool_calls(self.messages[place], self.messages[place + 1 :], end):
                 yield tool
                 number += 1
 
 
-def trajectory(
-    identity: RolloutIdentity,
-    messages: Messages,
-    rewards: Mapping[str, Any],
-    times: Times | None = None,
-    *,
-    turns: Sequence[ModelTurn] = (),
-    prompt: int = 0,
-    facts: Mapping[str, Any] | None = None,
-    error: str = "",
-) -> DumpedTrajectory:
-    """Make a trajectory.
+_UNKNOWN: Final = ModelTurn()
 
-    Args:
-        identity: which trajectory it is.
-        messages: the conversation, as OpenAI's chat API has it: ``role``, ``content``, ``tool_calls``.
-        rewards: score → value; ``reward`` is the one that training used. None is no score.
-        times: start and end in ns; None if the dump does not say them.
-        turns: what the dump says of each model call, in order.
-        prompt: number of messages that the model was given; replies among them are no model calls.
-        facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
-        error: why the trajectory failed; empty if it did not, or the dump does not say it.
-    """
-    return DumpedTrajectory(identity, messages, rewards, times, turns, prompt, facts or {}, error)
+
+def at(value: Any, *names: str) -> Any:
+    """Return what is below names in nested objects; None if it is missing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def entries_of(value: Any, *types: type) -> dict[str, Any]:
+    """Return the entries of a mapping whose values have one of the types; none of another value."""
+    entries = value.items() if isinstance(value, Mapping) else ()
+    return {str(name): entry for name, entry in entries if isinstance(entry, types)}
+
+
+def rewards_in(value: Any) -> dict[str, Any]:
+    """Return a reward, or several by name: the only one is the reward."""
+    found = entries_of(value if isinstance(value, Mapping) else {REWARD: value}, int, float)
+    return found | {REWARD: next(iter(found.values()))} if len(found) == 1 else found
 
 
 def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> DumpedCall:
@@ -162,14 +176,6 @@ def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> Dum
     return DumpedCall("generate", attributes, turn.times, turn.error)
 
 
-def _calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the calls that a reply asks for, each with ``id``, ``name`` and ``arguments``."""
-    calls = message.get("tool_calls")
-    asked = [*calls] if isinstance(calls, (list, tuple)) else []
-    asked.append(message.get("function_call"))
-    return [_call(call) for call in asked if isinstance(call, Mapping)]
-
-
 def _json(value: Mapping[str, Any]) -> str:
     """Return messages as JSON text, at once where they have nothing that JSON lacks."""
     try:
@@ -178,40 +184,35 @@ def _json(value: Mapping[str, Any]) -> str:
         return as_json(value)
 
 
-def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = call.get("function")
-    named: Mapping[str, Any] = function if isinstance(function, Mapping) else call
-    return {"id": call.get("id"), **named}
-
-
-def _results(messages: Messages, begin: int) -> Sequence[Mapping[str, Any]]:
-    """Return the results that follow a reply."""
-    end = begin
-    while end < len(messages) and messages[end].get("role") in _TOOL_ROLES:
-        end += 1
-    return messages[begin:end]
-
-
-def _tool_calls(
-    asked: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]], end: int | None
-) -> Iterator[DumpedCall]:
-    """Yield the calls with their results: by the call's id, or in order where an id is missing."""
+def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) -> Iterator[DumpedCall]:
+    """Yield the calls of a reply with their results: by the call's id, or in order where an id is missing."""
+    asked = _calls_of(reply)
+    results = list(takewhile(lambda message: message.get("role") in _TOOL_ROLES, following)) if asked else ()
     ids = {str(call["id"]) for call in asked if call.get("id")}
     by_id = {str(found.get("tool_call_id")): found for found in results if found.get("tool_call_id")}
     in_order = iter([found for found in results if str(found.get("tool_call_id")) not in ids])
     for call in asked:
-        result = by_id.get(str(call.get("id"))) or next(in_order, None)
+        result = by_id.get(str(call.get("id"))) or next(in_order, {})
         name = str(call.get("name") or "tool")
         attributes = {
             semconv.SPAN_KIND: semconv.KIND_TOOL,
             semconv.GEN_AI_TOOL_NAME: name,
+            semconv.GEN_AI_TOOL_CALL_ID: str(call.get("id") or "") or None,
             **_content(semconv.INPUT_VALUE, call.get("arguments")),
+            **_content(semconv.OUTPUT_VALUE, result.get("content")),
         }
-        if call.get("id"):
-            attributes[semconv.GEN_AI_TOOL_CALL_ID] = str(call["id"])
-        if result is not None:
-            attributes |= _content(semconv.OUTPUT_VALUE, result.get("content"))
         yield DumpedCall(name, attributes, None if end is None else (end, end))
+
+
+def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the calls that a reply asks for, each with ``id``, ``name`` and ``arguments``."""
+    calls = reply.get("tool_calls")
+    asked = [*(calls if isinstance(calls, (list, tuple)) else ()), reply.get("function_call")]
+    functions = [(call, call.get("function")) for call in asked if isinstance(call, Mapping)]
+    return [
+        {"id": call.get("id"), **(function if isinstance(function, Mapping) else call)}
+        for call, function in functions
+    ]
 
 
 def _content(name: str, value: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.dumps.chat_text import prompt_of, replies_in
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, Groups, RolloutIdentity, trajectory
+from otel_rollout.look.dumps.trajectory import DumpedTrajectory, RolloutIdentity, at, entries_of, rewards_in
 from otel_rollout.look.errors import ViewerError
 
 _USUAL: Final = {
@@ -51,13 +51,10 @@ class Mapped:
             ViewerError: it is none.
         """
         fields = {}
-        if "=" not in text:
-            try:
-                text = Path(text).expanduser().read_text("utf-8")
-            except (OSError, ValueError) as error:
-                raise ViewerError(
-                    f"--map {text}: is neither NAME=FIELD nor a file that can be read."
-                ) from error
+        try:
+            text = text if "=" in text else Path(text).expanduser().read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise ViewerError(f"--map {text}: is neither NAME=FIELD nor a file that can be read.") from error
         for entry in filter(None, (part.strip() for part in text.replace("\n", ",").split(","))):
             name, separator, field = (part.strip() for part in entry.partition("="))
             if name not in _USUAL or not separator or not field:
@@ -72,36 +69,26 @@ class Mapped:
         """Return whether most of the first records have messages, or a prompt with its completion."""
         return 2 * sum(bool(self._messages(record)[0]) for record in file.head) > len(file.head)
 
-    def read(self, file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+    def read(self, file: DumpFile) -> Iterator[DumpedTrajectory]:
         """Yield the trajectories of a file."""
-        groups = Groups()
+        held = {field for names in self.fields.values() for field in names}
         for place, record in file.records():
             messages, prompt = self._messages(record)
             if not messages:
                 file.problems.add(place, "has no messages")
                 continue
-            identity = self._identity(record, file, groups, messages[:prompt] or messages[:1])
-            rewards = self._rewards(record)
-            facts = {name: value for name, value in record.items() if isinstance(value, (str, int, float))}
-            held = {field for names in self.fields.values() for field in names}
-            facts = {name: value for name, value in facts.items() if name not in held}
-            yield (
-                place,
-                trajectory(
-                    identity,
-                    messages,
-                    rewards,
-                    prompt=prompt,
-                    facts=facts,
-                    error=str(self._value(record, "error") or ""),
-                ),
+            identity = self._identity(record, file, messages[:prompt] or messages[:1])
+            rewards = rewards_in(self._value(record, "reward"))
+            others = entries_of(record, str, int, float)
+            facts = {name: value for name, value in others.items() if name not in held}
+            error = str(self._value(record, "error") or "")
+            yield DumpedTrajectory(
+                place, identity, messages, rewards, prompt=prompt, facts=facts, error=error
             )
 
     def _value(self, record: Record, name: str) -> Any:
         for field in self.fields[name]:
-            value: Any = record
-            for part in [field] if field in record else field.split("."):
-                value = value.get(part) if isinstance(value, Mapping) else None
+            value = record[field] if field in record else at(record, *field.split("."))
             if value is not None:
                 return value
         return None
@@ -119,10 +106,10 @@ class Mapped:
         said = replies_in(completion) if isinstance(completion, str) else prompt_of(completion)
         return [*asked, *said], len(asked)
 
-    def _identity(self, record: Record, file: DumpFile, groups: Groups, prompt: Any) -> RolloutIdentity:
+    def _identity(self, record: Record, file: DumpFile, prompt: Any) -> RolloutIdentity:
         step, sample = self._value(record, "step"), self._value(record, "sample")
         group = self._value(record, "group")
-        number, order = groups.place(step, sample if sample is not None else group or str(prompt))
+        number, order = file.groups.place(step, sample if sample is not None else group or str(prompt))
         rollout = self._value(record, "rollout")
         validate = self._value(record, "validate")
         return RolloutIdentity(
@@ -133,12 +120,6 @@ class Mapped:
             "" if group is None else str(group),
         )
 
-    def _rewards(self, record: Record) -> dict[str, Any]:
-        value = self._value(record, "reward")
-        if isinstance(value, Mapping):
-            return {str(name): number for name, number in value.items() if isinstance(number, (int, float))}
-        return {REWARD: value} if isinstance(value, (bool, int, float)) else {}
-
 
 def _message(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message without its empty fields; ShareGPT's with the usual names."""
@@ -148,14 +129,4 @@ def _message(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in entry.items() if value is not None}
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the records have messages in one of the usual fields."""
-    return Mapped({}).fits(file)
-
-
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
-    """Yield the trajectories of the usual fields."""
-    return Mapped({}).read(file)
-
-
-FORMAT: Final = Format("messages", fits, read)
+FORMAT: Final = Format("messages", Mapped({}).fits, Mapped({}).read)

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_rollout.base import semconv
 from otel_rollout.look.dumps.chat_text import prompt_of
-from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    ModelTurn,
-    RolloutIdentity,
-    trajectory,
-)
-
-_CUT: Final = {semconv.GEN_AI_RESPONSE_FINISH_REASONS: ["length"]}
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity, at
 
 
 def fits(file: DumpFile) -> bool:
@@ -26,37 +16,24 @@ def fits(file: DumpFile) -> bool:
     return file.has("_ng_task_index", "_ng_rollout_index")
 
 
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a line without a response is a failure, and has no reward."""
     for place, record in file.records():
         sample, rollout = record["_ng_task_index"], record["_ng_rollout_index"]
         if attempt := record.get("_ng_attempt_index"):
             rollout = f"{rollout}.{attempt}"
-        response = record.get("response")
-        asked = prompt_of((record.get("responses_create_params") or {}).get("input"))
-        replies = _messages(response.get("output") or ()) if isinstance(response, Mapping) else []
-        count = sum(message["role"] == MODEL for message in replies)
-        turns = [ModelTurn({}) for _ in range(count)]
-        details = (response.get("incomplete_details") if isinstance(response, Mapping) else None) or {}
-        if turns and details.get("reason") == "max_output_tokens":
-            turns[-1] = ModelTurn(_CUT)
-        yield (
+        asked = prompt_of(at(record, "responses_create_params", "input"))
+        is_masked = record.get("mask_sample")
+        yield DumpedTrajectory(
             place,
-            trajectory(
-                RolloutIdentity(None, sample, rollout, file.is_validation),
-                [*asked, *replies],
-                _scores(record),
-                turns=turns,
-                prompt=len(asked),
-                facts={"failure_kind": record.get("failure_kind"), "mask_sample": record.get("mask_sample")},
-                error=str(record.get("failure_reason") or record.get("_ng_failure_class") or ""),
-            ),
+            RolloutIdentity(None, sample, rollout, file.is_validation),
+            [*asked, *_messages(at(record, "response", "output") or ())],
+            {REWARD: None if is_masked else record.get("reward")},  # a masked one is invalid
+            prompt=len(asked),
+            facts={"failure_kind": record.get("failure_kind"), "mask_sample": is_masked},
+            error=str(record.get("failure_reason") or record.get("_ng_failure_class") or ""),
+            is_cut=at(record, "response", "incomplete_details", "reason") == "max_output_tokens",
         )
-
-
-def _scores(record: Record) -> dict[str, Any]:
-    """Return the reward; one that the environment calls invalid is none."""
-    return {} if record.get("mask_sample") else {REWARD: record.get("reward")}
 
 
 def _messages(output: Any) -> list[dict[str, Any]]:

@@ -7,14 +7,7 @@ from typing import Any, Final
 
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    Groups,
-    RolloutIdentity,
-    trajectory,
-)
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity
 
 
 def fits(file: DumpFile) -> bool:
@@ -22,22 +15,14 @@ def fits(file: DumpFile) -> bool:
     return file.has("content", "rewards", "idx")
 
 
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; siblings are lines with equal prompts."""
-    groups = Groups()
     for place, record in file.records():
         messages = list(_messages(_first(record["content"]) or []))
-        sample, rollout = groups.place(str(messages[:1]))
-        reward = _first(record["rewards"])
-        yield (
-            place,
-            trajectory(
-                RolloutIdentity(file.number, sample, rollout, file.is_validation),
-                messages,
-                {REWARD: reward, "advantage": _advantage(record)},
-                facts={"idx": record.get("idx")},
-            ),
-        )
+        sample, rollout = file.groups.place(str(messages[:1]))
+        identity = RolloutIdentity(file.number, sample, rollout, file.is_validation)
+        scores = {REWARD: _first(record["rewards"]), "advantage": _advantage(record)}
+        yield DumpedTrajectory(place, identity, messages, scores, facts={"idx": record.get("idx")})
 
 
 def _first(value: Any) -> Any:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.dumps.chat_text import prompt_of, replies_in
-from otel_rollout.look.dumps.dump_file import DumpFile, Record
+from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    Groups,
-    ModelTurn,
-    RolloutIdentity,
-    trajectory,
-)
+from otel_rollout.look.dumps.trajectory import MODEL, DumpedTrajectory, ModelTurn, RolloutIdentity, rewards_in
 
 _FAILED: Final = ("aborted", "failed")
 
@@ -27,61 +19,37 @@ def fits(file: DumpFile) -> bool:
     return file.has("of_rollout", "group_index", "response")
 
 
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the samples of a rollout."""
-    groups = Groups()
     for place, sample in file.records():
-        status = str(getattr(sample.get("status"), "value", sample.get("status")) or "")
+        status = str(sample.get("status") or "")
         asked = prompt_of(sample.get("prompt"))
         replies = replies_in(str(sample.get("response") or ""))
-        turns = [ModelTurn({}) for message in replies if message["role"] == MODEL]
-        turns[-1] = ModelTurn(_facts_of_call(sample, status, is_only=len(turns) == 1))
-        number, order = groups.place(group := sample.get("group_index"))
-        sample_index = number if group is None else group
-        identity = RolloutIdentity(sample.get("of_rollout"), sample_index, order, _is_eval(file))
+        is_one_call = sum(message["role"] == MODEL for message in replies) == 1
+        number, order = file.groups.place(group := sample.get("group_index"))
+        step, sample_index = sample.get("of_rollout"), number if group is None else group
         versions = [
             int(version) for version in sample.get("weight_versions") or () if str(version).isdecimal()
         ]
-        yield (
+        yield DumpedTrajectory(
             place,
-            trajectory(
-                identity,
-                [*asked, *replies],
-                _scores(sample),
-                turns=turns,
-                prompt=len(asked),
-                facts={
-                    "label": sample.get("label"),
-                    "status": status,
-                    "remove_sample": sample.get("remove_sample") or None,
-                    semconv.POLICY_VERSION_MIN: min(versions, default=None),
-                    semconv.POLICY_VERSION_MAX: max(versions, default=None),
-                },
-                error=status if status in _FAILED else "",
-            ),
+            RolloutIdentity(step, sample_index, order, file.is_validation),
+            [*asked, *replies],
+            rewards_in(sample.get("reward")),
+            turns=[ModelTurn({semconv.GEN_AI_USAGE_OUTPUT_TOKENS: sample.get("response_length")})]
+            if is_one_call
+            else (),
+            prompt=len(asked),
+            facts={
+                "label": sample.get("label"),
+                "status": status,
+                "remove_sample": sample.get("remove_sample") or None,
+                semconv.POLICY_VERSION_MIN: min(versions, default=None),
+                semconv.POLICY_VERSION_MAX: max(versions, default=None),
+            },
+            error=status if status in _FAILED else "",
+            is_cut=status == "truncated",
         )
-
-
-def _is_eval(file: DumpFile) -> bool:
-    return file.path.name.startswith("eval_") or file.is_validation
-
-
-def _facts_of_call(sample: Record, status: str, is_only: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    if status == "truncated":
-        facts[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = ["length"]
-    if is_only and isinstance(length := sample.get("response_length"), int):
-        facts[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = length
-    return facts
-
-
-def _scores(sample: Record) -> dict[str, Any]:
-    """Return the reward; of several rewards each, and the only number as the reward."""
-    reward = sample.get("reward")
-    if not isinstance(reward, Mapping):
-        return {REWARD: reward}
-    found = {str(name): value for name, value in reward.items() if isinstance(value, (int, float))}
-    return found | ({REWARD: next(iter(found.values()))} if len(found) == 1 else {})
 
 
 FORMAT: Final = Format("slime rollout data", fits, read)

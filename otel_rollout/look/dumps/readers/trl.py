@@ -9,7 +9,7 @@ from typing import Any, Final
 from otel_rollout.look.dumps.chat_text import prompt_of, replies_in
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, trajectory
+from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, entries_of
 
 _NAMES: Final = ("step", "prompt", "completion", "advantage")
 
@@ -19,7 +19,7 @@ def fits(file: DumpFile) -> bool:
     return file.has("step", "prompt", "completion") and not file.has("messages")
 
 
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the rows; neighbours with equal prompts are a group.
 
     TRL writes the rows of a batch again at each step that trains on it, so a file that repeats is left out.
@@ -40,32 +40,17 @@ def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
         scores = _scores(row)
         if len(scores) > 1 and REWARD not in row:
             file.note("TRL saves no weights of its reward functions: the reward is their plain sum.")
-        yield (
-            place,
-            trajectory(
-                RolloutIdentity(row.get("step"), sample, rollout, file.is_validation),
-                [*asked, *replies],
-                {**scores, REWARD: _total(row, scores), "advantage": row.get("advantage")},
-                prompt=len(asked),
-                facts={
-                    name: value
-                    for name, value in row.items()
-                    if name not in _NAMES and isinstance(value, str)
-                },
-            ),
-        )
+        identity = RolloutIdentity(row.get("step"), sample, rollout, file.is_validation)
+        total = scores.get(REWARD, sum(scores.values()) if scores else None)
+        scores |= {REWARD: total, "advantage": row.get("advantage")}
+        facts = {name: text for name, text in entries_of(row, str).items() if name not in _NAMES}
+        messages = [*asked, *replies]
+        yield DumpedTrajectory(place, identity, messages, scores, prompt=len(asked), facts=facts)
 
 
-def _rows(file: DumpFile) -> list[dict[str, Any]]:
-    """Return the rows without their step, and NaN as text, which equals itself."""
-    return [
-        {
-            name: str(value) if isinstance(value, float) else value
-            for name, value in row.items()
-            if name != "step"
-        }
-        for _, row in file.records()
-    ]
+def _rows(file: DumpFile) -> list[str]:
+    """Return the rows as text, in which NaN equals itself, without their step."""
+    return [repr({**row, "step": None}) for _, row in file.records()]
 
 
 def _plain(value: Any) -> Any:
@@ -75,20 +60,13 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _scores(row: Record) -> dict[str, float]:
+def _scores(row: Record) -> dict[str, Any]:
     """Return the numbers of a row; NaN says that a function gave no reward."""
     return {
         name: float(value)
-        for name, value in row.items()
-        if name not in _NAMES
-        and isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and not math.isnan(value)
+        for name, value in entries_of(row, int, float).items()
+        if name not in _NAMES and not isinstance(value, bool) and not math.isnan(value)
     }
-
-
-def _total(row: Record, scores: Mapping[str, float]) -> float | None:
-    return scores.get(REWARD, sum(scores.values()) if scores else None)
 
 
 FORMAT: Final = Format("TRL completions", fits, read)

@@ -11,11 +11,11 @@ from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import (
     REWARD,
     DumpedTrajectory,
-    Groups,
     ModelTurn,
     RolloutIdentity,
     Times,
-    trajectory,
+    at,
+    entries_of,
 )
 
 _JSON = Mapping[str, Any]
@@ -26,33 +26,30 @@ def fits(file: DumpFile) -> bool:
     return file.has("env", "task", "traces")
 
 
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield a trajectory for each agent of an episode; one without turns if the episode failed before."""
     whole = file.path.parent.with_name("all") / file.path.name
     if file.path.parent.name == "effective" and whole.exists():
         file.note(f"{file.path} repeats episodes of {whole}: it is left out.")
         return
-    groups = Groups()
     for place, episode in file.records():
         traces = [trace for trace in episode.get("traces") or () if isinstance(trace, Mapping)]
         for number, trace in enumerate(traces or [{}]):
-            yield place, _trajectory(episode, trace, _identity(episode, file, groups, number))
+            yield _trajectory(place, episode, trace, _identity(episode, file, number))
 
 
-def _identity(episode: Record, file: DumpFile, groups: Groups, agent: int) -> RolloutIdentity:
-    run = episode.get("run") or {}
-    work = run.get("work") or {}
-    task = episode.get("task") or {}
-    group = str((episode.get("group") or {}).get("id") or "")
-    sample = (task.get("data") or {}).get("idx", task.get("key"))
-    step, kind = work.get("step"), work.get("type") or run.get("type")
-    number, order = groups.place(agent, step, kind, sample if sample is not None else group)
+def _identity(episode: Record, file: DumpFile, agent: int) -> RolloutIdentity:
+    index, group = at(episode, "task", "data", "idx"), str(at(episode, "group", "id") or "")
+    sample = at(episode, "task", "key") if index is None else index
+    step, kind = at(episode, "run", "work", "step"), at(episode, "run", "work", "type")
+    kind = kind or at(episode, "run", "type")
+    number, order = file.groups.place(agent, step, kind, sample if sample is not None else group)
     is_validation = file.is_validation if kind is None else kind == "eval"
     rollout: int | str = order if agent == 0 else f"{order}.{agent}"
     return RolloutIdentity(step, number if sample is None else sample, rollout, is_validation, group)
 
 
-def _trajectory(episode: Record, trace: _JSON, identity: RolloutIdentity) -> DumpedTrajectory:
+def _trajectory(place: int, episode: Record, trace: _JSON, identity: RolloutIdentity) -> DumpedTrajectory:
     branch, nodes = _branches(trace), trace.get("nodes") or []
     calls = {call.get("node"): call for call in trace.get("calls") or () if isinstance(call, Mapping)}
     messages, turns = [], []
@@ -68,25 +65,17 @@ def _trajectory(episode: Record, trace: _JSON, identity: RolloutIdentity) -> Dum
             is_new = before is not None and not _is_below(nodes, parent, before)
             turns.append(_turn(calls.get(number) or {}, node, is_new))
             before = number
-    agent = trace.get("agent") or {}
-    policy = ((episode.get("run") or {}).get("work") or {}).get("policy") or {}
+    policy = at(episode, "run", "work", "policy")
     facts = {
         "episode": episode.get("id"),
-        "environment": (episode.get("env") or {}).get("id"),
+        "environment": at(episode, "env", "id"),
         "stop_condition": trace.get("stop_condition"),
-        semconv.AGENT_NAME: agent.get("name"),
-        semconv.POLICY_VERSION_MIN: policy.get("start"),
-        semconv.POLICY_VERSION_MAX: policy.get("end"),
+        semconv.AGENT_NAME: at(trace, "agent", "name"),
+        semconv.POLICY_VERSION_MIN: at(policy, "start"),
+        semconv.POLICY_VERSION_MAX: at(policy, "end"),
     }
-    return trajectory(
-        identity,
-        messages,
-        _scores(trace),
-        _times(trace, turns),
-        turns=turns,
-        facts=facts,
-        error=_error(trace) or ("" if trace else _error(episode)),
-    )
+    scores, times, error = _scores(trace), _times(trace, turns), _error(trace or episode)
+    return DumpedTrajectory(place, identity, messages, scores, times, turns, facts=facts, error=error)
 
 
 def _branches(trace: _JSON) -> list[int]:
@@ -113,18 +102,16 @@ def _is_below(nodes: Sequence[_JSON], at: int | None, ancestor: int) -> bool:
 
 
 def _turn(call: _JSON, node: _JSON, is_new: bool) -> ModelTurn:
-    usage = call.get("usage") or {}
-    cached = usage.get("cached_input_tokens")
-    asked = usage.get("prompt_tokens")
-    counts = {
+    usage = call.get("usage")
+    cached, asked = at(usage, "cached_input_tokens"), at(usage, "prompt_tokens")
+    reason = call.get("finish_reason")
+    facts = {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: None if asked is None else asked + (cached or 0),
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: at(usage, "completion_tokens"),
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: cached,
         semconv.GEN_AI_REQUEST_MODEL: call.get("model"),
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(reason)] if reason else None,
     }
-    facts: dict[str, Any] = {name: value for name, value in counts.items() if value is not None}
-    if reason := call.get("finish_reason"):
-        facts[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = [str(reason)]
     return ModelTurn(facts, span_of(call.get("time") or {}), _message_of(call.get("error")), is_new)
 
 
@@ -145,14 +132,11 @@ def _times(trace: _JSON, turns: Sequence[ModelTurn]) -> Times | None:
 
 def _scores(trace: _JSON) -> dict[str, Any]:
     """Return the reward, which is the weighted sum, its parts and the metrics."""
-    parts = {name: part for name, part in (trace.get("rewards") or {}).items() if isinstance(part, Mapping)}
-    total = (
-        sum(part.get("score", 0.0) * part.get("weight", 1.0) for part in parts.values()) if parts else None
-    )
-    scores = {**(trace.get("metrics") or {}), **{name: part.get("score") for name, part in parts.items()}}
-    return {name: value for name, value in scores.items() if isinstance(value, (int, float))} | {
-        REWARD: total
-    }
+    parts = entries_of(trace.get("rewards"), Mapping)
+    scores = {name: part.get("score") for name, part in parts.items()}
+    total = sum(part.get("score", 0.0) * part.get("weight", 1.0) for part in parts.values())
+    found = entries_of({**(trace.get("metrics") or {}), **scores}, int, float)
+    return found | {REWARD: total if parts else None}
 
 
 def _error(holder: _JSON) -> str:

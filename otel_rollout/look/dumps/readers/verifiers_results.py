@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_rollout.base import semconv
 from otel_rollout.look.dumps.chat_text import prompt_of
-from otel_rollout.look.dumps.dump_file import DumpFile, Record, decoded
+from otel_rollout.look.dumps.dump_file import DumpFile, in_text
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    Groups,
-    ModelTurn,
-    RolloutIdentity,
-    trajectory,
-)
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity, entries_of
+
+_STEP: Final = re.compile(r"step_(\d+)")
 
 
 def fits(file: DumpFile) -> bool:
@@ -25,35 +19,23 @@ def fits(file: DumpFile) -> bool:
     return file.has("example_id", "prompt", "completion", "reward")
 
 
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories."""
-    groups = Groups()
+    folder = _STEP.fullmatch(file.path.parent.name)
+    step = int(folder[1]) if folder else None
     for place, record in file.records():
-        sample = record["example_id"]
-        _, order = groups.place(sample)
-        asked = prompt_of(record.get("prompt"))
-        said = record.get("completion")
-        replies = (
-            [{"role": MODEL, "content": said}] if isinstance(said, str) else [_message(m) for m in said or ()]
-        )
-        step = (
-            file.number
-            if "rollouts" in file.path.name and file.path.parent.name.startswith("step_")
-            else None
-        )
-        if step is None and file.path.parent.name.startswith("step_"):
-            step = int(file.path.parent.name.removeprefix("step_") or 0)
-        yield (
+        _, order = file.groups.place(record["example_id"])
+        asked, said = prompt_of(record.get("prompt")), record.get("completion") or ()
+        replies = [{"role": MODEL, "content": said}] if isinstance(said, str) else map(_message, said)
+        yield DumpedTrajectory(
             place,
-            trajectory(
-                RolloutIdentity(step, sample, order, file.is_validation),
-                [*asked, *replies],
-                _scores(record),
-                turns=_turns(record, replies),
-                prompt=len(asked),
-                facts={name: record.get(name) for name in ("answer", "task", "stop_condition")},
-                error=_error(record.get("error")),
-            ),
+            RolloutIdentity(step, record["example_id"], order, file.is_validation),
+            [*asked, *replies],
+            entries_of(record.get("metrics"), int, float) | {REWARD: record.get("reward")},
+            prompt=len(asked),
+            facts={name: record.get(name) for name in ("answer", "task", "stop_condition")},
+            error=_error(record.get("error")),
+            is_cut=record.get("is_truncated") is True,
         )
 
 
@@ -61,32 +43,13 @@ def _message(message: Any) -> Mapping[str, Any]:
     """Return a message whose tool calls are objects: the old writer made each a JSON text."""
     if not isinstance(message, Mapping):
         return {"role": "user", "content": str(message)}
-    calls = message.get("tool_calls")
-    if not calls:
-        return {name: value for name, value in message.items() if value is not None}
-    return {**message, "tool_calls": [_parsed(call) if isinstance(call, str) else call for call in calls]}
+    found = {name: value for name, value in message.items() if value is not None}
+    calls = [_call(in_text(call)) for call in message.get("tool_calls") or ()]
+    return found | {"tool_calls": calls} if calls else found
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return decoded(text)
-    except ValueError:
-        return {"name": "tool", "arguments": text}
-
-
-def _turns(record: Record, replies: Sequence[Mapping[str, Any]]) -> list[ModelTurn]:
-    """Return the model calls; of a truncated rollout, the last one has been cut."""
-    count = sum(message.get("role") == MODEL for message in replies)
-    turns = [ModelTurn({}) for _ in range(count)]
-    if turns and record.get("is_truncated") is True:
-        turns[-1] = ModelTurn({semconv.GEN_AI_RESPONSE_FINISH_REASONS: ["length"]})
-    return turns
-
-
-def _scores(record: Record) -> dict[str, Any]:
-    metrics = record.get("metrics") or {}
-    scores = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-    return {**scores, REWARD: record.get("reward")}
+def _call(call: Any) -> Mapping[str, Any]:
+    return call if isinstance(call, Mapping) else {"name": "tool", "arguments": call}
 
 
 def _error(error: Any) -> str:

@@ -6,7 +6,7 @@ on each of them. The older one writes no id: siblings are lines with equal ``inp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
@@ -17,10 +17,9 @@ from otel_rollout.look.dumps.trajectory import (
     MODEL,
     REWARD,
     DumpedTrajectory,
-    Groups,
     ModelTurn,
     RolloutIdentity,
-    trajectory,
+    entries_of,
 )
 
 _KEYS: Final = ("input", "output", "gts", "score", "step")
@@ -32,24 +31,26 @@ def fits(file: DumpFile) -> bool:
     return file.has(*_KEYS)
 
 
-def read(file: DumpFile) -> Iterator[tuple[int, DumpedTrajectory]]:
+def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories of a step's file."""
-    groups = Groups()
     for _, lines in groupby(file.records(), key=_session):
         pieces = sorted(lines, key=_piece)
         place, last = pieces[-1]
-        identity = _identity(last, file, groups)
         messages: list[Mapping[str, Any]] = []
         turns: list[ModelTurn] = []
         for _, record in pieces:
             replies = replies_in(str(record.get("output")))
             messages += [{"role": "user", "content": str(record.get("input"))}, *replies]
             count = sum(message["role"] == MODEL for message in replies)
-            turns += [ModelTurn({}, is_new_context=number == 0) for number in range(count)]
-        facts = {"gts": last.get("gts"), "request_id": last.get("request_id"), "pieces": _pieces(pieces)}
-        if len(turns) > len(pieces):
-            facts["parsed"] = "turns and tool calls are parsed from the text"
-        yield place, trajectory(identity, messages, _scores(last), turns=turns, facts=facts)
+            turns += [ModelTurn(is_new_context=number == 0) for number in range(count)]
+        facts = {
+            "gts": last.get("gts"),
+            "request_id": last.get("request_id"),
+            "pieces": len(pieces) if len(pieces) > 1 else None,
+            "parsed": "turns and tool calls are parsed from the text" if len(turns) > len(pieces) else None,
+        }
+        identity = _identity(last, file)
+        yield DumpedTrajectory(place, identity, messages, _scores(last), turns=turns, facts=facts)
 
 
 def _session(placed: Placed) -> Any:
@@ -63,35 +64,24 @@ def _piece(placed: Placed) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _pieces(pieces: Sequence[Placed]) -> int | None:
-    return len(pieces) if len(pieces) > 1 else None
-
-
-def _identity(record: Record, file: DumpFile, groups: Groups) -> RolloutIdentity:
+def _identity(record: Record, file: DumpFile) -> RolloutIdentity:
     step, uid = record.get("step"), record.get("uid")
     if isinstance(uid, str) and uid.count("_") > 1:
         group, session, _ = uid.rsplit("_", 2)
-        sample, order = groups.place(group)
+        sample, order = file.groups.place(group)
         rollout = int(session) if session.isdecimal() else order
         return RolloutIdentity(step, sample, rollout, file.is_validation, group)
     file.note(
         "verl's older trainer writes no ids: lines with equal input are one group, in the file's order."
     )
-    sample, rollout = groups.place(record.get("input"))
+    sample, rollout = file.groups.place(record.get("input"))
     return RolloutIdentity(step, sample, rollout, file.is_validation)
 
 
 def _scores(record: Record) -> dict[str, Any]:
     """Return the score as the reward, and the columns of the reward function that are numbers."""
-    others = {
-        name: value
-        for name, value in record.items()
-        if name not in _OTHER_KEYS and isinstance(value, (bool, int, float, str))
-    }
-    numbers = {name: _number(value) for name, value in others.items()}
-    return {REWARD: record.get("score")} | {
-        name: value for name, value in numbers.items() if isinstance(value, (bool, int, float))
-    }
+    others = {name: _number(value) for name, value in record.items() if name not in _OTHER_KEYS}
+    return entries_of(others, int, float) | {REWARD: record.get("score")}
 
 
 def _number(value: Any) -> Any:

@@ -1,0 +1,115 @@
+"""Make spans of the trajectories of dumps, with ids that follow from what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, Final
+
+from otel_rollout.base import semconv
+from otel_rollout.look.dumps.trajectory import DumpedCall, DumpedTrajectory, RolloutIdentity
+from otel_rollout.otlp.origin import Resource, SpanScope
+from otel_rollout.otlp.span import ERROR, Span
+from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
+
+_NAME: Final = "rollout_trace"
+_SCOPE: Final = SpanScope(semconv.SCOPE)
+
+
+class DumpSpans:
+    """Makes the spans of each trajectory of one experiment in one format.
+
+    Spans whose time the dump does not say begin at 0, 1, 2 … ns of 1970: that is their order, and no time.
+
+    Args:
+        format_: name of the format.
+        experiment: name of the training run.
+        clock: counts the spans without times.
+
+    Attributes:
+        repeated: number of trajectories whose identity another one had before.
+    """
+
+    def __init__(self, format_: str, experiment: str, clock: Iterator[int]) -> None:
+        self.repeated = 0
+        self._name = f"{format_}/{experiment}"
+        self._experiment = experiment
+        self._seen: dict[bytes, int] = {}
+        self._clock = clock
+        self._resource = Resource({semconv.RUN_ID: self._name, semconv.DUMP_FORMAT: format_})
+
+    def of(self, dumped: DumpedTrajectory, place: str) -> list[Span]:
+        """Return the spans of a trajectory, its root first.
+
+        Args:
+            dumped: the trajectory.
+            place: file and line, for a person.
+        """
+        trace_id = self._trace_id(dumped.identity)
+        identity = self._attributes(dumped.identity)
+        root = {
+            semconv.SPAN_KIND: semconv.KIND_AGENT,
+            semconv.DUMP_PLACE: place,
+            semconv.GROUP_ID: dumped.identity.group or None,
+        }
+        for name, value in dumped.facts.items():
+            root[name if "." in name else semconv.EXTRA_PREFIX + name] = value
+        for name, value in dumped.rewards.items():
+            root[semconv.SCORE_PREFIX + str(name)[: semconv.MAX_SCORE_NAME_CHARS]] = value
+
+        def id_of(number: int) -> str:
+            return f"{trace_id[:11]}{number + 1:05x}"
+
+        of_root = DumpedCall(_NAME, root, dumped.times, dumped.error)
+        return [
+            self._span((trace_id, id_of(-1), ""), of_root, identity),
+            *(
+                self._span((trace_id, id_of(number), id_of(-1)), call, identity)
+                for number, call in enumerate(dumped.calls(id_of))
+            ),
+        ]
+
+    def _trace_id(self, identity: RolloutIdentity) -> str:
+        """Return the id that follows from an identity; of a repeated one also from how often it came."""
+        key = blake2b(repr((self._name, *identity[:4])).encode(), digest_size=16)
+        count = self._seen[key.digest()] = self._seen.get(key.digest(), 0) + 1
+        if count > 1:
+            self.repeated += 1
+            key.update(b"%d" % count)
+        return key.hexdigest()
+
+    def _attributes(self, identity: RolloutIdentity) -> dict[str, Any]:
+        step = 0 if identity.step is None else identity.step
+        return {
+            semconv.EXPERIMENT_NAME: self._experiment,
+            semconv.STEP: _storable(step),
+            semconv.SAMPLE_INDEX: _storable(identity.sample),
+            semconv.ROLLOUT_N: _storable(identity.rollout),
+            semconv.VALIDATE: identity.is_validation,
+        }
+
+    def _span(self, ids: tuple[str, str, str], made: DumpedCall, identity: dict[str, Any]) -> Span:
+        attributes = {
+            name: value if type(value) is str else _storable(value)
+            for name, value in made.attributes.items()
+            if value is not None
+        }
+        return Span.made(
+            ids,
+            made.name,
+            made.times or (next(self._clock),) * 2,
+            attributes | identity,
+            status=ERROR if made.error else 0,
+            message=made.error,
+            resource=self._resource,
+            scope=_SCOPE,
+        )
+
+
+def _storable(value: Any) -> Any:
+    """Return a value as an attribute can hold it; others are JSON text."""
+    if isinstance(value, (str, float)) or (isinstance(value, int) and MIN_INT <= value <= MAX_INT):
+        return value
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return value
+    return as_json(value)
