@@ -182,7 +182,6 @@ ROWS: dict[str, dict[str, Way]] = {
         "otel_rollout.shutdown()": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
         "os.environ |=": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
         "ray.init()": By(ON_RAY),
-        "launch_server": Skipped("starts vLLM and SGLang on a GPU"),
         "export": TYPED,
         "inject_headers": TYPED,
         "": By("tests/capture/test_operations_page.py::test_examples_record_what_the_page_says"),
