@@ -91,7 +91,6 @@ ON_RAY = "tests/propagation/test_ray_cluster.py::test_job_on_an_existing_cluster
 
 ROWS: dict[str, dict[str, Way]] = {
     "README.md": {
-        "make demo-train": DevelopersRun(),
         "groups --sort": By(f"{QUESTIONS}::test_command_of_the_readme_answers_its_question"),
         "main_ppo": VERL,
         "view examples/dumps": By(f"{DUMPS}::test_view_takes_paths"),
