@@ -29,10 +29,7 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
         "session_id": summary.trace_id,
         "agent": {"name": str(name), "version": "unknown"},
         "steps": steps,
-        "final_metrics": {
-            **_totals(summary.tokens),
-            "total_steps": len(steps),
-        },
+        "final_metrics": {**_totals(summary.tokens), "total_steps": len(steps)},
         "extra": {
             "otel_rollout": VERSION,
             "run": summary.run,
@@ -87,18 +84,13 @@ def _add_result(step: dict[str, Any], message: Message) -> None:
     answered = {result.get("source_call_id") for result in results}
     open_ids = [id_ for id_ in ids if id_ not in answered]
     id_ = message.call_id if message.call_id in ids else next(iter(open_ids), None)
-    results.append(
-        {"content": message.text} if id_ is None else {"source_call_id": id_, "content": message.text}
-    )
+    named = {} if id_ is None else {"source_call_id": id_}
+    results.append({**named, "content": message.text})
 
 
 def _metrics(tokens: Tokens) -> dict[str, Any]:
-    named = {
-        "prompt_tokens": tokens.input,
-        "completion_tokens": tokens.output,
-        "cached_tokens": tokens.cached,
-    }
-    found = {name: count for name, count in named.items() if count is not None}
+    named = {"prompt": tokens.input, "completion": tokens.output, "cached": tokens.cached}
+    found = {f"{name}_tokens": count for name, count in named.items() if count is not None}
     return {"metrics": found} if found else {}
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from otel_rollout.base.version import VERSION
 from otel_rollout.exporting.batching import batches
@@ -80,15 +80,13 @@ def _fill(dumps: Dumps, directory: Path) -> list[str]:
     store = Store(location_of(str(directory)))
     number = 0
     with ThreadPoolExecutor(1) as writer:  # a commit is written while the next one is read
-        written: Future[None] | None = None
+        written: Future[Any] = writer.submit(store.opened_or_begun)
         made = batches(dumps.spans(), _chars_of, _COMMIT_CHARS, _COMMIT_TRAJECTORIES)
         for number, trajectories in enumerate(made, start=1):
             rows = batch_of(rows_of([span for spans in trajectories for span in spans]))
-            if written is not None:
-                written.result()
-            written = writer.submit(store.append, [rows], "dump", number)
-        if written is not None:
             written.result()
+            written = writer.submit(store.append, [rows], "dump", number)
+        written.result()
     if not number:
         raise ViewerError("\n".join([f"{dumps.location} holds no trajectories.", *dumps.remarks]))
     return dumps.remarks

@@ -44,27 +44,6 @@ _VALIDATION: Final = re.compile(
 )
 
 
-class Problems:
-    """What could not be read of a file.
-
-    Attributes:
-        count: number of records that were left out.
-        named: the first ones with their lines.
-        is_cut: whether the last line has no end.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.named: list[str] = []
-        self.is_cut = False
-
-    def add(self, place: int, reason: str) -> None:
-        """Count a record that is left out."""
-        self.count += 1
-        if len(self.named) < _MAX_NAMED:
-            self.named.append(f"line {place}: {reason}")
-
-
 class DumpFile:
     """A file with trajectories.
 
@@ -74,8 +53,6 @@ class DumpFile:
 
     Attributes:
         before: the file that was opened before it, of the same folder and format.
-        problems: what could not be read so far.
-        notes: what a reader remarks once for a file.
         groups: numbers for what the file has no index for.
     """
 
@@ -83,9 +60,11 @@ class DumpFile:
         self.path = path
         self.root = path.parent if root is None else root
         self.before: Path | None = None
-        self.problems = Problems()
-        self.notes: dict[str, None] = {}
         self.groups = Groups()
+        self._notes: dict[str, None] = {}
+        self._left_out: list[str] = []
+        self._left_out_count = 0
+        self._is_cut = False
 
     @cached_property
     def head(self) -> list[Record]:
@@ -110,7 +89,22 @@ class DumpFile:
 
     def note(self, text: str) -> None:
         """Remark something of the file once."""
-        self.notes[text] = None
+        self._notes[text] = None
+
+    def leave_out(self, place: int, reason: str) -> None:
+        """Count a record that cannot be read."""
+        self._left_out_count += 1
+        if len(self._left_out) < _MAX_NAMED:
+            self._left_out.append(f"line {place}: {reason}")
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what a person must know of what has been read."""
+        yield from self._notes
+        if self._left_out:
+            count, named = self._left_out_count, "; ".join(self._left_out)
+            yield f"{self.path}: {count:,} records could not be read ({named})."
+        if self._is_cut:
+            yield f"{self.path}: the last line has no end: it is being written, or was cut."
 
     def records(self) -> Iterator[Placed]:
         """Yield the records with their line or row.
@@ -161,20 +155,17 @@ class DumpFile:
                         return
                     if number == 1 and b"\0" in line[: 1 << 16]:
                         return  # no text
-                    self._add_problem(number, line, error)
+                    if line.endswith(b"\n"):
+                        self.leave_out(number, str(error).partition(": line ")[0])
+                    else:
+                        self._is_cut = True
                     continue
                 if isinstance(found, list) and number == 1:
                     yield from _objects(found)
                 elif isinstance(found, dict):
                     yield number, found
                 else:
-                    self.problems.add(number, "is no JSON object")
-
-    def _add_problem(self, number: int, line: bytes, error: Exception) -> None:
-        if line.endswith(b"\n"):
-            self.problems.add(number, str(error).partition(": line ")[0])
-        else:
-            self.problems.is_cut = True
+                    self.leave_out(number, "is no JSON object")
 
     def _document(self) -> list[Placed] | None:
         """Return the objects of a JSON document of several lines; None if the file is none."""

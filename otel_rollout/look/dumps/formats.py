@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final, NamedTuple
@@ -19,7 +19,8 @@ _OURS: Final = (
     *("tinker", "art"),
 )
 """Formats in the order in which they are tried, before those of others."""
-_LAST: Final = "messages"
+LAST: Final = "messages"
+"""Format that is tried last; a person may say which fields it has."""
 
 Read = Callable[[DumpFile], Iterator[DumpedTrajectory]]
 
@@ -42,7 +43,7 @@ def installed() -> dict[str, Format]:
     """Return the formats by name, in the order in which they are tried; messages are the last."""
     ours = {name: _of_module(name) for name in _OURS}
     others = {point.name: point.load() for point in entry_points(group=READERS)}
-    return {**ours, **others, _LAST: _of_module(_LAST)}
+    return {**ours, **others, LAST: _of_module(LAST)}
 
 
 def _of_module(name: str) -> Format:
@@ -62,9 +63,3 @@ def format_of(file: DumpFile, known: Mapping[str, Format]) -> str | None:
     if not file.head:
         return None
     return next((name for name, format_ in known.items() if format_.fits(file)), None)
-
-
-def fields_of(files: Sequence[DumpFile]) -> str:
-    """Return the names of a record's fields, for a message; empty without records."""
-    first = next((file.head[0] for file in files if file.head), {})
-    return ", ".join(map(str, list(first)[:12]))

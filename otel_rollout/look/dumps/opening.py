@@ -13,11 +13,11 @@ from typing import Final
 
 from otel_rollout.look.dumps import formats
 from otel_rollout.look.dumps.dump_file import DumpFile
-from otel_rollout.look.dumps.formats import Read
+from otel_rollout.look.dumps.formats import Format, Read
 from otel_rollout.look.dumps.readers.messages import Mapped
 from otel_rollout.look.dumps.spans import DumpSpans
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.otlp.span import Span
+from otel_rollout.otlp.span import UNREADABLE, Span
 
 _SUFFIXES: Final = re.compile(r"\.(jsonl?|ndjson|parquet|pt|pkl)(\.gz|\.zst)?$|\.(gz|zst)$", re.IGNORECASE)
 """Names of the files of a folder that are looked into; a file that a person names may have any name."""
@@ -32,6 +32,8 @@ _OF_RUN: Final = re.compile(
     r"(\D*_?(step)?_?\d+|traces|results|rollouts?|(train|eval)_rollouts.*|trajectory.*|.*_rollout_summaries)\..*"
 )
 """Names of files that frameworks give, so that the folder tells the run."""
+_FIELDS: Final = 12
+"""Maximum names of fields in a message."""
 _NUMBER: Final = re.compile(r"(\d+)")
 
 
@@ -89,13 +91,15 @@ class Dumps:
         self.opened: dict[str, Opened] = {}
         self.files: list[tuple[DumpFile, str]] = []
         self._formats = formats.installed()
-        self._mapped = mapped
-        if format_ is not None:
-            formats.check_name(format_, self._formats)
         self.mapped_by = (format_, mapped.fields if mapped else None)
+        if mapped is not None:
+            format_ = formats.LAST
+            self._formats[format_] = Format(format_, mapped.fits, mapped.read)
+        elif format_ is not None:
+            formats.check_name(format_, self._formats)
         found = [DumpFile(path, root) for path, root in _files_of(paths)]
         for file in found:
-            name = format_ or ("messages" if mapped else self._format_of(file, is_alone=len(found) == 1))
+            name = format_ or self._format_of(file, is_alone=len(found) == 1)
             if name is not None:
                 last, format_of_last = self.files[-1] if self.files else (file, "")
                 if format_of_last == name and last.path.parent == file.path.parent:
@@ -119,7 +123,8 @@ class Dumps:
         """Say why nothing was opened, with an example of a mapping."""
         if not found:
             return f"{self.location} holds no file of JSON lines, JSON, Parquet or PyTorch."
-        if not (fields := formats.fields_of(found)):
+        fields = next((", ".join(map(str, [*file.head[0]][:_FIELDS])) for file in found if file.head), "")
+        if not fields:
             why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
             return f"{self.location} holds no records: {why}."
         return (
@@ -141,8 +146,7 @@ class Dumps:
             experiment = experiment_of(file)
             maker = makers.setdefault((name, experiment), DumpSpans(name, experiment, clock))
             opened = self.opened.setdefault(name, Opened(self._formats[name].title))
-            read = self._mapped.read if self._mapped else self._formats[name].read
-            yield from self._spans_of(file, read, maker, opened)
+            yield from self._spans_of(file, self._formats[name].read, maker, opened)
         for (name, _), maker in makers.items():
             if maker.repeated:
                 self.opened[name].notes.append(
@@ -160,15 +164,9 @@ class Dumps:
                 yield maker.of(dumped, f"{shown}:{dumped.place}")
         except ViewerError as error:
             opened.notes.append(str(error))
-        for note in file.notes:
-            if note not in opened.notes:
-                opened.notes.append(note)
-        problems = file.problems
-        if problems.count:
-            first = "; ".join(problems.named)
-            opened.notes.append(f"{file.path}: {problems.count:,} records could not be read ({first}).")
-        if problems.is_cut:
-            opened.notes.append(f"{file.path}: the last line has no end: it is being written, or was cut.")
+        except UNREADABLE as error:  # in a reader: a record has other types than its format has
+            opened.notes.append(f"{file.path}: the rest is not read, after {type(error).__name__}: {error}")
+        opened.notes += [note for note in file.remarks() if note not in opened.notes]
 
 
 def experiment_of(file: DumpFile) -> str:
@@ -189,9 +187,7 @@ def _files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
     found: dict[Path, Path] = {}
     for text in paths:
         path = Path(text).expanduser()
-        matching = (
-            [path] if path.exists() else [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
-        )
+        matching = [path] if path.exists() else [*map(Path, glob.glob(str(path), recursive=True))]
         if not matching:
             raise ViewerError(f"There is no {text}.")
         for each in matching:

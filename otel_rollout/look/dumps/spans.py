@@ -60,13 +60,10 @@ class DumpSpans:
         def id_of(number: int) -> str:
             return f"{trace_id[:11]}{number + 1:05x}"
 
-        of_root = DumpedCall(_NAME, root, dumped.times, dumped.error)
+        calls = [DumpedCall(_NAME, root, dumped.times, dumped.error), *dumped.calls(id_of)]
         return [
-            self._span((trace_id, id_of(-1), ""), of_root, identity),
-            *(
-                self._span((trace_id, id_of(number), id_of(-1)), call, identity)
-                for number, call in enumerate(dumped.calls(id_of))
-            ),
+            self._span((trace_id, id_of(number), "" if number < 0 else id_of(-1)), call, identity)
+            for number, call in enumerate(calls, start=-1)
         ]
 
     def _trace_id(self, identity: RolloutIdentity) -> str:
@@ -79,10 +76,9 @@ class DumpSpans:
         return key.hexdigest()
 
     def _attributes(self, identity: RolloutIdentity) -> dict[str, Any]:
-        step = 0 if identity.step is None else identity.step
         return {
             semconv.EXPERIMENT_NAME: self._experiment,
-            semconv.STEP: _storable(step),
+            semconv.STEP: _storable(0 if identity.step is None else identity.step),
             semconv.SAMPLE_INDEX: _storable(identity.sample),
             semconv.ROLLOUT_N: _storable(identity.rollout),
             semconv.VALIDATE: identity.is_validation,

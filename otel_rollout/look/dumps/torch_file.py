@@ -56,17 +56,11 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
             if name is None:
                 return
             if archive.getinfo(name).file_size > _MAX_BYTES:
-                raise ViewerError(
-                    f"{path} holds more than {_MAX_BYTES >> 30} GiB of values: it is not opened."
-                )
+                raise ValueError(f"they have more than {_MAX_BYTES >> 30} GiB")
             with archive.open(name) as file:
                 found = _PlainUnpickler(file).load()
-    except ViewerError:
-        raise
     except Exception as error:
-        raise ViewerError(
-            f"{path} is not opened, because its pickle is not of plain values: {error}."
-        ) from error
+        raise ViewerError(f"{path} is not opened: its values are not plain ones: {error}.") from error
     samples = found.get("samples") if isinstance(found, Mapping) else None
     for sample in samples if isinstance(samples, list) else ():
         if isinstance(sample, dict):

@@ -113,8 +113,7 @@ class DumpedTrajectory:
         """
         said = iter(self.turns)
         number, begin, context = 0, 0, 0
-        before: int | None = None
-        end = None
+        before = end = None
         replies = [
             place
             for place, message in enumerate(self.messages)
@@ -208,10 +207,8 @@ def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the calls that a reply asks for, each with ``id``, ``name`` and ``arguments``."""
     calls = reply.get("tool_calls")
     asked = [*(calls if isinstance(calls, (list, tuple)) else ()), reply.get("function_call")]
-    functions = [(call, call.get("function")) for call in asked if isinstance(call, Mapping)]
     return [
-        {"id": call.get("id"), **(function if isinstance(function, Mapping) else call)}
-        for call, function in functions
+        {**call, **entries_of(call.get("function"), object)} for call in asked if isinstance(call, Mapping)
     ]
 
 

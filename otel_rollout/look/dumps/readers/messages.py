@@ -75,7 +75,7 @@ class Mapped:
         for place, record in file.records():
             messages, prompt = self._messages(record)
             if not messages:
-                file.problems.add(place, "has no messages")
+                file.leave_out(place, "has no messages")
                 continue
             identity = self._identity(record, file, messages[:prompt] or messages[:1])
             rewards = rewards_in(self._value(record, "reward"))

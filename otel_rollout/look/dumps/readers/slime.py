@@ -26,6 +26,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         asked = prompt_of(sample.get("prompt"))
         replies = replies_in(str(sample.get("response") or ""))
         is_one_call = sum(message["role"] == MODEL for message in replies) == 1
+        counts = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: sample.get("response_length")}
         number, order = file.groups.place(group := sample.get("group_index"))
         step, sample_index = sample.get("of_rollout"), number if group is None else group
         versions = [
@@ -36,9 +37,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             RolloutIdentity(step, sample_index, order, file.is_validation),
             [*asked, *replies],
             rewards_in(sample.get("reward")),
-            turns=[ModelTurn({semconv.GEN_AI_USAGE_OUTPUT_TOKENS: sample.get("response_length")})]
-            if is_one_call
-            else (),
+            turns=[ModelTurn(counts)] if is_one_call else (),
             prompt=len(asked),
             facts={
                 "label": sample.get("label"),
