@@ -99,7 +99,8 @@ def test_output_that_cannot_be_written_is_one_line(table, tmp_path, option, noun
 
 def test_spool_has_a_timeline(tmp_path):
     """Spans in a file become a table for a moment."""
+    at = {"start": 1_700_000_000_000_000_000, "end": 1_700_000_001_000_000_000}
     (tmp_path / "spans.jsonl").write_bytes(
-        line(1, "a", "b", parent=0, kind="AGENT") + b"\n" + line(2, "a", "b")
+        line(1, "a", "b", parent=0, kind="AGENT", **at) + b"\n" + line(2, "a", "b", **at)
     )
     assert "One trajectory in" in run("timeline", "--from", tmp_path / "spans.jsonl").output

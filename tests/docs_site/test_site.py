@@ -167,3 +167,15 @@ def test_docstrings_become_markdown() -> None:
     link = '<autoref identifier="otel_rollout.instrument" optional>`otel_rollout.instrument`</autoref>'
     page = "[recording.md](../recording.md)"
     assert docstrings.markdown(text) == f"Undo {link} ({page}), as:\n\n    x = y[::2]\n"
+
+
+def test_pages_that_code_names_exist() -> None:
+    """A message or a comment leads to a page of docs/ that is there."""
+    named = {
+        (str(path.relative_to(ROOT)), page)
+        for folder in ("otel_rollout", "exporters", "autoload", "examples", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        for page in re.findall(r"docs/[\w-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert [(path, page) for path, page in sorted(named) if not (ROOT / page).exists()] == []

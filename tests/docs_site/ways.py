@@ -91,7 +91,6 @@ ON_RAY = "tests/propagation/test_ray_cluster.py::test_job_on_an_existing_cluster
 
 ROWS: dict[str, dict[str, Way]] = {
     "README.md": {
-        "make demo-train": DevelopersRun(),
         "groups --sort": By(f"{QUESTIONS}::test_command_of_the_readme_answers_its_question"),
         "main_ppo": VERL,
         "view examples/dumps": By(f"{DUMPS}::test_view_takes_paths"),
@@ -182,7 +181,6 @@ ROWS: dict[str, dict[str, Way]] = {
         "otel_rollout.shutdown()": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
         "os.environ |=": By(f"{NOTEBOOKS}::test_cells_may_be_run_again"),
         "ray.init()": By(ON_RAY),
-        "launch_server": Skipped("starts vLLM and SGLang on a GPU"),
         "export": TYPED,
         "inject_headers": TYPED,
         "": By("tests/capture/test_operations_page.py::test_examples_record_what_the_page_says"),

@@ -1,6 +1,7 @@
 """Commands read a dump as they read a table."""
 
 import json
+import shlex
 
 import pytest
 
@@ -29,15 +30,13 @@ def test_every_reading_command_opens_a_dump(dump):
         "groups": "10/1",
         "steps": "0.5",
         "report": "0.5",
-        "health": "replies_truncated",
+        "health --all": "reward_missing",
         "show 10/1/1": "10.jsonl:4",
         "show": "10/1/1",
         "group 10/1": "10/1/1",
         "compare 10/1/0 10/1/1": "model calls",
         "query 'SELECT count(*) AS number FROM turns'": "16",
     }
-    import shlex
-
     for command, expected in commands.items():
         told = run(*shlex.split(command), "--from", dump)
         assert told.count(opened) == 1, command
@@ -47,6 +46,8 @@ def test_every_reading_command_opens_a_dump(dump):
 def test_what_a_dump_does_not_say_is_unknown(dump):
     """Without times there is no timeline, and health does not judge tools that can fail unseen."""
     assert "has no timeline" in run("timeline", "--from", dump, code=2)
+    steps = _json("report", "--from", dump, "--json")["training"]
+    assert {tool["seconds_mean"] for step in steps for tool in step["tools"]} == {None}
     health = _json("health", "--from", dump, "--json")
     found = {check["name"]: check["status"] for check in health["checks"]}
     for name in ("tool_error_burst", "replies_truncated", "policy_lag", "slow_worker"):
@@ -59,7 +60,8 @@ def test_patterns_and_forced_formats(dump):
     assert "step 2" in run("list", "--from", f"verl:{dump}/rollouts/2.jsonl")
     talk = [{"role": "assistant", "content": "hi"}]
     own = write_lines(dump / "own.jsonl", [{"talk": talk, "points": 3}])
-    assert " 3 " in run("list", "--from", own, "--map", "messages=talk,reward=points")
+    listed = run("list", "--from", own, "--map", "messages=talk,reward=points", "--format", "csv")
+    assert ",3.0," in listed
     assert "--map messages=FIELD" in run("list", "--from", own, code=2)
     assert "There is no" in run("list", "--from", dump / "none.jsonl", code=2)
 

@@ -96,7 +96,7 @@ WAYS: Final = {
     "groups_without_spread": 'score("reward", …), and sample_index for the siblings',
     "replies_truncated": _LENGTHS,
     **dict.fromkeys(("replies_repetitive", "replies_empty", "special_tokens_in_text"), _TEXTS),
-    "answers_retokenized": "record the token ids of prompts and answers: docs/tokens.md",
+    "answers_retokenized": "record the token ids of prompts and answers: docs/training.md",
     "policy_lag": "rollout_trace_attr(…, policy_version_min=…, policy_version_max=…)",
     "slow_worker": "record more than one process",
     **dict.fromkeys(

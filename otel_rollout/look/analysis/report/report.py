@@ -366,8 +366,7 @@ _TOOLS = """
 SELECT
   row.validate, row.step, call.tool_name,
   CASE WHEN call.status = 'error' THEN coalesce(call.error_type, 'error') END AS error_type,
-  count(*) AS calls, count(call.duration_ns) AS timed, sum(call.duration_ns / 1e9) AS seconds
-FROM spans AS call JOIN {rows} AS row ON call.trace_id = row.trace_id
-WHERE call.kind = 'TOOL'
+  count(*) AS calls, count(call.seconds) AS timed, sum(call.seconds) AS seconds
+FROM tool_calls AS call JOIN {rows} AS row ON call.trace_id = row.trace_id
 GROUP BY 1, 2, 3, 4
 """
