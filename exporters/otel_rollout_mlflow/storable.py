@@ -68,7 +68,6 @@ def storable_json(text: str) -> str:
     try:
         stored = json.dumps(_storable(json.loads(text, parse_int=_integer), MAX_LEVELS), ensure_ascii=False)
         return stored.encode(errors="replace").decode()  # JSON may have half a surrogate pair
-        )  # half a surrogate pair
     except ValueError:  # MLflow cannot decode it either, and keeps the text
         return text
     except RecursionError:
