@@ -16,11 +16,12 @@ CONFIGURATION = pages.ROOT / "website" / "zensical.toml"
 
 def main() -> int:
     """Build the site, and return the process's exit status."""
-    pages.collect(pages.ROOT / "build" / "site-pages")
+    pages.collect(SITE.with_name("site-pages"))
     shutil.rmtree(SITE, ignore_errors=True)
+    copied = shutil.copy(CONFIGURATION, SITE.parent)  # the builder writes below its configuration alone
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     built = subprocess.run(
-        [*command, "--config-file", str(CONFIGURATION)],
+        [*command, "--config-file", copied],
         cwd=pages.ROOT,
         env={**os.environ, "NO_COLOR": "1"},
         check=False,

@@ -66,7 +66,8 @@ def storable_json(text: str) -> str:
     if not has_long_number and _ESCAPED_NUL not in text and not _is_too_deep(text):
         return text
     try:
-        return json.dumps(_storable(json.loads(text, parse_int=_integer), MAX_LEVELS), ensure_ascii=False)
+        stored = json.dumps(_storable(json.loads(text, parse_int=_integer), MAX_LEVELS), ensure_ascii=False)
+        return stored.encode(errors="replace").decode()  # JSON may have half a surrogate pair
     except ValueError:  # MLflow cannot decode it either, and keeps the text
         return text
     except RecursionError:

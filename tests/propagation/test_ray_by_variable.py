@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from ray.cluster_utils import Cluster
+from ray.job_submission import JobSubmissionClient
 
 from tests.propagation.programs import every_call_on_ray
 from tests.propagation.support import ROOT
 from tests.ray_start import run_program, start_ray
 from tests.spool_reader import read_directory, tree
+from tests.waiting import wait_for
 
 # Ray leaves files of its nodes open.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
@@ -167,10 +169,20 @@ def test_hook_of_rays_own_variable_runs(replaces: bool, tmp_path: Path) -> None:
         assert_whole(tmp_path / "spool")
 
 
+def takes_jobs(cluster: Cluster) -> bool:
+    """Return whether a job can be submitted: the node's agent starts after the node."""
+    try:
+        JobSubmissionClient(f"http://{cluster.webui_url}").submit_job(entrypoint="true")
+    except RuntimeError:
+        return False
+    return True
+
+
 def test_submitted_job_is_traced(cluster: Cluster, tmp_path: Path) -> None:
     """``ray job submit`` gives the variables by its runtime_env, and starts the driver on the cluster."""
     spool = {"OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"), "PYTHONPATH": str(ROOT)}
     runtime_env = json.dumps({"env_vars": {**ON, **spool}})
+    wait_for(lambda: takes_jobs(cluster), what="an agent of Ray that takes jobs")
     submit = [str(BIN / "ray"), "job", "submit", "--address", f"http://{cluster.webui_url}"]
     driver = ["--runtime-env-json", runtime_env, "--", sys.executable, PROGRAM, "auto"]
     run([*submit, *driver], tmp_path, OTEL_TRACES_EXPORTER="none")
