@@ -67,10 +67,8 @@ COLUMNS: Final = (
     Column("model", "text", "Model of a model call: the requested one, else the one that answered."),
     Column("tool_name", "text", "Name of the tool that was called; for a tool without one, the span's name."),
     Column("is_root", "bool", "Whether the span has no parent, has ended, and records no score."),
-    Column("start_time", "timestamp", "Start of the span, UTC, in microseconds; null if unknown."),
-    Column(
-        "start_ns", "int64", "Start of the span, Unix time in nanoseconds; its place in an order if unknown."
-    ),
+    Column("start_time", "timestamp", "Start of the span, UTC, in microseconds."),
+    Column("start_ns", "int64", "Start of the span, Unix time in nanoseconds."),
     Column("duration_ns", "int64", "Duration of the span in nanoseconds; null while it runs."),
     Column("status", "text", "Status of the span: ok, error or unset."),
     Column("error_type", "text", "Class of the exception that ended the span."),

@@ -191,7 +191,7 @@ def test_demo_fills_weave_with_searchable_trajectories(
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_ROLLOUT_PROJECT"):
         variables.pop(name)
     variables["WANDB_PROJECT"] = project
-    command = [*DEMO, "--steps", "2", "--samples", "2", "--n", "2"]
+    command = [*DEMO, "--verbose", "--steps", "2", "--samples", "2", "--n", "2"]
     ran = run_program(command, env=variables, cwd=tmp_path, timeout=180)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "lost: 0" in ran.stdout
