@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_rollout.look.dumps.dump_file import in_text
 from otel_rollout.look.dumps.trajectory import MODEL
 from otel_rollout.otlp import messages
 
-_CALL: Final = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-_RESULTS: Final = re.compile(
-    r"</tool_call>(\s*(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?\n?(?:user|tool|ipython)\s*\n"
-    r"(?:<tool_response>.*?</tool_response>\s*)+(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?assistant\n)",
-    re.DOTALL,
+_CALL_BEGIN: Final = re.compile(r"<tool_call>\s*\{")
+_CALL_END: Final = re.compile(r"\}\s*</tool_call>")
+_RESULTS_BEGIN: Final = re.compile(
+    r"</tool_call>\s*(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?\n?(?:user|tool|ipython)\s*\n<tool_response>"
 )
-"""Tool results between two replies: ``</tool_call>``, a role's word, ``<tool_response>``, a role's word."""
-_RESULT: Final = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
+_RESULTS_END: Final = re.compile(r"</tool_response>\s*(?:<\|im_end\|>\s*)?(?:<\|im_start\|>)?assistant\n")
+"""Tool results between two replies: ``</tool_call>``, a role's word, ``<tool_response>``, a role's word.
+
+A beginning and its end are two expressions: one for both reads the rest of the text for each beginning.
+"""
 _HEADER: Final = ("<|im_start|>", "<|start_header_id|>")
 
 
@@ -30,20 +32,43 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
         return [{"role": MODEL, "content": text}]
     found: list[Mapping[str, Any]] = []
     end = 0
-    for between in _RESULTS.finditer(text, text.index("</tool_call>")):
-        found.append(reply(text[end : between.start(1)]))
-        results = _RESULT.findall(between[1])
+    for begin, last in _pairs(_RESULTS_BEGIN, _RESULTS_END, text):
+        found.append(reply(text[end : begin.start() + len("</tool_call>")]))
+        results = _results(text[begin.end() - len("<tool_response>") : last.end()])
         found += [{"role": "tool", "content": result} for result in results]
-        end = between.end()
+        end = last.end()
     return [*found, reply(text[end:])]
 
 
 def reply(text: str) -> Mapping[str, Any]:
     """Return a reply with the tool calls in its text."""
-    marked = _CALL.findall(text) if "<tool_call>" in text else ()  # a search of text alone is far faster
+    # A search of text alone is far faster.
+    pairs = _pairs(_CALL_BEGIN, _CALL_END, text) if "<tool_call>" in text else ()
+    marked = (text[begin.end() - 1 : last.start() + 1] for begin, last in pairs)
     calls = [call for each in marked if (call := _call(each))]
     message = {"role": MODEL, "content": text}
     return message | {"tool_calls": calls} if calls else message
+
+
+def _pairs(
+    begin: re.Pattern[str], end: re.Pattern[str], text: str
+) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
+    """Yield each beginning with the next end, in linear time: without an end, no later beginning has one."""
+    at = 0
+    while (first := begin.search(text, at)) and (last := end.search(text, first.end())):
+        yield first, last
+        at = last.end()
+
+
+def _results(text: str) -> Iterator[str]:
+    """Yield what is between ``<tool_response>`` and the next ``</tool_response>``."""
+    end = 0
+    while (begin := text.find("<tool_response>", end)) >= 0:
+        begin += len("<tool_response>")
+        end = text.find("</tool_response>", begin)
+        if end < 0:
+            return
+        yield text[begin:end].removeprefix("\n").removesuffix("\n")
 
 
 def _call(text: str) -> Mapping[str, Any] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -54,7 +55,7 @@ class ModelTurn(NamedTuple):
         is_new_context: whether the messages before it begin a conversation of its own.
     """
 
-    facts: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] = MappingProxyType({})
     times: Times | None = None
     error: str = ""
     is_new_context: bool = False
