@@ -67,7 +67,7 @@ def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:
     printed = run("--from", tmp_path / "table").output
     assert "?  policy_lag\n   → rollout_trace_attr(…, policy_version_min=…" in printed
     assert "sampler_mismatch, training_lag, training_left_out" in printed
-    assert printed.count("docs/training.md") == 1
+    assert printed.count("of the trajectories: docs/training.md") == 1
     assert "scores_unresolved" not in printed
     assert "other checks: --all" in printed
 
