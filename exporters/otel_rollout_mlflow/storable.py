@@ -12,6 +12,7 @@ from typing import Any, Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.otlp.json_values import MAX_DEPTH
+from otel_rollout.otlp.span import with_utf8
 
 DECODED_BY_MLFLOW: Final = frozenset('{["')
 """First characters of a string attribute that MLflow decodes as JSON."""
@@ -66,8 +67,8 @@ def storable_json(text: str) -> str:
     if not has_long_number and _ESCAPED_NUL not in text and not _is_too_deep(text):
         return text
     try:
-        stored = json.dumps(_storable(json.loads(text, parse_int=_integer), MAX_LEVELS), ensure_ascii=False)
-        return stored.encode(errors="replace").decode()  # JSON may have half a surrogate pair
+        stored = with_utf8(_storable(json.loads(text, parse_int=_integer), MAX_LEVELS))
+        return json.dumps(stored, ensure_ascii=False)
     except ValueError:  # MLflow cannot decode it either, and keeps the text
         return text
     except RecursionError:

@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 NO_LIMIT: Final = 100_000
-"""Columns of a terminal that is none: whoever reads a pipe or a file gets whole tables."""
+"""Width, in characters, where there is no terminal: whoever reads a pipe or a file gets whole tables."""
 _CUT: Final = 16
-"""Columns that a text keeps, before a column that follows it is left out."""
+"""Characters that a text keeps. A text is cut to this width before a column is left out."""
 _BESIDE: Final = 3
-"""Columns of a cell beside its text: a line and two blanks."""
+"""Characters of a cell beside its text: a line and two blanks."""
 _MIN_WIDTH: Final = 3
-"""Least columns of a column, so that a table that cannot fit is still one."""
+"""Least width of a column, in characters: a table that cannot fit keeps its frame."""
 STATES: Final = {"error": "bold red", "failed": "bold red", "running": "yellow"}
 """Style of a trajectory's state, wherever it is a cell."""
 
@@ -45,23 +45,23 @@ class TableColumn:
 
     @property
     def body(self) -> int:
-        """Columns that the longest cell takes."""
+        """Characters that the longest cell takes."""
         return max(map(cell_len, self.cells), default=0)
 
     @property
     def natural(self) -> int:
-        """Columns that the whole column takes."""
+        """Characters that the column takes with its whole heading."""
         return max(self.body, cell_len(self.heading))
 
     @property
     def least(self) -> int:
-        """Columns without which the column is left out."""
+        """Characters that the column needs; with fewer it is left out."""
         words = (cell_len(word) for word in _broken(self.heading).split("\n"))
         return max(min(self.body, _CUT) if self.can_be_cut else self.body, *words)
 
 
 def room(console: Console) -> int:
-    """Return the columns that a table may have: the terminal's, or no limit for a pipe and a file."""
+    """Return the width that a table may have: the terminal's, or no limit for a pipe and a file."""
     return console.width if console.is_terminal or os.environ.get("COLUMNS") else NO_LIMIT
 
 
@@ -98,7 +98,7 @@ def _chosen(columns: Sequence[TableColumn], room: int) -> tuple[list[TableColumn
 
 
 def _size(column: TableColumn, left: int) -> int:
-    """Return the columns of a column: without room, names are folded, so that the frame is whole."""
+    """Return the width of a column: without room, names are folded, so that the frame is whole."""
     if left < 0:
         return max(_MIN_WIDTH, column.least + left)
     grown = min(column.natural, column.least + left)

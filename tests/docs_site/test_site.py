@@ -169,6 +169,15 @@ def test_docstrings_become_markdown() -> None:
     assert docstrings.markdown(text) == f"Undo {link} ({page}), as:\n\n    x = y[::2]\n"
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_modules_that_a_page_names_exist(page: str) -> None:
+    """Somebody new finds the room for a change by the paths of these pages."""
+    folders = (ROOT, *(ROOT / name for name in ("otel_rollout", "exporters", "website")))
+    named = re.findall(r"`([\w/]+/\w+\.(?:py|sql|toml))`", (ROOT / page).read_text(encoding="utf-8"))
+    assert len(named) > 20
+    assert [path for path in named if not any((folder / path).exists() for folder in folders)] == []
+
+
 def test_pages_that_code_names_exist() -> None:
     """A message or a comment leads to a page of docs/ that is there."""
     named = {
