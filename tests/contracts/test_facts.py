@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rollout.look.conversation.summary import Summary
@@ -38,6 +38,7 @@ from tests.mlflow_server import stored
 SECOND = 1_000_000_000
 START = 1_767_225_600 * SECOND
 COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+FEWER = settings(max_examples=settings().max_examples // 3)  # each makes two tables, and asks both
 count = st.none() | st.integers(0, 9)
 
 
@@ -150,6 +151,7 @@ def summed(numbers: Any) -> int | None:
     return sum(known) if known else None
 
 
+@FEWER
 @given(traces())
 def test_tokens_of_a_call_count_once(made: list[Made]) -> None:
     """A count that an outer call lacks is that of the calls inside it, from every source."""
@@ -172,6 +174,7 @@ def test_calls_inside_one_another_without_end_are_counted() -> None:
     assert (made.total("out"), made.total("in")) == (1, None)
 
 
+@FEWER
 @given(traces())
 def test_phases_stay_inside_their_trajectory(made: list[Made]) -> None:
     """Each millisecond belongs to the call that began first; only a reward counts after the end."""

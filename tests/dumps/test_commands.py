@@ -8,6 +8,7 @@ import pytest
 from tests.cli.command import run
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_readers import LOOP
+from tests.waiting import wait_for
 from tests.web.served import Served
 
 
@@ -74,8 +75,7 @@ def test_view_takes_paths(dump, tmp_path):
         run_page = server.get("/").text
         assert "2–10" in run_page
         for page in ("/run", "/trajectories", "/step?step=10", "/health"):
-            answer = server.get(page)
-            assert (page, answer.status) == (page, 200)
+            wait_for(lambda page=page: server.get(page).status == 200, 120, page)
         assert "validation/3/0/0" in server.get("/trajectories").text
         assert server.end() == 0
 

@@ -152,8 +152,11 @@ def test_commit_without_an_answer_is_made_again_unless_the_target_has_it(
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_successor_finishes_the_batch_of_the_ledger(node_dir: Path, is_stored: bool) -> None:
+def test_successor_finishes_the_batch_of_the_ledger(
+    node_dir: Path, is_stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next delivery has other limits, and keeps to the lines of the batch."""
+    set_waits(monkeypatch, refused_retry=60.0)  # no second attempt before the end
     store = Store(spans=4)
     asked = threading.Event()
 
