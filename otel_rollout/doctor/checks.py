@@ -34,6 +34,10 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     yield DoctorFinding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
     present = sorted({*variables.names(environ), *variables.of_other_exporters(environ)})
     yield DoctorFinding("variables", Verdict.OK, ", ".join(present) or "none")
+    if environ.get(variables.SDK_FILE):
+        found = f"{variables.SDK_FILE} is set: the SDK takes its settings from there, otel-rollout does not"
+        advice = f"Keep {variables.EXPORTERS} and the other variables that trajectories need."
+        yield DoctorFinding("variables", Verdict.WARN, found, advice)
     yield from frameworks.check_frameworks(configured)
     yield from frameworks.check_engines()
     yield from libraries.check_libraries(configured)
