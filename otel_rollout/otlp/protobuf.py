@@ -12,7 +12,11 @@ from otel_rollout.otlp.span import Event, Link, Span
 
 _NO_VALUE: Final = (TypeError, ValueError, RecursionError)
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
-_STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+_KINDS: Final = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
+_NUMBERS: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2} | {
+    f"SPAN_KIND_{name}": number for number, name in enumerate(_KINDS)
+}
+"""Name of a value in protobuf's JSON → its number in OTLP/JSON."""
 _logger = logging.getLogger(__name__)
 
 
@@ -122,8 +126,9 @@ def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) ->
     for entry in span.get("attributes", ()):
         entry["key"] = renamed.get(entry["key"], entry["key"])
     status = span.get("status") or {}
-    status["code"] = _STATUS_CODES.get(str(status.get("code")), 0)
+    status["code"] = _NUMBERS.get(str(status.get("code")), 0)
     span["status"] = status
+    span["kind"] = _NUMBERS.get(str(span.get("kind")), 0)
     span.setdefault("startTimeUnixNano", 0)
     span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
     span.pop("links", None)
