@@ -14,8 +14,6 @@ from otel_rollout.record.runs.target import is_further_variable
 from otel_rollout.settings import CONFIG_VARIABLE
 
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
-SDK_FILE: Final = "OTEL_CONFIG_FILE"
-"""Names a file with the settings of OpenTelemetry's SDK, which then ignores its other variables."""
 
 _SHOWN: Final = frozenset({EXPORTERS, "OTEL_ROLLOUT_INSTRUMENT", "OTEL_ROLLOUT_APPLICATION_PROVIDER"})
 """Variables whose values are shown: names of exporters, of libraries and of choices are no secrets."""
