@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout import settings_reader
-from otel_rollout.base import semconv
+from otel_rollout.base import semconv, setting_parsers
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.shared_backend import SharedBackend
@@ -121,9 +120,8 @@ class Application:
         """
         if _AGENT not in sys.modules or os.environ.get(SDK_FILE):
             return False  # the file may name targets of ours as well: `SharedBackend` looks at the exporters
-        variable = {"OTEL_TRACES_EXPORTER": os.environ.get("OTEL_TRACES_EXPORTER", "")}
-        by_agent, _ = settings_reader.from_environment(variable)
-        shared = set(by_agent.exporters) & set(self._settings.exporters)
+        by_agent = setting_parsers.names(os.environ.get("OTEL_TRACES_EXPORTER", ""))
+        shared = by_agent.keys() & self._settings.exporters
         if shared:
             _logger.info(
                 "otel-rollout: opentelemetry-instrument exports the application's own spans to %s; "
