@@ -55,13 +55,9 @@ def _default_spool_dir() -> Path:
     return Path(parent) / f"otel-rollout-{os.getuid()}"
 
 
-def _default_cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "otel-rollout"
-
-
 def _setting(
     variable: str,
-    meaning: str,
+    meaning: str = "",
     parse: Callable[[str], Any] = setting_parsers.text,
     default: Any = "",
     forwarder: Giver | None = None,
@@ -71,7 +67,8 @@ def _setting(
 
     Args:
         variable: the field's environment variable.
-        meaning: the field's text in docs/configuration.md.
+        meaning: the field's text in docs/configuration.md. Empty: the run's first
+            process makes the value for the others, and no user sets it.
         parse: makes a value from the variable's text.
         default: the default value, or a function that makes it.
         forwarder: the process whose value the forwarder gets; None if the forwarder does not need it.
@@ -183,13 +180,6 @@ class Settings:
         setting_parsers.path,
         _default_spool_dir,
     )
-    cache_dir: Path = _setting(
-        "OTEL_ROLLOUT_CACHE_DIR",
-        "Directory in which commands keep tables of the dumps that they opened. Default: `otel-rollout` in "
-        "`XDG_CACHE_HOME`, or in `~/.cache`.",
-        setting_parsers.path,
-        _default_cache_dir,
-    )
     run_id: str = _setting(
         "OTEL_ROLLOUT_RUN_ID",
         "Name of the run's directory in the spool, which all its processes share. Default: made by the first "
@@ -209,18 +199,14 @@ class Settings:
         forwarder="starter",
     )
     working_dir: str = _setting(
-        "OTEL_ROLLOUT_WORKING_DIR",
-        "Directory that relative paths in exporter settings (`sqlite:///mlflow.db`) start from. Default: the "
-        "working directory of the run's first process.",
-        setting_parsers.path_text,
+        "OTEL_ROLLOUT_WORKING_DIR",  # where relative paths in exporter settings (`sqlite:///mlflow.db`) start
+        parse=setting_parsers.path_text,
         forwarder="starter",
     )
     target_variables: Mapping[str, str] = _setting(
-        "OTEL_ROLLOUT_TARGET_VARIABLES",
-        "The variables that name the run's target, such as `MLFLOW_TRACKING_URI`, as its first process had "
-        "them, `NAME=value,NAME=value`, without credentials. Set by the first of them.",
-        setting_parsers.pairs,
-        dict,
+        "OTEL_ROLLOUT_TARGET_VARIABLES",  # such as `MLFLOW_TRACKING_URI`, without credentials
+        parse=setting_parsers.pairs,
+        default=dict,
     )
     traceparent_hosts: str = _setting(
         "OTEL_ROLLOUT_TRACEPARENT_HOSTS",
@@ -444,9 +430,9 @@ def given_to_forwarder(giver: Giver) -> list[str]:
 
 
 def markdown_table() -> str:
-    """Return the settings as a table for docs/configuration.md."""
+    """Return the settings that a user may set as a table for docs/configuration.md."""
     rows = ["| variable | `configure()` argument | default | meaning |", "|---|---|---|---|"]
-    for field in dataclasses.fields(Settings):
+    for field in filter(lambda field: field.metadata["meaning"], dataclasses.fields(Settings)):
         default = "" if field.default is dataclasses.MISSING else field.default
         shown = f"`{default}`" if default not in ("", False) else ""
         meaning = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", field.metadata["meaning"])

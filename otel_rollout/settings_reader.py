@@ -58,16 +58,14 @@ def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
     environ = without_receiver(environ)
     if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
         return {"exporters": {}}
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return {"sdk_disabled": True}
-    return {}
+    is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return {"sdk_disabled": True} if is_disabled else {}
 
 
 def is_enabled(environ: Mapping[str, str]) -> bool:
     """Return whether variables switch tracing on."""
-    environ = without_receiver(environ)
-    is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    return bool(setting_parsers.names(environ.get("OTEL_TRACES_EXPORTER", ""))) and not is_disabled
+    named = without_receiver(environ).get("OTEL_TRACES_EXPORTER", "")
+    return bool(setting_parsers.names(named)) and not switched_off(environ)
 
 
 def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:

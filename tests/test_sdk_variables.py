@@ -145,6 +145,18 @@ def test_propagators_variable_changes_nothing(under: Under) -> None:
         assert set(carrier.inject() or {}) == {"traceparent", carrier.IDENTITY_KEY}
 
 
+def test_configuration_file_of_the_sdk_changes_nothing(under: Under, tmp_path: Path) -> None:
+    """OTEL_CONFIG_FILE is not read: exporter, service and whether tracing is on come from variables."""
+    file = tmp_path / "otel.yaml"
+    file.write_text(
+        "file_format: '1.0'\ndisabled: true\nresource: {attributes: [{name: service.name, value: file}]}\n"
+        "tracer_provider: {processors: [{simple: {exporter: {console: {}}}}], sampler: {always_off: {}}}\n"
+    )
+    (span, _) = under(OTEL_CONFIG_FILE=str(file), OTEL_SERVICE_NAME="variable")
+    assert span.resource["service.name"] == "variable"
+    assert otel_rollout.shutdown(30).exporters["test-file"].delivered == 2
+
+
 @pytest.mark.parametrize(
     "variable",
     [

@@ -180,6 +180,7 @@ class StoreTarget:
     def write_spans(self, request: bytes, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         from mlflow.entities.span import Span
+        from mlflow.tracing.otel import translation
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         try:
@@ -189,6 +190,10 @@ class StoreTarget:
                 for of_scope in of_resource.scope_spans
                 for span in of_scope.spans
             ]
+            # An OTLP value is encoded once more. From 3.18 on, the caller undoes that; before, the store did.
+            decode = getattr(translation, "strip_otlp_double_encoding", dict)
+            for span in converted:
+                span._span._attributes = decode(span._span._attributes)
         except Exception as error:  # the server answers 422 to any exception here
             raise UndeliveredError(
                 FailureKind.REJECTED, f"MLflow cannot convert a span ({type(error).__name__}: {error})."

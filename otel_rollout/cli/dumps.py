@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from otel_rollout import settings_reader
 from otel_rollout.base.printable import printable
 
 if TYPE_CHECKING:
@@ -120,8 +118,7 @@ def table_of(name: str) -> Path | None:
         return None
     from otel_rollout.look.dumps import cache
 
-    configured, _ = settings_reader.from_environment(os.environ)
-    path, remarks = cache.table_of(dump, configured.cache_dir)
+    path, remarks = cache.table_of(dump, cache.default_directory())
     say([*dump.notes, *remarks])
     return path
 

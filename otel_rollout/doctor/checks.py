@@ -14,6 +14,7 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.doctor import filesystem, frameworks, libraries, receiving, variables
 from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
+from otel_rollout.record.recording.application import SDK_FILE
 
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
 """Packages whose versions are shown and compared."""
@@ -34,6 +35,10 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     yield DoctorFinding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
     present = sorted({*variables.names(environ), *variables.of_other_exporters(environ)})
     yield DoctorFinding("variables", Verdict.OK, ", ".join(present) or "none")
+    if environ.get(SDK_FILE):
+        found = f"{SDK_FILE} is set: the SDK takes its settings from there, otel-rollout does not"
+        advice = f"Keep {variables.EXPORTERS} and the other variables that trajectories need."
+        yield DoctorFinding("variables", Verdict.WARN, found, advice)
     yield from frameworks.check_frameworks(configured)
     yield from frameworks.check_engines()
     yield from libraries.check_libraries(configured)

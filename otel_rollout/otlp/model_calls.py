@@ -71,8 +71,8 @@ _COUNTS: Final = {
         "gen_ai.usage.cache_read_input_tokens",
         "gen_ai.usage.details.cache_read_tokens",
     ),
-    semconv.GEN_AI_USAGE_CACHE_CREATION_INPUT_TOKENS: (
-        "gen_ai.usage.cache_write.input_tokens",
+    semconv.GEN_AI_USAGE_CACHE_WRITE_INPUT_TOKENS: (
+        "gen_ai.usage.cache_creation.input_tokens",
         "llm.token_count.prompt_details.cache_write",
         "gen_ai.usage.cache_creation_input_tokens",
         "gen_ai.usage.details.cache_write_tokens",

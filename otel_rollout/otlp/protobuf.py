@@ -7,12 +7,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from opentelemetry.trace import SpanKind
+
 from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.span import Event, Link, Span
 
 _NO_VALUE: Final = (TypeError, ValueError, RecursionError)
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+_KINDS: Final = {f"SPAN_KIND_{kind.name}": kind.value + 1 for kind in SpanKind}
 _logger = logging.getLogger(__name__)
 
 
@@ -124,6 +127,7 @@ def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) ->
     status = span.get("status") or {}
     status["code"] = _STATUS_CODES.get(str(status.get("code")), 0)
     span["status"] = status
+    span["kind"] = _KINDS.get(str(span.get("kind")), 0)
     span.setdefault("startTimeUnixNano", 0)
     span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
     span.pop("links", None)

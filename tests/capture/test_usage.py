@@ -95,7 +95,7 @@ def test_usage_of_a_reply_is_recorded(recorded, reply, expected, form):
         ({"completion_tokens_details": {"reasoning_tokens": 7}}, "usage.reasoning.output_tokens", 7),
         ({"output_tokens_details": {"reasoning_tokens": 0}}, "usage.reasoning.output_tokens", 0),
         ({"output_tokens_details": None}, "usage.reasoning.output_tokens", None),
-        ({"cache_creation_input_tokens": 100}, "usage.cache_creation.input_tokens", 100),
+        ({"cache_creation_input_tokens": 100}, "usage.cache_write.input_tokens", 100),
     ],
 )
 def test_further_counts_of_a_reply_are_recorded(recorded, usage, name, tokens):

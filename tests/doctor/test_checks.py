@@ -53,6 +53,21 @@ def test_environment_without_variables_is_a_warning(environment):
     assert diagnosis.exit_status == 0
 
 
+def test_configuration_file_of_the_sdk_is_a_warning(environment):
+    """The file would hide OTEL_ variables from the SDK alone; a person may expect it of both."""
+    diagnosis = environment(
+        OTEL_TRACES_EXPORTER="test-checked", OTEL_TEST_ENDPOINT="fine", OTEL_CONFIG_FILE="/etc/otel.yaml"
+    )
+    (present, ignored) = rows(diagnosis, "variables")
+    assert "OTEL_CONFIG_FILE" in present.found
+    assert ignored.verdict is Verdict.WARN
+    assert ignored.found == (
+        "OTEL_CONFIG_FILE is set: the SDK takes its settings from there, otel-rollout does not"
+    )
+    assert only(diagnosis, "tracing").verdict is Verdict.OK
+    assert diagnosis.exit_status == 0
+
+
 def test_valid_environment_passes_every_check(environment, tmp_path):
     """Every check passes, and each row says what was found."""
     diagnosis = environment(OTEL_TRACES_EXPORTER="test-checked", OTEL_TEST_ENDPOINT="fine")

@@ -15,7 +15,7 @@ from tests.web.served import Served
 @pytest.fixture(autouse=True)
 def dump(tmp_path, monkeypatch):
     """A dump of two steps, and a cache of the test's own."""
-    monkeypatch.setenv("OTEL_ROLLOUT_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
     for step in (2, 10):
         lines = [verl_line(number, step=step, output=LOOP) for number in range(4)]

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_commands_of_the_example_open_it(tmp_path, monkeypatch):
     """Each command that the example's page names, except the browser, shows the dump of three steps."""
-    monkeypatch.setenv("OTEL_ROLLOUT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(ROOT)
     page = (ROOT / "examples/dumps/README.md").read_text()
     commands = re.findall(r"^otel-rollout (?!view)(.+)$", page, re.MULTILINE)

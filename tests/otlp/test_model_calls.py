@@ -123,6 +123,13 @@ def test_tokens_are_read(library: str) -> None:
     assert first.get(semconv.GEN_AI_USAGE_REASONING_OUTPUT_TOKENS) == reasoning
 
 
+@pytest.mark.parametrize("name", ["cache_write", "cache_creation"])
+def test_tokens_written_into_a_cache_are_read_by_both_names(name: str) -> None:
+    """The convention's name is read, and the one it had before."""
+    counts = model_calls.counts_of({f"gen_ai.usage.{name}.input_tokens": 16})
+    assert counts == {semconv.GEN_AI_USAGE_CACHE_WRITE_INPUT_TOKENS: 16}
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_models_are_read(library: str) -> None:
     """The model that was asked for is read, and the one that answered."""

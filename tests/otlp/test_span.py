@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ import pytest
 from otel_rollout.otlp import reader, sdk, writer
 from otel_rollout.otlp.json_line import request_of, set_resource_text, span_at, spans_of_json, trace_data
 from otel_rollout.otlp.json_values import attributes_of
+from otel_rollout.otlp.protobuf import span_without_links
 from otel_rollout.otlp.span import Span
 
 VALUES: dict[str, Any] = {"text": "a", "flag": True, "count": 7, "share": 0.5, "names": ["a", "b"]}
@@ -128,3 +130,12 @@ def test_text_of_an_applications_span_is_utf8() -> None:
     half = sdk.readable(span.copy(name="\ud800", attributes={"\ud800": ["a\udfff"]}))
     (found,) = sdk.spans_of([half])
     assert (found.name, found.attributes) == ("?", {"?": ["a?"]})
+
+
+@pytest.mark.parametrize(("name", "number"), [("SPAN_KIND_INTERNAL", 1), ("SPAN_KIND_SERVER", 2), (None, 0)])
+def test_kind_of_protobufs_json_is_read_by_its_name(name: str | None, number: int) -> None:
+    """MLflow names a span's kind from 3.18 on, and says none before."""
+    ids = {"trace_id": base64.b64encode(bytes(15) + b"1"), "span_id": base64.b64encode(bytes(7) + b"2")}
+    stored = {**ids, "name": "op", "status": {"code": "STATUS_CODE_ERROR"}}
+    span = span_without_links(stored if name is None else {**stored, "kind": name}, {})
+    assert (span.complete().kind, span.has_failed) == (number, True)

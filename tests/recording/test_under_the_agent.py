@@ -85,3 +85,14 @@ def test_application_spans_reach_our_target_once(agent: Path) -> None:
     ]
     subprocess.run(deliver, check=False, capture_output=True, timeout=60)
     assert arrived(agent) == [("app inside", 1, 3), ("op", 1, 3), ("rollout_trace", 1, 3)]
+
+
+def test_agent_with_a_configuration_file_leaves_our_target_to_us(agent: Path) -> None:
+    """The SDK has its exporters from the file, so the variable names ours alone."""
+    pytest.importorskip("opentelemetry.configuration", reason="this SDK reads no configuration file")
+    file = agent.parent / "otel.yaml"
+    file.write_text(
+        "file_format: '1.0'\ntracer_provider: {processors: [{simple: {exporter: {console: {}}}}]}\n"
+    )
+    run(OTEL_TRACES_EXPORTER="test-file", OTEL_CONFIG_FILE=str(file))
+    assert arrived(agent) == [("app inside", 1, 3), ("op", 1, 3), ("rollout_trace", 1, 3)]

@@ -103,12 +103,14 @@ async def test_model_call_has_messages_reply_and_usage(
     model: ScriptedModel, environment: Any, recorded: Read
 ) -> None:
     """The request is the program's, with verifiers' model; the reply is OpenAI's chat message."""
-    await play(environment("sum of 2 and 3"), model)
+    (episode,) = await play(environment("sum of 2 and 3"), model)
     first, second = _named(recorded(), "chat scripted")
     said = first.attributes
     assert said["openinference.span.kind"] == "LLM"
     assert (said["gen_ai.operation.name"], said["gen_ai.request.model"]) == ("chat", "scripted")
     assert said["gen_ai.request.temperature"] == 0.5
+    conversations = {call.attributes["gen_ai.conversation.id"] for call in (first, second)}
+    assert conversations == {episode.traces[0].id}
     assert said["gen_ai.response.finish_reasons"] == ["tool_calls"]
     assert (said["gen_ai.usage.input_tokens"], said["gen_ai.usage.output_tokens"]) == (10, 3)
     assert [second.input["messages"], second.input["tools"]] == [

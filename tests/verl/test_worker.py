@@ -87,6 +87,18 @@ async def test_model_call_has_request_and_response_attributes(
     assert (described["rollout.policy_version_min"], described["rollout.policy_version_max"]) == (7, 7)
 
 
+async def test_model_calls_of_a_trajectory_are_one_conversation(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """The conversation's id is the one by which verl keeps all turns on one server."""
+    await _run(local.worker(verl_config), 0)
+    calls = _named(recorded(), local.GENERATE)
+    ids = [call.attributes["gen_ai.conversation.id"] for call in calls]
+    assert ids == [call.input["request_id"] for call in calls]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+
+
 @needs_request_ids
 async def test_model_call_has_the_request_id_of_the_engine(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]

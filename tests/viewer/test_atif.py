@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def test_demo_trajectories_are_valid_and_whole(demo_table: Path) -> None:
         assert sum(step.metrics.completion_tokens for step in read.steps if step.metrics) == row["tokens_out"]
         assert document["extra"]["path"] == row["path"]
         assert document["extra"]["scores"]["reward"] == row["reward"]
+
+
+def test_version_is_that_of_the_formats_own_models() -> None:
+    """A document names the newest version of the format."""
+    version = metadata.version("atif").rpartition(".")[0]
+    assert f"ATIF-v{version}" == atif.SCHEMA_VERSION
 
 
 def test_document_of_a_failed_tool_call(demo_table: Path) -> None:

@@ -263,7 +263,7 @@ def _record_exchange(
         times,
         input={**_conversation(dialect, asked), **({"prompt_ids": asked_ids} if asked_ids else {})},
         output=None if committed is None else _output(committed, outcome, answered_ids, log_probs),
-        attributes=_attributes(asked, outcome),
+        attributes={semconv.GEN_AI_CONVERSATION_ID: session.trace.id, **_attributes(asked, outcome)},
         error=outcome.get("error"),
     )
     if node is not None and committed is not None:

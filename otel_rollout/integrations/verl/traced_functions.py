@@ -170,6 +170,7 @@ def describe_request(span: Span, client: Any, arguments: dict[str, Any]) -> None
     sampling = arguments.get("sampling_params") or {}
     attributes = {
         semconv.GEN_AI_OPERATION_NAME: "text_completion",
+        semconv.GEN_AI_CONVERSATION_ID: arguments.get("request_id"),  # verl's, one for all turns
         semconv.GEN_AI_REQUEST_MODEL: _model_of(client),
         semconv.GEN_AI_REQUEST_TEMPERATURE: number(sampling.get("temperature")),
         semconv.GEN_AI_REQUEST_TOP_P: number(sampling.get("top_p")),

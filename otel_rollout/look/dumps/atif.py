@@ -12,7 +12,7 @@ from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.look.conversation.turn import MODEL, TOOL
 from otel_rollout.otlp.messages import Call, Message
 
-SCHEMA_VERSION: Final = "ATIF-v1.6"
+SCHEMA_VERSION: Final = "ATIF-v1.8"
 _AGENT: Final = "agent"
 _SOURCES: Final = {"system": "system", "developer": "system", "user": "user", MODEL: _AGENT}
 """Role of a message → source of a step. A tool's result belongs to the agent's step."""

@@ -32,6 +32,11 @@ _COMMIT_CHARS, _COMMIT_TRAJECTORIES = 32 << 20, 5_000
 """Maximum size of a commit."""
 
 
+def default_directory() -> Path:
+    """Return our directory among the user's caches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "otel-rollout"
+
+
 def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
     """Return the table of a dump, and what a person must know of it.
 
@@ -62,7 +67,7 @@ def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
     except OSError as error:
         raise ViewerError(
             f"A table of {dumps.location} cannot be kept in {directory}: {error.strerror or error}. "
-            "OTEL_ROLLOUT_CACHE_DIR names another directory."
+            "XDG_CACHE_HOME names another directory of caches."
         ) from error
 
 

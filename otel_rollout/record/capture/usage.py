@@ -97,7 +97,7 @@ def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
         found[semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS] = cached
     written = _number(usage, _CACHE_OF_ANTHROPIC[1:])
     if written is not None:
-        found[semconv.GEN_AI_USAGE_CACHE_CREATION_INPUT_TOKENS] = written
+        found[semconv.GEN_AI_USAGE_CACHE_WRITE_INPUT_TOKENS] = written
     for name in _OUTPUT_DETAILS:
         reasoning = _number(_fields(usage.get(name)) or {}, ("reasoning_tokens",))
         if reasoning is not None:

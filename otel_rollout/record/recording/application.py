@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout import settings_reader
-from otel_rollout.base import semconv
+from otel_rollout.base import semconv, setting_parsers
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.shared_backend import SharedBackend
@@ -30,6 +29,8 @@ SCOPE: Final = semconv.SCOPE
 """Name of this package's instrumentation scope."""
 _AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
 """Module that `opentelemetry-instrument` imports in the processes that it sets up."""
+SDK_FILE: Final = "OTEL_CONFIG_FILE"
+"""Variable that names a file with the settings of the SDK, which then ignores its other variables."""
 
 _VARIABLE: Final = "OTEL_ROLLOUT_APPLICATION_PROVIDER"
 """Variable that decides whether spans of trajectories go through the application's provider."""
@@ -117,11 +118,10 @@ class Application:
         In that case the agent (`opentelemetry-instrument`) delivers the application's spans, and this package
         delivers trajectories. A span that took both ways would arrive twice.
         """
-        if _AGENT not in sys.modules:
-            return False
-        variable = {"OTEL_TRACES_EXPORTER": os.environ.get("OTEL_TRACES_EXPORTER", "")}
-        by_agent, _ = settings_reader.from_environment(variable)
-        shared = set(by_agent.exporters) & set(self._settings.exporters)
+        if _AGENT not in sys.modules or os.environ.get(SDK_FILE):
+            return False  # the file may name targets of ours as well: `SharedBackend` looks at the exporters
+        by_agent = setting_parsers.names(os.environ.get("OTEL_TRACES_EXPORTER", ""))
+        shared = by_agent.keys() & self._settings.exporters
         if shared:
             _logger.info(
                 "otel-rollout: opentelemetry-instrument exports the application's own spans to %s; "
