@@ -18,7 +18,7 @@ from otel_rollout.account.report import (
     StepCount,
     bounded_scopes,
 )
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_batch import spans_in, steps_in
 from otel_rollout.spool import journal, layout, segments

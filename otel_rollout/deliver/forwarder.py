@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unreadable
-from otel_rollout.base.access_variables import access_in
+from otel_rollout.base.environment import access_in
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver import compaction

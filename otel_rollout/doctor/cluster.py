@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.base.waits import waits
 from otel_rollout.doctor import checks, libraries, variables
 from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Final
 from urllib.parse import urlsplit
 
-from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.environment import without_receiver
 from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
 from otel_rollout.record.receiver.listening import ListenError, check_address, check_free, split_address
 from otel_rollout.settings import Settings

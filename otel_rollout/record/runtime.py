@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import internal_errors, pass_on
 from otel_rollout.base.finalizers import watch_collections
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.state import reset
 from otel_rollout.base.version import VERSION
 from otel_rollout.base.waits import waits

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_rollout import rollout_trace_attr
-from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
+from otel_rollout.base.environment import NAMES_VARIABLE, without_receiver
 from otel_rollout.integrations.state import state
 from otel_rollout.integrations.vllm import engines, requests
 from otel_rollout.integrations.vllm.patched_modules import seams

@@ -19,8 +19,8 @@ from opentelemetry import trace
 from opentelemetry.context import attach, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from otel_rollout.base.environment import NAMES_VARIABLE
 from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.base.receiver_variables import NAMES_VARIABLE
 from otel_rollout.integrations.vllm import requests
 from otel_rollout.integrations.vllm.patched_modules import seams
 from otel_rollout.record.capture.context import is_in_trajectory, without_trajectory

@@ -12,9 +12,8 @@ from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import Unusable, fault, warn_once
+from otel_rollout.base.errors import Unusable, fault, pass_on, warn_once
 from otel_rollout.base.given import reading, text_given
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.redaction_names import MARK
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group

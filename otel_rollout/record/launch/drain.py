@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import Show, progress
 from otel_rollout.account.report import Report
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout, segments

@@ -15,9 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from otel_rollout.base.access_variables import access_in, without_credentials
-from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
-from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials, without_receiver
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.record.launch import receiving
 from otel_rollout.record.launch.detached import path_with_package, start_detached

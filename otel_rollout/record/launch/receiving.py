@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.environment import without_receiver
 from otel_rollout.base.redaction_names import SHIPPED
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch.detached import path_with_package, start_detached

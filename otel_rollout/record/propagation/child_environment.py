@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+from otel_rollout.base.environment import marked, without_receiver
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.given import reading, text_given
-from otel_rollout.base.receiver_variables import marked, without_receiver
 from otel_rollout.base.trajectory_key import signed
 from otel_rollout.base.waits import waits
 from otel_rollout.record import runtime

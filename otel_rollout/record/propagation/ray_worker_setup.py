@@ -23,9 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
-from otel_rollout.base.access_variables import may_be_credential
+from otel_rollout.base.environment import PREFIXES, may_be_credential
 from otel_rollout.base.given import items, reading
-from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.base.patching import environment_variables
 from otel_rollout.record.propagation import ray_later_runs, ray_own_cluster, ray_private_api
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT

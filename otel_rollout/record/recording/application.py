@@ -15,7 +15,7 @@ from opentelemetry import trace
 
 from otel_rollout import settings_reader
 from otel_rollout.base import semconv
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.shared_backend import SharedBackend
 from otel_rollout.record.recording.state import state

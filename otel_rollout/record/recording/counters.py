@@ -9,7 +9,7 @@ import logging
 import threading
 from typing import Final, NamedTuple
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Journal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 
 MAX_EXCEPTION_TEXT = 64 << 10
 """Maximum characters recorded of an exception's message, and of its stack. The middle of longer text is

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.base.given import items, listed
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording import content, previews
 from otel_rollout.record.recording.exception_text import qualified_name

@@ -17,8 +17,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.record.recording import content, doubles, previews

@@ -14,9 +14,8 @@ import orjson
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import warn_once
+from otel_rollout.base.errors import pass_on, warn_once
 from otel_rollout.base.given import items
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.writer import Details, valid_time
 from otel_rollout.record.recording.exception_text import message_of, qualified_name, stack_of, status_message
@@ -129,7 +128,7 @@ class RecordingSpan(Span):
         self.tracer = tracer
         self._name = name
         self.trace_id = trace_id
-        # 40 random bits behind the run's mark: `base/own_ids.py`.
+        # 40 random bits behind the run's mark: `provider.mark_of`.
         self.span_id = tracer.id_mark + hexlify(random_bits(40).to_bytes(5))
         self.head = head
         self.identity = identity

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.spool import layout
 
 MAX_TOKENIZERS: Final = 16

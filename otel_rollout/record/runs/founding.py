@@ -8,7 +8,7 @@ import os
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.environment import without_receiver
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.runs import ray_job, target
 from otel_rollout.record.runs.directory import absolute, node_directory, working_directory

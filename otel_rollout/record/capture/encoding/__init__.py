@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.record.capture.encoding.in_parts import encode_in_parts
 from otel_rollout.record.capture.encoding.limits import MAX_CONVERSION_UNITS, MEASURED_AFTER_LARGE
 from otel_rollout.record.capture.encoding.size import Work, is_larger, seems_larger

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
 from typing import Any, Final, cast
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.record.capture.encoding.limits import (
     MAX_ARRAY_BYTES,
     MAX_ARRAY_NUMBERS,

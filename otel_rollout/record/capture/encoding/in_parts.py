@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.record.capture.encoding import converters
 from otel_rollout.record.capture.encoding.converters import type_name
 from otel_rollout.record.capture.encoding.limits import (
