@@ -29,8 +29,8 @@ from otel_rollout.exporting.entry_points import is_for_another_machine, load
 from otel_rollout.redaction.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
-from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.layout import SegmentName
+from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
 from otel_rollout.spool.waiting import WaitingPrograms
 from otel_rollout.turns.line_rewriter import LineRewriter

@@ -22,9 +22,9 @@ from otel_rollout.doctor.filesystem import problem_of, shown_size, unreadable_di
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.otlp.scan import LINE_HEAD, end_time_of
 from otel_rollout.spool import journal, layout, segments
-from otel_rollout.spool.forwarder_lock import LOCK_FILE
+from otel_rollout.spool.locks import LOCK_FILE
 from otel_rollout.spool.private_files import open_private
-from otel_rollout.spool.recorded_lines import place_of
+from otel_rollout.spool.segments import place_of
 
 if TYPE_CHECKING:
     from otel_rollout.account.ledger_reader import LedgerState

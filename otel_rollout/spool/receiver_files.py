@@ -19,8 +19,8 @@ from urllib.parse import quote
 import orjson
 
 from otel_rollout.spool.layout import read_private, write_json
+from otel_rollout.spool.locks import ProcessLock
 from otel_rollout.spool.private_files import open_private
-from otel_rollout.spool.process_lock import ProcessLock
 
 LOG_FILE: Final = "receiver.log"
 _LOCK_FILE: Final = "receiver.lock"

@@ -38,7 +38,7 @@ OTHER_TIMES = {
     "otel_rollout/record/recording/flusher.py:CHECK_INTERVAL": "milliseconds",
     "otel_rollout/redaction/redaction.py:PAUSE": "a factor",
     "otel_rollout/record/recording/tokenizers.py:_PAUSE": "milliseconds",
-    "otel_rollout/spool/process_lock.py:_ATTEMPT_INTERVAL": "milliseconds",
+    "otel_rollout/spool/locks.py:_ATTEMPT_INTERVAL": "milliseconds",
     "otel_rollout/look/sources/private_table.py:_MINIMUM_AGE": "of what a killed process has left",
     "otel_rollout/look/web/answers.py:_WANTED_SECONDS": "of a page",
     "exporters/otel_rollout_mlflow/addresses.py:_TIMEOUT": "of a page",

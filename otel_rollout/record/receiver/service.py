@@ -28,7 +28,7 @@ from otel_rollout.record.runs.directory import create_node_directory
 from otel_rollout.redaction.redaction import redacted_attributes, redaction_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
-from otel_rollout.spool.process_lock import ProcessLock
+from otel_rollout.spool.locks import ProcessLock
 from otel_rollout.spool.receiver_files import (
     ReceiverAddress,
     ReceiverCounts,
