@@ -22,8 +22,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from otel_rollout import rollout_trace_attr
 from otel_rollout.base.environment import NAMES_VARIABLE, without_receiver
 from otel_rollout.integrations.state import state
-from otel_rollout.integrations.vllm import engines, requests
-from otel_rollout.integrations.vllm.patched_modules import seams
+from otel_rollout.integrations.vllm import engines, requests, seams
 from tests.spool_reader import Recorded, tree
 
 ENDPOINT = "grpc://127.0.0.1:4317"

@@ -20,8 +20,7 @@ import otel_rollout
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.tracker import unless_set
-from otel_rollout.integrations.verifiers import rollouts
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import rollouts, seams
 from otel_rollout.integrations.verifiers.rollouts import RolloutSibling
 from otel_rollout.record.runs import membership
 

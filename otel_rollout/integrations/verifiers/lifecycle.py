@@ -17,8 +17,7 @@ import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rollouts, scores
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rollouts, scores, seams
 from otel_rollout.integrations.verifiers.rollouts import TracedRollout
 
 _STAGES: Final = ("boot", "setup", "finalize")

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.spans import tool_call
-from otel_rollout.integrations.verifiers import chat, rollouts
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import chat, rollouts, seams
 from otel_rollout.integrations.verifiers.rollouts import AskingReply, ToolCall, TracedRollout
 from otel_rollout.otlp.messages import read_json
 

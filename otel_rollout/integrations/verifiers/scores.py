@@ -18,8 +18,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.spans import set_attributes
-from otel_rollout.integrations.verifiers import chat, rollouts
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import chat, rollouts, seams
 
 REWARD = "reward"
 """Score of the weighted sum of all rewards."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout.integrations.kit.seams import after
-from otel_rollout.integrations.verl import known_trajectories
+from otel_rollout.integrations.verl import known_trajectories, seams
 from otel_rollout.integrations.verl.known_trajectories import (
     GeneratedBatch,
     SampleIdentity,
@@ -25,7 +25,6 @@ from otel_rollout.integrations.verl.known_trajectories import (
     report_unknown,
     without_doubles,
 )
-from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.training_columns import (
     lags,

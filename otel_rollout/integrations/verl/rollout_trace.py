@@ -19,8 +19,7 @@ import otel_rollout
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.state import state
-from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import backend_flag, seams, traced_functions, trajectory
 from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError

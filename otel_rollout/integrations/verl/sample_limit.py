@@ -24,9 +24,9 @@ from opentelemetry.context import get_current
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import current_context
+from otel_rollout.integrations.verl import seams
 from otel_rollout.integrations.verl.known_trajectories import plain
 from otel_rollout.integrations.verl.legacy_training import note_generated
-from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import config, is_recorded_here
 from otel_rollout.integrations.verl.v1_training import note_prompts
 from otel_rollout.otlp.groups import Group

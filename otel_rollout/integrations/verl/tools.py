@@ -10,7 +10,7 @@ import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import describe_tool_call, set_output
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams
 from otel_rollout.integrations.verl.roles import Role
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.traced_functions import RunningOperation

@@ -19,8 +19,7 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import restore, set_variable
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import number, set_attributes
-from otel_rollout.integrations.verl import trajectory
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams, trajectory
 from otel_rollout.integrations.verl.roles import Role, name_of, role_of
 from otel_rollout.integrations.verl.token2text import show_text
 

@@ -20,8 +20,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.spans import set_output
-from otel_rollout.integrations.verl import known_trajectories
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import known_trajectories, seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 
 _MODULE: Final = "verl.experimental.agent_loop.agent_loop"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from otel_rollout.base import training_scores as names
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.verl import known_trajectories
+from otel_rollout.integrations.verl import known_trajectories, seams
 from otel_rollout.integrations.verl.known_trajectories import (
     Eviction,
     Prompt,
@@ -26,7 +26,6 @@ from otel_rollout.integrations.verl.known_trajectories import (
     report_unknown,
     without_doubles,
 )
-from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.training_columns import (
     Columns,

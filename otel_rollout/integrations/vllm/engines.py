@@ -21,8 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_rollout.base.environment import NAMES_VARIABLE
 from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.integrations.vllm import requests
-from otel_rollout.integrations.vllm.patched_modules import seams
+from otel_rollout.integrations.vllm import requests, seams
 from otel_rollout.record.capture.context import is_in_trajectory, without_trajectory
 from otel_rollout.record.recording.application import sdk_provider_in
 from otel_rollout.record.recording.entered import present_context

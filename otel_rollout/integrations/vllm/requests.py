@@ -18,7 +18,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.state import state as engines
-from otel_rollout.integrations.vllm.patched_modules import seams
+from otel_rollout.integrations.vllm import seams
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import engine_request
 from otel_rollout.record.capture.context import is_in_trajectory

@@ -19,9 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from otel_rollout.base import semconv
 from otel_rollout.base.waits import waits
 from otel_rollout.record.receiver.app import FULL_ANSWER, ReceiverApplication
-from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy
+from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy, Trajectories
 from otel_rollout.record.receiver.listening import accepted_hosts
-from otel_rollout.record.receiver.trajectories import Trajectories
 from otel_rollout.record.recording.sampling import decision_of
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.record.runs.directory import create_node_directory
