@@ -28,7 +28,7 @@ from otel_rollout.record.recording.sampling import Decision, GroupSampling, deci
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.recording.tokenizers import Tokenizers
 from otel_rollout.record.recording.writer import SegmentWriter
-from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.founding import create_node_directory
 from otel_rollout.record.runs.membership import settle
 from otel_rollout.record.runs.state import state as runs
 from otel_rollout.redaction.redaction import Redaction, redacted_attributes, redaction_of

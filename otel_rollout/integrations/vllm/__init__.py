@@ -13,7 +13,7 @@ from otel_rollout.integrations.kit.seams import Seams
 seams: Final = Seams("vllm", "otel_rollout.integrations.vllm")
 
 CONFIGURED: Final = {
-    "vllm.v1.engine.output_processor": (".requests",),
+    "vllm.v1.engine.output_processor": (".engines",),
     "vllm.v1.engine.async_llm": (".engines",),
     "vllm.v1.engine.llm_engine": (".engines",),
 }

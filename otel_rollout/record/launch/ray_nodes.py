@@ -19,7 +19,7 @@ from otel_rollout.base.waits import waits
 from otel_rollout.exporting import entry_points
 from otel_rollout.otlp.scan import StepKey
 from otel_rollout.record.launch import drain, launcher, transfer
-from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.membership import decide
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout

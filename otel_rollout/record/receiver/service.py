@@ -23,7 +23,7 @@ from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy, T
 from otel_rollout.record.receiver.listening import accepted_hosts
 from otel_rollout.record.recording.sampling import decision_of
 from otel_rollout.record.recording.writer import SegmentWriter
-from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.founding import create_node_directory
 from otel_rollout.redaction.redaction import redacted_attributes, redaction_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments

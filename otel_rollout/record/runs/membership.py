@@ -19,7 +19,7 @@ from otel_rollout.base.errors import internal_errors, pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import founding, ray_job, target
-from otel_rollout.record.runs.directory import absolute, node_directory
+from otel_rollout.record.runs.founding import absolute, node_directory
 from otel_rollout.record.runs.state import EndedRun, state
 from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
 
