@@ -175,5 +175,5 @@ def test_trainer_without_the_method_is_one_warning(caplog: pytest.LogCaptureFixt
     module.RayPPOTrainer = type("RayPPOTrainer", (), {"fit": lambda self: "fitted"})
     seams.patch((".legacy_training",), module)
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert "no RayPPOTrainer._update_actor, so it is not recorded what the legacy trainer makes" in line
+    assert "RayPPOTrainer._update_actor, so it is not recorded what the legacy trainer makes" in line
     assert module.RayPPOTrainer().fit() == "fitted"
