@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from otel_rollout import settings, settings_reader
 from otel_rollout.base.environment import without_receiver
 from otel_rollout.doctor import filesystem, frameworks, libraries, variables
-from otel_rollout.doctor.diagnosis import Check, DoctorFinding
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
 from otel_rollout.integrations.instrumentors import is_importable
 from otel_rollout.record.receiver.listening import ListenError, check_address, check_free, split_address
@@ -22,8 +22,8 @@ from otel_rollout.record.receiver.listening import ListenError, check_address, c
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
 """Packages whose versions are shown and compared."""
 _SPOOL_VARIABLE: Final = "OTEL_ROLLOUT_SPOOL_DIR"
-_EXPORTER: Final = Check("exporter")
-_ENDPOINT: Final = Check("endpoint")
+_EXPORTER: Final = DoctorCheck("exporter")
+_ENDPOINT: Final = DoctorCheck("endpoint")
 
 _ADVICE: Final = {
     FailureKind.UNAVAILABLE: "Start the target, or correct its address. Until then spans stay on disk.",
@@ -36,10 +36,10 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Check the driver's machine in the given environment."""
     configured, problems = settings_reader.from_environment(environ)
     yield check_tracing(environ, configured, problems)
-    yield Check("library").ok(described_versions(versions()))
-    yield Check("python").ok(f"{sys.executable} (prefix {sys.prefix})")
+    yield DoctorCheck("library").ok(described_versions(versions()))
+    yield DoctorCheck("python").ok(f"{sys.executable} (prefix {sys.prefix})")
     present = sorted({*variables.names(environ), *variables.of_other_exporters(environ)})
-    yield Check("variables").ok(", ".join(present) or "none")
+    yield DoctorCheck("variables").ok(", ".join(present) or "none")
     yield from frameworks.check_frameworks(configured)
     yield from frameworks.check_engines()
     yield from libraries.check_libraries(configured)
@@ -90,7 +90,7 @@ def check_tracing(
     environ: Mapping[str, str], configured: settings.Settings, problems: list[str]
 ) -> DoctorFinding:
     """Check whether tracing is on, and which variable switches it on or off."""
-    check = Check("tracing")
+    check = DoctorCheck("tracing")
     problems = [*problems, *settings_reader.unknown_variables(environ)]
     if problems:
         found = variables.mask(" ".join(problems), environ)
@@ -159,7 +159,7 @@ def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Doc
 # --- whether this machine can receive OTLP, if OTEL_ROLLOUT_RECEIVE asks for it -----------------------------
 
 
-_RECEIVER: Final = Check("receiver")
+_RECEIVER: Final = DoctorCheck("receiver")
 _NEEDED: Final = ("uvicorn", "opentelemetry.proto", "google.rpc")
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _DEFAULT_ENDPOINT: Final = "http://localhost:4318"

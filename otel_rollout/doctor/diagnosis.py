@@ -54,7 +54,7 @@ class DoctorFinding:
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """A check, by its stable id: makes what it finds."""
 
     id: str

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.doctor.diagnosis import Check, DoctorFinding
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.spool import layout
 
-CHECK: Final = Check("spool")
+CHECK: Final = DoctorCheck("spool")
 LITTLE_SPACE: Final = 1 << 30
 """Free bytes below which the check warns. A run needs the size of its undelivered spans."""
 NO_SPACE: Final = 64 << 20

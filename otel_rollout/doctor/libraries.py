@@ -16,7 +16,7 @@ from typing import Any, Final
 from opentelemetry import trace
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.doctor.diagnosis import Check, DoctorFinding
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.integrations.instrumentors import (
     HTTP_CLIENTS,
     Choice,
@@ -32,8 +32,8 @@ from otel_rollout.record.recording import joining
 from otel_rollout.record.recording.application import Application, sdk_provider_in
 from otel_rollout.settings import Settings
 
-CHECK: Final = Check("instrumentors")
-_OTHER_SPANS: Final = Check("other spans")
+CHECK: Final = DoctorCheck("instrumentors")
+_OTHER_SPANS: Final = DoctorCheck("other spans")
 _SETTING: Final = "OTEL_ROLLOUT_INSTRUMENT"
 _FEW_ATTRIBUTES: Final = 1000
 """Attributes that a span with a conversation may have; a provider that keeps fewer loses messages."""
@@ -180,7 +180,7 @@ def _check_way(configured: Settings) -> Iterator[DoctorFinding]:
     provider = trace.get_tracer_provider()
     if configured.enabled and not isinstance(provider, _OF_NOBODY):
         described = Application(configured).described(provider)
-        yield Check("own spans").ok(described)
+        yield DoctorCheck("own spans").ok(described)
 
 
 _OF_NOBODY: Final = (trace.ProxyTracerProvider, joining.JoinedTracerProvider)
@@ -245,7 +245,7 @@ def _type_name(value: object) -> str:
 
 def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: Choice) -> DoctorFinding:
     """Check which HTTP clients' requests carry ``traceparent``, and to which hosts."""
-    check, hosts = Check("traceparent"), configured.traceparent_hosts
+    check, hosts = DoctorCheck("traceparent"), configured.traceparent_hosts
     senders = [each for each in found if each.key in HTTP_CLIENTS]
     to_all = [each for each in senders if each.is_on or each in choice.instrumentors]
     if to_all:

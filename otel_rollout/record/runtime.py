@@ -47,6 +47,9 @@ class Runtime:
         redact: redacts lines before they are written.
         decision: the sampler's decision; None records every trace.
 
+    Attributes:
+        project: the attributes that the identities of all trajectories have.
+
     Raises:
         OSError: the spool cannot be used.
     """
@@ -59,6 +62,10 @@ class Runtime:
         decision: Decision | None,
     ) -> None:
         self.settings = configured
+        self.project = {
+            semconv.PROJECT_NAME: configured.project_name,
+            semconv.EXPERIMENT_NAME: configured.experiment,
+        }
         found = functools.partial(create_node_directory, configured)
         node_dir = found()
         self.writer = SegmentWriter(

@@ -129,9 +129,7 @@ def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, com
     elif not scored.get_span_context().trace_flags.sampled:
         active.writer.counters.skip("score_of_unrecorded")
     else:
-        settings = active.settings
-        project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
-        context = with_identity(Identity(project), context)
+        context = with_identity(Identity(active.project), context)
         _record(active, scored, context, name, value, comment, semconv.ORIGIN_OUTSIDE)
 
 
@@ -170,9 +168,7 @@ def _identity_of(
             semconv.VALIDATE: validate,
         }
     )
-    settings = active.settings
-    project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
-    return Identity({**project, **known})
+    return Identity({**active.project, **known})
 
 
 def _record(
