@@ -17,7 +17,7 @@ import typer
 from otel_rollout import settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.base.printable import printable
-from otel_rollout.cli import dumps, replay, runs, sources
+from otel_rollout.cli import dumps, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.otlp.json_line import line_of
@@ -128,7 +128,7 @@ def _import(path: str, target: _Target, configured: Settings) -> bool:
     try:
         named = ((name, spans.of(lines)) for name, lines in _lines_of(path, unreadable.append))
         near = [] if _is_mlflow(path) else [Path(path)]
-        with replay.as_node_directory(
+        with runs.as_node_directory(
             near, configured.spool_dir, [_EXPORTER], configured.spool_limit, named
         ) as node_dir:
             if layout.segments(node_dir):
@@ -166,7 +166,7 @@ def _is_mlflow(path: str) -> bool:
     return path.partition(":")[0] == _MLFLOW and not Path(path).exists()
 
 
-def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
+def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[runs.Named]:
     """Yield the files of a source, or MLflow as a whole, with their lines."""
     if not _is_mlflow(path):
         if dump := dumps.named(path):

@@ -19,7 +19,7 @@ seams: Final = Seams("verl", "otel_rollout.integrations.verl")
 
 UNCONFIGURED: Final = {
     "verl.trainer.constants_ppo": (".driver_setup",),
-    "verl.utils.rollout_trace": (".backend_flag",),
+    "verl.utils.rollout_trace": (".trace_config",),
 }
 """Patches of a process whose environment does not configure tracing."""
 CONFIGURED: Final = {

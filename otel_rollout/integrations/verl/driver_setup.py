@@ -10,7 +10,7 @@ from typing import Any, Final
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.kit.tracker import publish_active_runs, unless_set
 from otel_rollout.integrations.verl import seams
-from otel_rollout.integrations.verl.backend_flag import exporters_for, with_default_target
+from otel_rollout.integrations.verl.trace_config import exporters_for, with_default_target
 from otel_rollout.integrations.vllm.engines import NEEDS_STATISTICS
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError

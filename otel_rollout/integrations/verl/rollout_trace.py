@@ -19,7 +19,7 @@ import otel_rollout
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.state import state
-from otel_rollout.integrations.verl import backend_flag, seams, traced_functions, trajectory
+from otel_rollout.integrations.verl import seams, trace_config, traced_functions, trajectory
 from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
@@ -54,7 +54,7 @@ def _init(original: Callable[..., Any], /, cls: Any, *args: Any, **kwargs: Any) 
         original(cls, *args, **kwargs)
     else:
         is_recorded = decided is RecordedBy.OTEL_ROLLOUT
-        config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_recorded else None)
+        config.backend = given.arguments["backend"] or (trace_config.ENVIRONMENT if is_recorded else None)
         config.client = otel_rollout if is_recorded else None
         for name in _FIELDS:
             setattr(config, name, given.arguments.get(name))
@@ -66,11 +66,11 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
     """Decide who records operations, and complete the settings. Never raises."""
     try:
         backend = flags["backend"]
-        if backend == backend_flag.VERLS_OWN:
-            backend_flag.exporters_for(backend)  # for its warning
+        if backend == trace_config.VERLS_OWN:
+            trace_config.exporters_for(backend)  # for its warning
             return RecordedBy.VERL
         inherited = membership.decide()
-        exporters = backend_flag.exporters_for(backend)
+        exporters = trace_config.exporters_for(backend)
         if not exporters or not inherited.enabled:
             return RecordedBy.NOBODY
         names = {
@@ -79,7 +79,7 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
         }
         wanted: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
         if exporters.keys() != inherited.exporters.keys():  # the driver has not seen the flag
-            wanted["exporters"] = backend_flag.with_default_target(exporters)
+            wanted["exporters"] = trace_config.with_default_target(exporters)
             wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # one set of exporters per run
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
             membership.configure(wanted, joins="exporters" not in wanted)
