@@ -113,6 +113,8 @@ class RecordingSpan(Span):
     """
 
     has_replies_below = False
+    _exceptions = (True, True)
+    """Whether an exception that leaves ``with span:`` is recorded, and sets the status."""
 
     def __init__(
         self,
@@ -367,19 +369,8 @@ class RecordingSpan(Span):
         """Return the line of an unfinished root span with its identity alone."""
         name = writer.json_string(str(orjson.loads(self._name))[:longest])
         attributes = b"[", self.identity.shortened(longest), *self.encoded.get(semconv.SPAN_KIND, ()), b"]"
-        return b"".join(
-            writer.line(
-                self.tracer.scope,
-                self.head,
-                self.span_id,
-                name,
-                self.kind,
-                self.start_ns,
-                0,
-                attributes,
-                _UNFINISHED,
-            )
-        )
+        ids = self.tracer.scope, self.head, self.span_id
+        return b"".join(writer.line(*ids, name, self.kind, self.start_ns, 0, attributes, _UNFINISHED))
 
     def __exit__(
         self,
@@ -387,9 +378,9 @@ class RecordingSpan(Span):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        """End the span; first record an exception that leaves the block."""
+        """End the span; first record an exception that leaves the block, as far as the caller wants it."""
         if isinstance(exc_val, Exception):
-            self.fail(exc_val)
+            self.fail(exc_val, *self._exceptions)
         self.end()
 
 
