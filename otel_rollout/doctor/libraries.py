@@ -30,6 +30,7 @@ from otel_rollout.record.propagation import http_clients
 from otel_rollout.record.propagation.state import state as propagation
 from otel_rollout.record.recording import joining
 from otel_rollout.record.recording.application import Application, sdk_provider_in
+from otel_rollout.record.recording.exception_text import qualified_name
 from otel_rollout.settings import Settings
 
 CHECK: Final = DoctorCheck("instrumentors")
@@ -171,7 +172,9 @@ def _check_loss(
             found_text = "recorded inside trajectories, with or without a tracer provider of the application"
             yield _OTHER_SPANS.ok(found_text)
     else:
-        found_text = f"the tracer provider is {_type_name(provider)}, which is none of OpenTelemetry's SDK"
+        found_text = (
+            f"the tracer provider is {qualified_name(type(provider))}, which is none of OpenTelemetry's SDK"
+        )
         yield _OTHER_SPANS.warn(found_text, _GIVE_PROVIDER)
 
 
@@ -234,10 +237,6 @@ def _described_sampler(provider: Any) -> str:
     with internal_errors("describing a sampler"):
         return str(provider.sampler.get_description())
     return ""
-
-
-def _type_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 # --- HTTP clients -------------------------------------------------------------------------------------------
