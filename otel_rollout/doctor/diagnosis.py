@@ -95,10 +95,7 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """Return the diagnosis for JSON; keys may be added, but are not renamed."""
-        return {
-            "verdict": self.verdict.value,
-            "rows": [row.as_plain() for row in self.rows],
-        }
+        return {"verdict": self.verdict.value, "rows": [row.as_plain() for row in self.rows]}
 
 
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}

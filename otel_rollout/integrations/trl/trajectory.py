@@ -22,11 +22,7 @@ from otel_rollout.integrations.trl.progress import BatchIdentity, identify
 from otel_rollout.record import runtime
 
 
-@seams.around(
-    TRAINERS,
-    of_trainer("_generate_and_score_completions"),
-    "its rollouts are not traced",
-)
+@seams.around(TRAINERS, of_trainer("_generate_and_score_completions"), "its rollouts are not traced")
 def _generate_and_score(
     original: Callable[..., Any], /, self: Any, inputs: Any, *args: Any, **kwargs: Any
 ) -> Any:

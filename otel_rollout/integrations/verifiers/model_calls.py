@@ -237,12 +237,7 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     "model and tool calls are not traced",
 )
 def _record_exchange(
-    _: Any,
-    session: Any,
-    dialect: Any,
-    request: dict[str, Any] | None,
-    started: float,
-    **outcome: Any,
+    _: Any, session: Any, dialect: Any, request: dict[str, Any] | None, started: float, **outcome: Any
 ) -> None:
     """Record an exchange.
 

@@ -87,9 +87,7 @@ def _hide(_: Any, vllm_config: Any = None, *__: Any, **___: Any) -> None:
 
 
 @seams.after(
-    ENGINES,
-    _of_engine("__init__"),
-    "nothing warns if the engine's settings let it die at its first request",
+    ENGINES, _of_engine("__init__"), "nothing warns if the engine's settings let it die at its first request"
 )
 def _examine(_: None, engine: Any, *__: Any, **___: Any) -> None:
     """Warn of what will go wrong: the engine would die, or ids repeat."""

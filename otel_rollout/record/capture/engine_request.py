@@ -62,11 +62,7 @@ def record(
 
 @internal_errors("recording the phases of an engine's request")
 def _record_phases(
-    active: Runtime,
-    span: Span,
-    context: Context,
-    attributes: Mapping[str, float | int | str],
-    start_ns: int,
+    active: Runtime, span: Span, context: Context, attributes: Mapping[str, float | int | str], start_ns: int
 ) -> None:
     """Record the phases as the receiver and the span processor do for an engine's own span."""
     ids = span.get_span_context()

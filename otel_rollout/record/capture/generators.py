@@ -164,10 +164,7 @@ def generate_wrapper(
         advance=("" if define == "def" else "await ") + "rollout_steps_.advance()",
         end="    return rollout_steps_.value" if define == "def" else "",
     )
-    namespace: dict[str, Any] = {
-        **parameters.defaults,
-        "rollout_start_steps_": start_steps,
-    }
+    namespace: dict[str, Any] = {**parameters.defaults, "rollout_start_steps_": start_steps}
     exec(source, namespace)  # noqa: S102 - names and defaults come from the function's own signature
     call: Callable[..., Any] = functools.wraps(function)(namespace["call"])
     return call

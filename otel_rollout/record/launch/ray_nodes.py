@@ -50,9 +50,7 @@ class OtherNode:
         if set(here.exporters) == set(self.report.exporters):
             return here
         return dataclasses.replace(
-            self.report,
-            exporters={**self.report.exporters, **here.exporters},
-            count_steps=here.count_steps,
+            self.report, exporters={**self.report.exporters, **here.exporters}, count_steps=here.count_steps
         )
 
 

@@ -35,10 +35,7 @@ from otel_rollout.settings import Settings
 
 _TRACEPARENT: Final = "traceparent"
 _HEADERS: Final[tuple[str, ...]] = (_TRACEPARENT, "tracestate", carrier.IDENTITY_KEY)
-_SUPPRESSED: Final = (
-    getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", ""),
-    "suppress_instrumentation",
-)
+_SUPPRESSED: Final = (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", ""), "suppress_instrumentation")
 """Keys of a context in which an exporter of OpenTelemetry sends spans; the second is of older versions."""
 
 _DOING: Final = "adding trace headers to a request"

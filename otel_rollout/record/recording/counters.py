@@ -15,7 +15,7 @@ from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Jour
 
 _SKIP_WARNINGS: Final = {
     "application_sampler": "the sampler of the application's own OpenTelemetry samples a trajectory out, "
-    "which reaches no exporter",
+    "which reaches no exporter"
 }
 """Reason → warning for the first trajectory that is skipped although the user did not ask for that."""
 _logger = logging.getLogger("otel_rollout")

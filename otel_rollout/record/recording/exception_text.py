@@ -17,10 +17,7 @@ def qualified_name(type_: type) -> str:
     return type_.__qualname__ if module == "builtins" else f"{module}.{type_.__qualname__}"
 
 
-_MEANINGS = {
-    "CancelledError": "the task was cancelled",
-    "GeneratorExit": "it was closed before its end",
-}
+_MEANINGS = {"CancelledError": "the task was cancelled", "GeneratorExit": "it was closed before its end"}
 """Messages for exceptions that usually have none."""
 
 

@@ -86,9 +86,5 @@ def _description(value: Any) -> str:
     return f"<{type_.__name__} of {len(value)}>" if issubclass(type_, _SIZED) else f"<{type_.__name__}>"
 
 
-ENCODERS: Final[Mapping[str, Encoder | None]] = {
-    "full": to_json,
-    "metadata": _outline,
-    "none": None,
-}
+ENCODERS: Final[Mapping[str, Encoder | None]] = {"full": to_json, "metadata": _outline, "none": None}
 """Value of ``OTEL_ROLLOUT_CAPTURE_CONTENT`` → encoder; None: values are not recorded."""
