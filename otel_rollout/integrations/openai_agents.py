@@ -19,7 +19,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import attach
-from otel_rollout.base.patching import Patches
+from otel_rollout.base.patching import Function, Patches
 from otel_rollout.base.version import VERSION
 from otel_rollout.integrations.kit.spans import fail, put_value, set_attributes
 from otel_rollout.integrations.state import state
@@ -83,7 +83,7 @@ class OpenAIAgentsInstrumentor:
 OpenAIAgentsInstrumentor._instance = OpenAIAgentsInstrumentor()
 
 
-def _keeping(added: _Added, original: Callable[..., Any]) -> Callable[..., Any]:
+def _keeping(added: _Added, original: Function) -> Function:
     """Return a function that sets a provider's processors, and adds ours to them."""
 
     @functools.wraps(original)

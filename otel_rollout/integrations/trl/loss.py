@@ -8,13 +8,14 @@ the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
 from otel_rollout.integrations.kit.training_outcome import wants_token_values
 from otel_rollout.integrations.state import state
@@ -219,7 +220,7 @@ _current: ContextVar[_Loss | None] = ContextVar("otel-rollout-trl-loss", default
 
 @seams.around(TRAINERS, of_trainer("compute_loss"), _LOSS)
 def _compute_loss(
-    original: Callable[..., Any], /, self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
+    original: Function, /, self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
 ) -> Any:
     if not isinstance(inputs, Mapping) or ROW not in inputs:
         return original(self, model, inputs, *args, **kwargs)
@@ -276,7 +277,7 @@ def _note_entropy_mask(mask: Any, /, *_: Any, **__: Any) -> None:
 @seams.around(
     "transformers.trainer", "Trainer.train", "whether TRL's trainers used the last batch is not recorded"
 )
-def _train(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _train(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     has_failed = True
     try:
         result = original(self, *args, **kwargs)

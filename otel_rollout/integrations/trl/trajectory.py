@@ -7,11 +7,11 @@ of the rows is known later (:mod:`otel_rollout.integrations.trl.loss`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
 from otel_rollout.integrations.trl import generation, loss, rewards
@@ -23,9 +23,7 @@ from otel_rollout.record import runtime
 
 
 @seams.around(TRAINERS, of_trainer("_generate_and_score_completions"), "its rollouts are not traced")
-def _generate_and_score(
-    original: Callable[..., Any], /, self: Any, inputs: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _generate_and_score(original: Function, /, self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     batch = _begin(self, inputs)
     if batch is None:
         return original(self, inputs, *args, **kwargs)

@@ -11,12 +11,13 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base.errors import fault
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.state import state
 from otel_rollout.integrations.verl import seams, trace_config, traced_functions, trajectory
@@ -43,7 +44,7 @@ def install(module: ModuleType) -> None:
 @seams.around(
     "verl.utils.rollout_trace", "RolloutTraceConfig.init", "token2text and sampling flags have no effect"
 )
-def _init(original: Callable[..., Any], /, cls: Any, *args: Any, **kwargs: Any) -> None:
+def _init(original: Function, /, cls: Any, *args: Any, **kwargs: Any) -> None:
     given = inspect.signature(original).bind(cls, *args, **kwargs)
     given.apply_defaults()
     config = cls.get_instance()
@@ -134,7 +135,7 @@ def rollout_trace_attr(
 # So wrappers use only functions and classes of this package, which cloudpickle pickles by reference.
 
 
-def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
+def rollout_trace_op(func: Function) -> Function:
     """Record each call of a function or coroutine function, as verl's decorator does.
 
     Unlike verl's decorator, this one accepts plain functions too. A generator function that cannot be
@@ -147,7 +148,7 @@ def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper(func, traced)
 
 
-def _coroutine(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+def _coroutine(func: Function, traced: Function) -> Function:
     @functools.wraps(func)
     async def call(*args: Any, **kwargs: Any) -> Any:
         return await form_to_call(func, traced, args)(*args, **kwargs)
@@ -155,7 +156,7 @@ def _coroutine(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable
     return call
 
 
-def _function(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+def _function(func: Function, traced: Function) -> Function:
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
         return form_to_call(func, traced, args)(*args, **kwargs)
@@ -163,14 +164,12 @@ def _function(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[
     return call
 
 
-def form_to_call(
-    func: Callable[..., Any], traced: Callable[..., Any], args: tuple[Any, ...]
-) -> Callable[..., Any]:
+def form_to_call(func: Function, traced: Function, args: tuple[Any, ...]) -> Function:
     """Return ``func``, its traced form, or the form that verl's decorator gives it."""
     by = recorded_by()
     if by is RecordedBy.OTEL_ROLLOUT:
         return traced_functions.part_of_span(func, args) or traced
     if by is RecordedBy.VERL and args:  # verl's decorator is for methods
-        own: Callable[..., Any] = state.originals["rollout_trace_op"](func)
+        own: Function = state.originals["rollout_trace_op"](func)
         return own
     return func

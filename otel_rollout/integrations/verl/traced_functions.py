@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
@@ -16,6 +15,7 @@ import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import restore, set_variable
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import number, set_attributes
 from otel_rollout.integrations.verl import seams, trajectory
@@ -25,7 +25,7 @@ from otel_rollout.integrations.verl.token2text import show_text
 _logger = logging.getLogger("otel_rollout")
 
 
-def traced(func: Callable[..., Any]) -> Callable[..., Any] | None:
+def traced(func: Function) -> Function | None:
     """Return ``func`` as a recorded function; None if it cannot be recorded."""
     role = role_of(func)
     inner = _described(func, role) if inspect.iscoroutinefunction(func) else func
@@ -36,7 +36,7 @@ def traced(func: Callable[..., Any]) -> Callable[..., Any] | None:
         return None
 
 
-def _described(func: Callable[..., Any], role: Role) -> Callable[..., Any]:
+def _described(func: Function, role: Role) -> Function:
     @functools.wraps(func)
     async def call(*args: Any, **kwargs: Any) -> Any:
         with RunningOperation(role, args[0] if args else None, name_of(func)), _logged_errors_of(role):
@@ -138,7 +138,7 @@ class RunningOperation:
 _innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
 
 
-def part_of_span(func: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+def part_of_span(func: Function, args: tuple[Any, ...]) -> Function | None:
     """Return the form of a call that is part of the innermost operation; None if it is its own."""
     if not is_in_own_span(func, args):
         return None
@@ -168,7 +168,7 @@ def _describe_attempt(operation: RunningOperation, result: Any) -> None:
         span.add_event(semconv.INTERRUPTION, {name: fact for name, fact in facts.items() if fact is not None})
 
 
-def is_in_own_span(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+def is_in_own_span(func: Function, args: tuple[Any, ...]) -> bool:
     """Return whether this call is part of the innermost operation, which has a span.
 
     Such a call is the base class's ``generate`` inside a client's, once per attempt, or a tool's ``execute``

@@ -29,6 +29,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.environment import NAMES_VARIABLE
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.state import state as engines
 from otel_rollout.integrations.vllm import seams
 from otel_rollout.record import runtime
@@ -136,7 +137,7 @@ def install(module: ModuleType) -> None:
         seams.wrap(module, _of_engine("add_request")(module), _with_headers, _NOT_JOINED)
 
 
-def _with_headers(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_headers(original: Function) -> Function:
     signature = inspect.signature(original)
     if _PARAMETER not in signature.parameters:
         seams.warn_missing(f"parameter {_PARAMETER} of {original.__qualname__}", _NOT_JOINED)
@@ -178,7 +179,7 @@ def _headers() -> dict[str, str]:
     "AsyncLLM._run_output_handler",
     "vLLM's own spans of requests outside any trajectory may be below another request's",
 )
-def _run_output_handler(original: Callable[..., Any], /, self: Any) -> Any:
+def _run_output_handler(original: Function, /, self: Any) -> Any:
     """Start the task that serves all requests outside any trajectory.
 
     vLLM may start it with the first request. A task keeps the context in which it is started, and vLLM makes
@@ -295,7 +296,7 @@ def _attributes(state: Any) -> dict[str, float | int | str]:
 
 
 @seams.around("vllm.v1.engine.llm_engine", "LLMEngine.step", "requests of an engine that dies are not traced")
-def _step(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _step(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Record the requests of an engine whose step fails: it answers none of them."""
     try:
         return original(self, *args, **kwargs)

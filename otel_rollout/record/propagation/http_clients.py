@@ -25,7 +25,7 @@ from opentelemetry import context as otel_context
 
 from otel_rollout import settings_reader
 from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.base.patching import Function, Patches, when_imported
 from otel_rollout.record.capture.context import is_in_trajectory
 from otel_rollout.record.propagation import carrier
 from otel_rollout.record.propagation.state import state
@@ -101,7 +101,7 @@ def _with(given: Headers, added: Mapping[str, str]) -> Any:
 # needs to be bound to know the instance.
 
 
-def _urlopen(patches: Patches, original: Any) -> Callable[..., Any]:
+def _urlopen(patches: Patches, original: Any) -> Function:
     """Return a replacement of ``HTTPConnectionPool.urlopen``."""
 
     @internal_errors(_DOING)
@@ -131,7 +131,7 @@ def _host_of(pool: Any, url: str) -> str | None:
         return None
 
 
-def _handle_request(patches: Patches, original: Any) -> Callable[..., Any]:
+def _handle_request(patches: Patches, original: Any) -> Function:
     """Return a replacement of ``handle_request``; of ``handle_async_request``, it returns the coroutine."""
 
     @functools.wraps(original)
@@ -181,7 +181,7 @@ _HTTPX: Final = (
     ("HTTPTransport", "handle_request", "request", _handle_request),
     ("AsyncHTTPTransport", "handle_async_request", "request", _handle_request),
 )
-Replacement = Callable[[Patches, Any], Callable[..., Any]]
+Replacement = Callable[[Patches, Any], Function]
 _METHODS: Final[Mapping[str, tuple[tuple[str, str, str, Replacement], ...]]] = {
     "urllib3": (("HTTPConnectionPool", "urlopen", "headers", _urlopen),),
     "httpx": _HTTPX,
