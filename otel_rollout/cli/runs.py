@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import typer
 
+from otel_rollout import settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.waits import waits
@@ -75,10 +76,17 @@ def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None)
     if to:
         chosen = exporter_names(to)
         names = [name for name in names if name in chosen] if manifest and is_replay(manifest) else chosen
-    return with_exporters(configured, names)
+    return _with_exporters(configured, names)
 
 
-def with_exporters(configured: Settings, names: Iterable[str]) -> Settings:
+def settings_of_copies(names: Iterable[str]) -> Settings:
+    """Return settings with which every line of a file goes to the named exporters."""
+    everything = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}  # no archive, no tail sampling
+    configured, _ = settings_reader.from_environment({**os.environ, **everything})
+    return _with_exporters(configured, names)
+
+
+def _with_exporters(configured: Settings, names: Iterable[str]) -> Settings:
     """Return ``configured`` with the options of the named exporters only."""
     exporters = {name: configured.exporters.get(name, {}) for name in names}
     return dataclasses.replace(configured, exporters=exporters)
@@ -113,11 +121,7 @@ def is_replay(manifest: layout.Manifest) -> bool:
 
 @contextmanager
 def as_node_directory(
-    paths: Sequence[Path],
-    spool_dir: Path,
-    exporters: Sequence[str],
-    limit: int = 0,
-    sources: Iterable[Named] | None = None,
+    paths: Sequence[Path], configured: Settings, sources: Iterable[Named] | None = None
 ) -> Iterator[Path]:
     """Make a node directory with copies of files of OTLP JSON Lines.
 
@@ -126,9 +130,8 @@ def as_node_directory(
 
     Args:
         paths: files, plain or compressed, or directories whose segments and archived segments are copied.
-        spool_dir: the spool directory for the new directory.
-        exporters: names of the exporters that will deliver the copies.
-        limit: maximum bytes of the copies; 0 for half of the free space.
+        configured: settings to deliver the copies with. Their spool gets the new directory, and its limit
+            holds for the copies; without one, half of the free space.
         sources: the lines to copy; by default all of the paths.
 
     Raises:
@@ -136,18 +139,18 @@ def as_node_directory(
         ValueError: a path holds no lines, or more than the limit.
     """
     run = f"replay-{layout.new_run_id()}"
-    node_dir = layout.node_directory(spool_dir, run, "")
-    layout.create_private(node_dir, spool_dir)
+    node_dir = layout.node_directory(configured.spool_dir, run, "")
+    layout.create_private(node_dir, configured.spool_dir)
     try:
         _copy_tokenizers(paths, node_dir)
         writer = layout.new_writer_id()
-        room = limit or layout.default_limit(node_dir)
+        room = configured.spool_limit or layout.default_limit(node_dir)
         for sequence, (name, lines) in enumerate(sources or sources_of(paths), start=1):
             copy = node_dir / layout.SegmentName(writer, sequence).file
             room -= (size := _copy_lines(name, lines, copy, room))
             if not size:
                 copy.unlink()
-        layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
+        layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(configured.exporters)))
         yield node_dir
     except BaseException:
         _remove(node_dir.parent)  # else `status` would show it as the latest run

@@ -99,7 +99,7 @@ class Application:
         return f"{_SHARED}: {f'it exports by {others}' if others else 'it has no exporter'}"
 
     def _join(self, provider: SdkTracerProvider) -> None:
-        from otel_rollout.record.recording import processor, sdk_tracer
+        from otel_rollout.record.recording import processor
 
         delivers_itself = self._is_exported_by_agent()
         with state.lock:
@@ -109,7 +109,7 @@ class Application:
                 )
                 state.joined_providers.add(provider)
             run_id = self._settings.run_id
-            self._tracer = None if delivers_itself else sdk_tracer.tracer_of(provider, SCOPE, VERSION, run_id)
+            self._tracer = None if delivers_itself else processor.tracer_of(provider, SCOPE, VERSION, run_id)
             self._provider = provider
 
     def _is_exported_by_agent(self) -> bool:

@@ -1,12 +1,14 @@
-"""Record spans of an application's own OpenTelemetry SDK, in a span processor.
+"""Record spans of an application's own OpenTelemetry SDK, in a span processor; make a tracer of it for ours.
 
-The processor is used if the application has set an SDK provider. Then the application's spans and ours nest
+Both are used if the application has set an SDK provider. Then the application's spans and ours nest
 in the application's backend. All spans of a trajectory, including the application's, reach our spool.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import random
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
@@ -24,14 +27,15 @@ from otel_rollout.record.recording import content, doubles, previews
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.recording.joined_span import TOKEN_COUNTS, is_model_call
+from otel_rollout.record.recording.provider import RANDOM_BITS, mark_of
 from otel_rollout.record.recording.runtime_context import TRAJECTORY, span_above
 from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 from otel_rollout.record.recording.state import state
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, Span
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
+    from opentelemetry.trace import SpanContext, Tracer
     from opentelemetry.util import types
     from opentelemetry.util.types import AttributeValue
 
@@ -232,9 +236,6 @@ class SpoolSpanProcessor(IdentityProcessor):
                 if span.name == semconv.ENGINE_REQUEST:
                     _record_phases(span, open_span.identity, writer)
 
-    def shutdown(self) -> None:
-        """Do nothing: the runtime closes its writer."""
-
 
 @internal_errors("recording the phases of an engine's request")
 def _record_phases(span: ReadableSpan, identity: Identity, writer: SegmentWriter) -> None:
@@ -367,3 +368,26 @@ def _link(context: SpanContext, attributes: types.Attributes) -> bytes:
 
 def _remote_bits(parent: SpanContext | None) -> int:
     return otlp_json.HAS_IS_REMOTE | (otlp_json.IS_REMOTE if parent is not None and parent.is_remote else 0)
+
+
+class _OwnIds(IdGenerator):
+    """Draws ids from its own generator, because training seeds the SDK's."""
+
+    def __init__(self, run_id: str) -> None:
+        self._mark = int(mark_of(run_id), 16) << RANDOM_BITS
+        self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
+
+    def generate_span_id(self) -> int:
+        return self._mark | self._bits(RANDOM_BITS)
+
+    def generate_trace_id(self) -> int:
+        return self._bits(128) or 1
+
+
+def tracer_of(provider: TracerProvider, scope: str, version: str, run_id: str) -> Tracer:
+    """Return a tracer of the application's provider for our own spans, whose ids have the run's mark."""
+    tracer = provider.get_tracer(scope, version)
+    # A generator that the application chose stays.
+    if type(getattr(tracer, "id_generator", None)) is RandomIdGenerator:
+        tracer.id_generator = _OwnIds(run_id)  # type: ignore[attr-defined]
+    return tracer
