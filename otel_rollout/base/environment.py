@@ -34,8 +34,7 @@ _OPENTELEMETRY: Final = "OTEL_"
 KNOWN_EXPORTERS: Final[Mapping[str, ExporterVariables]] = MappingProxyType(
     {
         "delta": ExporterVariables(
-            prefixes=(_OPENTELEMETRY,),
-            of_target=frozenset({"OTEL_ROLLOUT_DELTA_URI"}),
+            prefixes=(_OPENTELEMETRY,), of_target=frozenset({"OTEL_ROLLOUT_DELTA_URI"})
         ),
         "mlflow": ExporterVariables(
             prefixes=("MLFLOW_",),

@@ -307,7 +307,8 @@ class Trajectory:
         above = parent.get_span_context()
         if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
             return False
-        return not sampling.takes(Group.of({**active.project, **recorded_identity(self.identity)}), context)
+        known = {semconv.EXPERIMENT_NAME: active.settings.experiment, **recorded_identity(self.identity)}
+        return not sampling.takes(Group.of(known), context)
 
     def _attach(self, outside: Context, identified: Context, span: Span) -> None:
         """Make a context with the trajectory and its span the current one."""
