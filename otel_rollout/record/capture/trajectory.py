@@ -272,8 +272,15 @@ class Trajectory:
             self._span = active.tracer.unrecorded(parent)
             self._attach(outside, context, self._span)
             return
-        shows_text = None if self._token2text is None else truth("token2text=", self._token2text)
-        identity = Identity({**active.project, **recorded_identity(self.identity)}, shows_text)
+        settings = active.settings
+        identity = Identity(
+            {
+                semconv.PROJECT_NAME: settings.project_name,
+                semconv.EXPERIMENT_NAME: settings.experiment,
+                **recorded_identity(self.identity),
+            },
+            None if self._token2text is None else truth("token2text=", self._token2text),
+        )
         identified = with_identity(identity, context)
         span = span_io.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
