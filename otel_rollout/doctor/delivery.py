@@ -191,9 +191,8 @@ class _Node:
         what = f"{shown_size(pending)} pending for {exporter} in {self._node_dir}, the oldest for {age:.0f} s"
         why = f" ({failure.message})" if failure else ""
         is_refused = failure is not None and failure.kind is FailureKind.REFUSED
-        if (
-            not has_forwarder and age > waits().missing_forwarder and not is_refused
-        ):  # a forwarder would be refused too
+        # Where this one was refused, another forwarder would be, too.
+        if not has_forwarder and age > waits().missing_forwarder and not is_refused:
             advice = f"Deliver with: otel-rollout forward --spool {self._node_dir}"
             yield DoctorCheck("forwarder").fail(f"no forwarder runs: {what}", advice)
         if age > limits.max_age or pending > limits.max_bytes:

@@ -113,9 +113,8 @@ class SpanRewriter:
         """Rewrite the span; return False if it stays as recorded."""
         turn = self._rewrite_tokens() if self._contents.tokens else None
         conversation = self._conversation()
-        if (
-            conversation is not None
-        ):  # replaces the turn of token ids, whose reference also stands in place of the ids
+        # Its turn replaces that of token ids, whose reference also stands in place of the ids.
+        if conversation is not None:
             turn = self._rewrite_messages(conversation)
         if self._contents.images and self._turns != "whole":
             self._input = self._without_repeated(self._input, _MAX_DEPTH)

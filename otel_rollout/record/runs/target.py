@@ -179,17 +179,11 @@ def _same(first: object, second: object) -> bool:
 
 def is_another(run: Settings, named: Mapping[str, Any]) -> bool:
     """Return whether arguments name another run, target, project or exporter."""
-    if any(
-        name in named and named[name] != getattr(run, name)
-        for name in ("project_name", "run_id", "spool_dir")
-    ):
+    names = ("project_name", "run_id", "spool_dir", "target_variables")
+    if any(name in named and named[name] != getattr(run, name) for name in names):
         return True
-    exporters = named.get("exporters", {})
-    if "exporters" in named and exporters.keys() != run.exporters.keys():
-        return True
-    if "target_variables" in named and named["target_variables"] != run.target_variables:
-        return True
-    return any(
+    exporters = named.get("exporters", run.exporters)
+    return exporters.keys() != run.exporters.keys() or any(
         not _has_option(run, exporter, option, value)
         for exporter, options in exporters.items()
         for option, value in options.items()
