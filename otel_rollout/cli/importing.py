@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from otel_rollout import settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.base.printable import printable
-from otel_rollout.cli import dumps, replay, runs, sources
+from otel_rollout.cli import dumps, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.otlp.json_line import line_of
@@ -65,10 +64,7 @@ def import_(
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copies are removed
-    # Neither archive nor tail sampling: all spans go to the table.
-    environ = {**os.environ, "OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
-    configured, _ = settings_reader.from_environment(environ)
-    configured = runs.with_exporters(configured, [_EXPORTER])
+    configured = runs.settings_of_copies([_EXPORTER])
     with errors_reported(), ExitStack() as until_end:
         target = _Target(sources.store_at(sources.default_address()), until_end)
         is_described = bool(format_ or map_)
@@ -128,9 +124,7 @@ def _import(path: str, target: _Target, configured: Settings) -> bool:
     try:
         named = ((name, spans.of(lines)) for name, lines in _lines_of(path, unreadable.append))
         near = [] if _is_mlflow(path) else [Path(path)]
-        with replay.as_node_directory(
-            near, configured.spool_dir, [_EXPORTER], configured.spool_limit, named
-        ) as node_dir:
+        with runs.as_node_directory(near, configured, named) as node_dir:
             if layout.segments(node_dir):
                 forward_directory(node_dir, configured)
                 rest = _rest(node_dir, configured)
@@ -166,7 +160,7 @@ def _is_mlflow(path: str) -> bool:
     return path.partition(":")[0] == _MLFLOW and not Path(path).exists()
 
 
-def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
+def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[runs.Named]:
     """Yield the files of a source, or MLflow as a whole, with their lines."""
     if not _is_mlflow(path):
         if dump := dumps.named(path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from json import dumps as to_json
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -51,13 +52,28 @@ def report(
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
     with errors_reported(), _opened(from_) as (engine, location):
+        from otel_rollout.cli import run_report_output as terminal
+        from otel_rollout.look.analysis.report import page
         from otel_rollout.look.analysis.run_choice import run_of
 
         chosen = run_of(engine, run)
+        found: RunReport | RunComparison
         if compare is None:
-            _show_report(_report(engine, chosen, step, location), location, html, json)
+            found = _report(engine, chosen, step, location)
+            page_of, show = (
+                partial(page.page_of_report, found),
+                partial(terminal.show_report, found, location),
+            )
         else:
-            _show_changes(_changes(engine, chosen, compare, step, validation), location, html, json, all_)
+            found = _changes(engine, chosen, compare, step, validation)
+            page_of = partial(page.page_of_changes, found)
+            show = partial(terminal.show_changes, found, location, all_)
+        if json:
+            typer.echo(to_json(found.as_json(), indent=2))
+        if html is not None:
+            write_page(html, page_of())
+        if html is None and not json:
+            show()
 
 
 @contextmanager
@@ -135,37 +151,3 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
         known = f" It has steps {numbers[0]} to {numbers[-1]}." if numbers else ""
         raise QueryError(f"--compare names step {named}, which {run.name} does not have.{known}")
     return Side(run, chosen)
-
-
-def _show_report(report: RunReport, location: str, html: Path | None, json: bool) -> None:
-    if json:
-        _print_json(report.as_json())
-    if html is not None:
-        from otel_rollout.look.analysis.report.page import page_of_report
-
-        write_page(html, page_of_report(report))
-    if html is None and not json:
-        from otel_rollout.cli.run_report_output import show_report
-
-        show_report(report, location)
-
-
-def _show_changes(
-    comparison: RunComparison, location: str, html: Path | None, json: bool, is_all: bool
-) -> None:
-    if json:
-        _print_json(comparison.as_json())
-    if html is not None:
-        from otel_rollout.look.analysis.report.page import page_of_changes
-
-        write_page(html, page_of_changes(comparison))
-    if html is None and not json:
-        from otel_rollout.cli.run_report_output import show_changes
-
-        show_changes(comparison, location, is_all)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    from json import dumps
-
-    typer.echo(dumps(document, indent=2))

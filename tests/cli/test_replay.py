@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout.cli.replay import as_node_directory
+from otel_rollout.cli.runs import as_node_directory
+from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout
 from tests.cli.command import ON_A_TERMINAL, run
 from tests.forwarder.test_delivery import delivered, node_directory, record
@@ -178,7 +179,9 @@ def test_copy_into_which_a_thread_still_writes_is_removed(tmp_path: Path) -> Non
         is_over.set()
 
     def interrupted() -> None:
-        with as_node_directory([tmp_path / "lines.jsonl"], tmp_path / "spool", []) as node_dir:
+        with as_node_directory(
+            [tmp_path / "lines.jsonl"], Settings(spool_dir=tmp_path / "spool")
+        ) as node_dir:
             threading.Thread(target=write, args=(node_dir,)).start()
             raise KeyboardInterrupt
 

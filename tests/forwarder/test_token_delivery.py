@@ -10,7 +10,7 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.cli.replay import as_node_directory
+from otel_rollout.cli.runs import as_node_directory
 from otel_rollout.deliver import forwarder
 from otel_rollout.record.launch import launcher, transfer
 from otel_rollout.settings import Settings
@@ -138,7 +138,7 @@ def test_replay_ignores_a_linked_tokenizer(tmp_path: Path) -> None:
     stored(place, demo_tokenizer())
     layout.tokenizer_file(place, theirs).symlink_to(layout.tokenizer_file(tmp_path, ours))
     (place / "lines.jsonl").write_text("{}\n")
-    with as_node_directory([place / "lines.jsonl"], tmp_path / "spool", []) as node_dir:
+    with as_node_directory([place / "lines.jsonl"], Settings(spool_dir=tmp_path / "spool")) as node_dir:
         assert [path.stem for path in layout.tokenizer_files(node_dir)] == [ours]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rollout.base.receiver_variables import marked, without_receiver
+from otel_rollout.base.environment import marked, without_receiver
 from otel_rollout.base.setting_parsers import bearer_token, listening_address
 from otel_rollout.doctor.diagnosis import Verdict
 from otel_rollout.doctor.receiving import check_receiver

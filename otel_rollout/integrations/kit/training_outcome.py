@@ -44,7 +44,7 @@ class TrainingOutcomes:
 def wants_token_values() -> bool:
     """Return whether the settings ask for values per token."""
     active = runtime.current()
-    return active is not None and bool(getattr(active.settings, "training_tokens", False))
+    return active is not None and active.settings.training_tokens
 
 
 @internal_errors("recording what training made of trajectories")

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.model_call import ModelCall
 from otel_rollout.otlp.span import Span
-from otel_rollout.turns import break_attributes, context_diff
+from otel_rollout.turns import context_diff, prefix_break
 from otel_rollout.turns.detokenizer import Detokenizer
 
 Decoder: TypeAlias = Callable[[], Detokenizer | None]
@@ -61,7 +61,7 @@ class CallMarks:
         whole = context_diff.tokens(list(call.token_ids))
         if prompt is None or whole is None:
             return None
-        found = break_attributes.attributes_of(self._contexts, key, prompt, span.start_ns, decoder())
+        found = prefix_break.attributes_of(self._contexts, key, prompt, span.start_ns, decoder())
         has_reply = bool(call.reply.token_ids)
         asked = len(call.request.prompt_ids)
         self._contexts.add(key, whole, span.end_ns, has_reply, asked)

@@ -12,7 +12,7 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, warn_once
+from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.finalizers import COLLECTING, is_collecting
 from otel_rollout.base.given import truth
 from otel_rollout.otlp.groups import Group
@@ -376,20 +376,16 @@ class Trajectory:
 
     # --- Its input and output -------------------------------------------------------------------------------
 
+    @internal_errors("setting a trajectory's input")
     def set_input(self, value: Any) -> None:
         """Record a value as the trajectory's input."""
-        try:
-            self._set(semconv.INPUT_VALUE, value)
-        except Exception as error:  # noqa: BLE001
-            fault("setting a trajectory's input", error)
+        self._set(semconv.INPUT_VALUE, value)
 
+    @internal_errors("setting a trajectory's output")
     def set_output(self, value: Any) -> None:
         """Record a value as the trajectory's output."""
         self._has_own_output = True
-        try:
-            self._set(semconv.OUTPUT_VALUE, value)
-        except Exception as error:  # noqa: BLE001
-            fault("setting a trajectory's output", error)
+        self._set(semconv.OUTPUT_VALUE, value)
 
     def _set(self, key: str, value: Any) -> None:
         active = runtime.current()

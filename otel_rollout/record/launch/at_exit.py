@@ -23,7 +23,7 @@ from otel_rollout.record.launch import drain, launcher
 from otel_rollout.record.launch.shutdown import shutdown
 from otel_rollout.record.launch.state import state
 from otel_rollout.record.recording.state import state as recording
-from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.state import EndedRun
 from otel_rollout.record.runs.state import state as runs
 from otel_rollout.spool import layout
@@ -112,9 +112,8 @@ def _log_delivery(ended: EndedRun) -> None:
     """Log how much of a run was delivered, and where to look at it."""
     node_dir = node_directory(ended.settings)
     report = ended.report
-    if report is None or (
-        report.undelivered and not runs.other_nodes
-    ):  # the wait was interrupted, or the report is out of date
+    # Without one, the wait was interrupted; with spans left, it may be out of date.
+    if report is None or (report.undelivered and not runs.other_nodes):
         report = node_report.report(node_dir, ended.settings, at_once=report is None)
     say(report, node_dir)
 

@@ -1,12 +1,14 @@
-"""Record spans of an application's own OpenTelemetry SDK, in a span processor.
+"""Record spans of an application's own OpenTelemetry SDK, in a span processor; make a tracer of it for ours.
 
-The processor is used if the application has set an SDK provider. Then the application's spans and ours nest
+Both are used if the application has set an SDK provider. Then the application's spans and ours nest
 in the application's backend. All spans of a trajectory, including the application's, reach our spool.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import random
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,25 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.record.recording import content, doubles, previews
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.recording.joined_span import TOKEN_COUNTS, is_model_call
+from otel_rollout.record.recording.provider import RANDOM_BITS, mark_of
 from otel_rollout.record.recording.runtime_context import TRAJECTORY, span_above
 from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 from otel_rollout.record.recording.state import state
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, Span
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
+    from opentelemetry.trace import SpanContext, Tracer
     from opentelemetry.util import types
     from opentelemetry.util.types import AttributeValue
 
@@ -103,7 +106,7 @@ class _OpenSpan:
         """Keep a log event of another library's span."""
         self.add_event(name, self.limits.applied(attributes), timestamp or time.time_ns())
 
-    def add_link(self, context: SpanContext, attributes: types.Attributes) -> None:
+    def add_link(self, context: SpanContext, attributes: types.Attributes = None) -> None:
         """Keep a link added to the span."""
         if len(self.links) < MAX_LINKS:
             self.links.append(_link(context, attributes))
@@ -120,64 +123,40 @@ def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Con
         # Every change of a span goes through one of these functions. They refer to the span weakly: with the
         # garbage collector off, a span that refers to itself would stay in memory.
         span_ref = weakref.ref(span)
+        set_attributes = _keeping(span_ref, "set_attributes", open_span.set_attributes)
         vars(span).update(
-            set_attribute=functools.partial(_set_attribute, span_ref, open_span),
-            set_attributes=functools.partial(_set_attributes, span_ref, open_span),
-            add_event=functools.partial(_add_event, span_ref, open_span),
-            add_link=functools.partial(_add_link, span_ref, open_span),
+            set_attribute=functools.partial(_set_attribute, set_attributes),
+            set_attributes=set_attributes,
+            add_event=functools.partial(_add_event, _keeping(span_ref, "add_event", open_span.add_event)),
+            add_link=_keeping(span_ref, "add_link", open_span.add_link),
         )
     return open_span
 
 
-def _set_attribute(
-    span_ref: weakref.ref[Span], open_span: _OpenSpan, key: str, value: AttributeValue
-) -> None:
-    _set_attributes(span_ref, open_span, {key: value})
+def _keeping(span_ref: weakref.ref[Span], method: str, keep: Callable[..., None]) -> Callable[..., None]:
+    """Return what stands for a method of a span: it keeps what the method is given, and calls the method."""
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        span = span_ref()
+        if span is not None:
+            if span.is_recording():
+                try:
+                    keep(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - of a user's value: it must not reach user code
+                    pass_on(error)
+            getattr(type(span), method)(span, *args, **kwargs)
+
+    return call
 
 
-def _set_attributes(
-    span_ref: weakref.ref[Span], open_span: _OpenSpan, attributes: Mapping[str, AttributeValue]
-) -> None:
-    span = span_ref()
-    if span is not None:
-        if span.is_recording():
-            _keep(open_span.set_attributes, attributes)
-        type(span).set_attributes(span, attributes)
+def _set_attribute(set_attributes: Callable[..., None], key: str, value: AttributeValue) -> None:
+    set_attributes({key: value})  # which the SDK's own method may or may not call
 
 
 def _add_event(
-    span_ref: weakref.ref[Span],
-    open_span: _OpenSpan,
-    name: str,
-    attributes: types.Attributes = None,
-    timestamp: int | None = None,
+    add: Callable[..., None], name: str, attributes: types.Attributes = None, timestamp: int | None = None
 ) -> None:
-    span = span_ref()
-    if span is not None:
-        timestamp = timestamp or time.time_ns()
-        if span.is_recording():
-            _keep(open_span.add_event, name, attributes, timestamp)
-        type(span).add_event(span, name, attributes, timestamp)
-
-
-def _add_link(
-    span_ref: weakref.ref[Span],
-    open_span: _OpenSpan,
-    context: SpanContext,
-    attributes: types.Attributes = None,
-) -> None:
-    span = span_ref()
-    if span is not None:
-        if span.is_recording():
-            _keep(open_span.add_link, context, attributes)
-        type(span).add_link(span, context, attributes)
-
-
-def _keep(keep: Callable[..., None], *arguments: Any) -> None:
-    try:
-        keep(*arguments)
-    except Exception as error:  # noqa: BLE001 - an exception of a user's value must not reach user code
-        pass_on(error)
+    add(name, attributes, timestamp or time.time_ns())  # one time for us and the application's SDK
 
 
 class IdentityProcessor(SpanProcessor):
@@ -256,9 +235,6 @@ class SpoolSpanProcessor(IdentityProcessor):
                 writer.counters.recorded_by(scope.name if scope is not None else "")
                 if span.name == semconv.ENGINE_REQUEST:
                     _record_phases(span, open_span.identity, writer)
-
-    def shutdown(self) -> None:
-        """Do nothing: the runtime closes its writer."""
 
 
 @internal_errors("recording the phases of an engine's request")
@@ -392,3 +368,26 @@ def _link(context: SpanContext, attributes: types.Attributes) -> bytes:
 
 def _remote_bits(parent: SpanContext | None) -> int:
     return otlp_json.HAS_IS_REMOTE | (otlp_json.IS_REMOTE if parent is not None and parent.is_remote else 0)
+
+
+class _OwnIds(IdGenerator):
+    """Draws ids from its own generator, because training seeds the SDK's."""
+
+    def __init__(self, run_id: str) -> None:
+        self._mark = int(mark_of(run_id), 16) << RANDOM_BITS
+        self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
+
+    def generate_span_id(self) -> int:
+        return self._mark | self._bits(RANDOM_BITS)
+
+    def generate_trace_id(self) -> int:
+        return self._bits(128) or 1
+
+
+def tracer_of(provider: TracerProvider, scope: str, version: str, run_id: str) -> Tracer:
+    """Return a tracer of the application's provider for our own spans, whose ids have the run's mark."""
+    tracer = provider.get_tracer(scope, version)
+    # A generator that the application chose stays.
+    if type(getattr(tracer, "id_generator", None)) is RandomIdGenerator:
+        tracer.id_generator = _OwnIds(run_id)  # type: ignore[attr-defined]
+    return tracer

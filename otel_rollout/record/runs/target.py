@@ -15,8 +15,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.base.access_variables import may_be_credential, without_credentials
-from otel_rollout.base.known_exporters import KNOWN_EXPORTERS, begins_with_exporter
+from otel_rollout.base.environment import (
+    KNOWN_EXPORTERS,
+    begins_with_exporter,
+    may_be_credential,
+    without_credentials,
+)
 from otel_rollout.settings import Settings
 
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
@@ -175,17 +179,11 @@ def _same(first: object, second: object) -> bool:
 
 def is_another(run: Settings, named: Mapping[str, Any]) -> bool:
     """Return whether arguments name another run, target, project or exporter."""
-    if any(
-        name in named and named[name] != getattr(run, name)
-        for name in ("project_name", "run_id", "spool_dir")
-    ):
+    names = ("project_name", "run_id", "spool_dir", "target_variables")
+    if any(name in named and named[name] != getattr(run, name) for name in names):
         return True
-    exporters = named.get("exporters", {})
-    if "exporters" in named and exporters.keys() != run.exporters.keys():
-        return True
-    if "target_variables" in named and named["target_variables"] != run.target_variables:
-        return True
-    return any(
+    exporters = named.get("exporters", run.exporters)
+    return exporters.keys() != run.exporters.keys() or any(
         not _has_option(run, exporter, option, value)
         for exporter, options in exporters.items()
         for option, value in options.items()
