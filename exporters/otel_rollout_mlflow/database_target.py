@@ -17,13 +17,12 @@ from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.batching import chunks
 from otel_rollout_mlflow import sqlite_creation
-from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
+from otel_rollout_mlflow.scores import MARK, SOURCE_ID, Change, MlflowFeedback
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
     OLDEST_FIRST,
-    Change,
     Experiment,
     unreadable,
 )
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from otel_rollout.exporting.api import MetricPoint
-    from otel_rollout_mlflow.feedback import MlflowFeedback
     from otel_rollout_mlflow.settings import MlflowSettings
 
 _CHANGES_PER_TRANSACTION: Final = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
@@ -13,14 +12,14 @@ from requests.auth import AuthBase, HTTPBasicAuth
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.http import BearerAuth, HttpServer, HttpSession, described
-from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
+from otel_rollout.otlp.json_values import timestamp_of
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
+from otel_rollout_mlflow.scores import MARK, SOURCE_ID, Change, MlflowFeedback
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_version, shown_minimum
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
     OLDEST_FIRST,
-    Change,
     Experiment,
     unreadable,
 )
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_rollout.exporting.api import MetricPoint
-    from otel_rollout_mlflow.feedback import MlflowFeedback
 
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
@@ -318,7 +316,7 @@ def _auth(settings: MlflowSettings) -> AuthBase | None:
 
 
 def _assessment(feedback: MlflowFeedback) -> dict[str, Any]:
-    given_at = _json_time(feedback.time_ns)
+    given_at = timestamp_of(feedback.time_ns, "milliseconds")  # as MLflow keeps them
     return {
         "assessment_id": feedback.id,
         "assessment_name": feedback.name,
@@ -332,12 +330,6 @@ def _assessment(feedback: MlflowFeedback) -> dict[str, Any]:
         "metadata": feedback.metadata,
         "valid": True,
     }
-
-
-def _json_time(time_ns: int) -> str:
-    """Format a timestamp as protobuf's JSON, in the milliseconds that MLflow keeps."""
-    seconds, ns = divmod(time_ns, 10**9)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 10**6:03d}Z"
 
 
 def _failed(kind: FailureKind, response: requests.Response, action: str) -> UndeliveredError:

@@ -1,4 +1,4 @@
-"""Make a trace's tags from the attributes of its root span."""
+"""Make a trace's id and tags from its spans, and conditions on tags."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from opentelemetry.util.types import AttributeValue
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow.ids import is_root
 from otel_rollout_mlflow.storable import storable_attribute, storable_text
 
+TRACE_ID_PREFIX: Final = "tr-"
+"""Prefix of MLflow's trace ids, before OpenTelemetry's trace id in hex."""
 MAX_TAG_CHARS: Final = 8000
 """Maximum characters of a tag's value; a longer one is cut. MLflow's servers cut it too, or drop the tag."""
 MAX_TAG_NAME_CHARS: Final = 250
@@ -44,6 +45,16 @@ _MAX_WARNED: Final = 1000
 """Maximum names to warn of; further names get no warning."""
 _SHOWN_CHARS: Final = 80
 _logger = logging.getLogger(__name__)
+
+
+def trace_id_of(span: Span) -> str:
+    """Return MLflow's id of a span's trace; MLflow derives it from the trace id."""
+    return f"{TRACE_ID_PREFIX}{span.trace_id}"
+
+
+def quoted(text: str) -> str:
+    """Quote a string for MLflow's search syntax, which has no escapes."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
@@ -123,7 +134,7 @@ class TagWarnings:
     def warn_of(self, spans: Iterable[Span]) -> None:
         """Warn of attributes of root spans that become no tag."""
         for span in spans:
-            if is_root(span):
+            if not span.parent_id:
                 for name, problem in refused_tags(span.attributes).items():
                     self._warn(name, problem)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,14 +16,14 @@ from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.json_line import running_root, span_at, trace_data
+from otel_rollout.otlp.json_values import time_of_timestamp
 from otel_rollout.otlp.protobuf import span_without_links
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow import feedback, settings
+from otel_rollout_mlflow import scores, settings
 from otel_rollout_mlflow.database_target import StoreTarget
-from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, PREFIX
-from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
-from otel_rollout_mlflow.run_links import quoted
+from otel_rollout_mlflow.mapping import PLACEHOLDER_PARENT, SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.server_target import ServerTarget
+from otel_rollout_mlflow.tags import TRACE_ID_PREFIX, quoted
 from otel_rollout_mlflow.target import RUNNING, Target
 
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
@@ -82,9 +81,9 @@ class MlflowTraces:
         if is_running:
             wanted.append(f"attributes.status = '{RUNNING}'")
         if id_prefix:
-            wanted.append(f"attributes.request_id LIKE '{PREFIX}{id_prefix}%'")
+            wanted.append(f"attributes.request_id LIKE '{TRACE_ID_PREFIX}{id_prefix}%'")
         for found in self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True):
-            yield {**found, "start_ns": unix_ns(str(found.get("request_time", "")))}
+            yield {**found, "start_ns": time_of_timestamp(found.get("request_time"))}
 
     def line_of(self, described: Mapping[str, Any], with_running: bool = False) -> bytes | None:
         """Return a trace as a line of OTLP/JSON, with its scores as evaluation spans.
@@ -177,9 +176,9 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
     name = assessment.get("assessment_name")
     if not name or assessment.get("valid") is False or not isinstance(value, (bool, int, float, str)):
         return None
-    is_dated, time_ns, _ = feedback.rank_of(assessment)
+    is_dated, time_ns, _ = scores.rank_of(assessment)
     if not is_dated:  # given in MLflow by a person, or recorded without its own time
-        time_ns = unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
+        time_ns = time_of_timestamp(assessment.get("last_update_time") or assessment.get("create_time"))
     return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
 
 
@@ -192,11 +191,3 @@ def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> S
     attributes = evaluations.attributes_of(score.name, score.value, score.comment or None, None)
     parent_id = assessment.get("span_id") or root_id
     return span_at(score.time_ns, trace_id, span_id, parent_id, f"score {score.name}", attributes)
-
-
-def unix_ns(text: str) -> int:
-    """Parse protobuf's JSON timestamp as Unix time in ns; 0 for any other text."""
-    try:
-        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
-    except ValueError:
-        return 0

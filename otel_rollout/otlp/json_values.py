@@ -9,6 +9,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 MAX_DEPTH: Final = 24
@@ -20,6 +21,7 @@ _SURE_DIGITS: Final = 19
 _JSON = dict[str, Any]
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OTHER_ALPHABET: Final = str.maketrans("-_", "+/")
 
 
@@ -156,6 +158,19 @@ def integer_of(value: Any, least: int, beyond: int) -> int:
     if least <= number < beyond and (type_ is int or type_ is str or (type_ is float and number == value)):
         return number
     raise ValueError(f"an integer from {least} to {beyond - 1} expected")
+
+
+def timestamp_of(time_ns: int, precision: str = "microseconds") -> str:
+    """Format a Unix time as a timestamp; a float could not hold it exactly."""
+    return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec=precision)
+
+
+def time_of_timestamp(text: object) -> int:
+    """Return a timestamp as Unix time in ns, to the microsecond; 0 for anything else."""
+    try:
+        return (datetime.fromisoformat(str(text)) - _EPOCH) // timedelta(microseconds=1) * 1000
+    except (ValueError, TypeError):  # no timestamp, or one without a time zone
+        return 0
 
 
 def time_of(value: Any) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow.feedback import feedback_of, is_given_outside
 from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
-from otel_rollout_weave.feedback import feedback_of as weave_feedback_of
+from otel_rollout_mlflow.scores import feedback_of, is_given_outside
 from otel_rollout_weave.mapping import to_call, to_marker
+from otel_rollout_weave.scores import feedback_of as weave_feedback_of
 from tests.exporting.mapped_spans import operations, roots
 from tests.sdk_spans import decoded
 

@@ -14,8 +14,7 @@ from sqlalchemy import event
 from otel_rollout.base import training_scores
 from otel_rollout.exporting.api import UndeliveredError
 from otel_rollout_mlflow.database_target import one_transaction
-from otel_rollout_mlflow.feedback import MlflowFeedback
-from otel_rollout_mlflow.target import Change
+from otel_rollout_mlflow.scores import Change, MlflowFeedback
 from tests.identity_scores import given, resolve
 from tests.mlflow.programs import killed_while_scoring
 from tests.sdk_spans import ROLLOUT_RUN, Rollouts, deliver
