@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
@@ -25,10 +25,11 @@ from otel_rollout_mlflow.target import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_rollout.exporting.api import MetricPoint
 
+Found = TypeVar("Found")
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
 _FEEDBACK_THREADS: Final = 2
@@ -137,14 +138,9 @@ class ServerTarget:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
         wanted = {"trace_id": trace_id, "allow_partial": "true"}
         response = self._send("GET", "/api/3.0/mlflow/traces/get", params=wanted)
-        if _error_code(response) == _NOT_THERE:
-            return None
         if response.status_code == requests.codes.internal_server_error:
             raise unreadable(trace_id, described(response))
-        self._session.check(response, f"reading the trace {trace_id}")
-        with self._reading(response):
-            found: dict[str, Any] = response.json()["trace"]
-        return found
+        return self._found(response, f"reading the trace {trace_id}", lambda answer: answer["trace"])
 
     def experiment_ids(self) -> list[str]:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -177,12 +173,8 @@ class ServerTarget:
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
         response = self._send("GET", f"/api/3.0/mlflow/traces/{trace_id}")
-        if _error_code(response) == _NOT_THERE:
-            return None
-        self._session.check(response, f"looking up the trace {trace_id}")
-        with self._reading(response):
-            found: dict[str, Any] = response.json()["trace"]["trace_info"]
-        return found
+        action = f"looking up the trace {trace_id}"
+        return self._found(response, action, lambda answer: answer["trace"]["trace_info"])
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -258,20 +250,28 @@ class ServerTarget:
 
     def _experiment(self, route: str, params: dict[str, str]) -> Experiment | None:
         response = self._send("GET", f"/api/2.0/mlflow/experiments/{route}", params=params)
+        return self._found(response, "looking up an experiment", _experiment)
+
+    def _found(self, response: requests.Response, action: str, read: Callable[[Any], Found]) -> Found | None:
+        """Read the JSON of an answer; return None if MLflow has no such thing."""
         if _error_code(response) == _NOT_THERE:
             return None
-        self._session.check(response, "looking up an experiment")
+        self._session.check(response, action)
         with self._reading(response):
-            found = response.json()["experiment"]
-            is_deleted = found.get("lifecycle_stage") == "deleted"
-            experiment = Experiment(str(found["experiment_id"]), str(found["name"]), is_deleted)
-        return experiment
+            found = read(response.json())
+        return found
 
     def _send(self, method: str, path: str, **request: Any) -> requests.Response:
         return self._session.send(method, self._settings.uri + path, **request)
 
     def _reading(self, response: requests.Response) -> AbstractContextManager[None]:
         return self._session.reading(response, "an MLflow tracking server")
+
+
+def _experiment(answer: Any) -> Experiment:
+    found = answer["experiment"]
+    is_deleted = found.get("lifecycle_stage") == "deleted"
+    return Experiment(str(found["experiment_id"]), str(found["name"]), is_deleted)
 
 
 def _session(settings: MlflowSettings) -> HttpSession:

@@ -17,6 +17,7 @@ from otel_rollout.account.report import (
     Report,
     StepCount,
     bounded_scopes,
+    summed,
 )
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
@@ -80,15 +81,7 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     check_private(node_dir, os.lstat(node_dir))
     living = segments.living_writers(node_dir)
     writers = [_writer_count(node_dir, writer, writer in living) for writer in layout.journals(node_dir)]
-    dropped: Counter[str] = Counter()
-    sampled_out: Counter[str] = Counter()
-    tallies: Counter[str] = Counter()
-    other_scopes: Counter[str] = Counter()
-    for count in writers:
-        dropped.update(count.dropped)
-        sampled_out.update(count.sampled_out)
-        tallies.update(count.tallies)
-        other_scopes.update(count.other_scopes)
+    tallies = summed(count.tallies for count in writers)
     recorded = sum(count.recorded for count in writers)
     ledger, pending = (
         _ledger_and_difference(node_dir, exporters, recorded)
@@ -99,16 +92,16 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         started=sum(count.started for count in writers),
         recorded=recorded,
         unfinished=sum(count.unfinished for count in writers),
-        dropped={reason: n for reason, n in dropped.items() if n},
-        sampled_out={reason: n for reason, n in sampled_out.items() if n},
+        dropped=summed(count.dropped for count in writers),
+        sampled_out=summed(count.sampled_out for count in writers),
         groups_kept={reason: n for (kept, reason), n in ledger.groups.items() if kept},
         groups_sampled_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
         exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
         directory=str(node_dir),
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
-        other_scopes=bounded_scopes(other_scopes),
-        trajectories=tallies["trajectories"],
-        operations_outside=tallies["operations_outside"],
+        other_scopes=bounded_scopes(summed(count.other_scopes for count in writers)),
+        trajectories=tallies.get("trajectories", 0),
+        operations_outside=tallies.get("operations_outside", 0),
     )
 
 

@@ -22,9 +22,8 @@ from otel_rollout.deliver.batch_sender import BatchSender
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.identity_scores import IdentityScores
 from otel_rollout.deliver.lines import Line, LineCache
-from otel_rollout.deliver.live_trajectories import LiveTrajectories
 from otel_rollout.deliver.retry_policy import RetryPolicy
-from otel_rollout.deliver.run_links import TrackerRunLink
+from otel_rollout.deliver.trackers import LiveTrajectories, TrackerRunLink
 from otel_rollout.exporting.api import (
     Announces,
     CommitsBatches,

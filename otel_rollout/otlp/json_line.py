@@ -9,7 +9,7 @@ import orjson
 
 from otel_rollout.otlp import json_values
 from otel_rollout.otlp.json_values import entries_of
-from otel_rollout.otlp.span import Span
+from otel_rollout.otlp.span import DROPPED, Event, Link, Span
 from otel_rollout.otlp.writer import SCOPES, AttributeInput, attribute_list
 
 HEAD_WITHOUT_RESOURCE: Final = b'{"resourceSpans":[{' + SCOPES
@@ -68,23 +68,55 @@ def is_trace_data(record: Mapping[str, Any]) -> bool:
 
 
 def line_of(spans: Sequence[Span]) -> bytes:
-    """Return complete spans of one resource and scope, without events and links, as a line."""
-    scope = {"scope": {"name": spans[0].scope.name}, "spans": [_json_of(span) for span in spans]}
+    """Return complete spans of one resource and scope as a line."""
+    scope = {"scope": {"name": spans[0].scope.name}, "spans": [fields_of(span) for span in spans]}
     resource = {"attributes": entries_of(spans[0].resource.attributes)}
     return orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
 
 
-def _json_of(span: Span) -> dict[str, Any]:
-    return {
+def fields_of(span: Span) -> dict[str, Any]:
+    """Return a complete span as its JSON in a line, with the ids where :mod:`scan` looks for them."""
+    fields: dict[str, Any] = {
+        "parentSpanId": span.parent_id,
+        "flags": span.flags,
         "traceId": span.trace_id,
         "spanId": span.span_id,
-        "parentSpanId": span.parent_id,
         "name": span.name,
         "kind": span.kind,
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
-        "attributes": orjson.Fragment(attribute_list(span.attributes)),
-        "status": {"code": span.status, "message": span.message},
+        "attributes": entries_of(span.attributes),
+    }
+    if span.events:
+        fields["events"] = list(map(_event, span.events))
+    if span.links:
+        fields["links"] = list(map(_link, span.links))
+    if any(span.dropped):
+        fields.update(zip(DROPPED, span.dropped, strict=True))
+    if span.status or span.message:
+        fields["status"] = {"code": span.status, "message": span.message}
+    if span.trace_state:
+        fields["traceState"] = span.trace_state
+    return fields
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "timeUnixNano": str(event.time_ns),
+        "name": event.name,
+        "attributes": entries_of(event.attributes),
+        DROPPED[0]: event.dropped,
+    }
+
+
+def _link(link: Link) -> dict[str, Any]:
+    return {
+        "traceId": link.trace_id,
+        "spanId": link.span_id,
+        "traceState": link.trace_state,
+        "flags": link.flags,
+        "attributes": entries_of(link.attributes),
+        DROPPED[0]: link.dropped,
     }
 
 

@@ -56,13 +56,13 @@ def bytes_of_base64(text: str) -> bytes:
 
 def attributes_of(holder: Mapping[str, Any]) -> dict[str, Any]:
     """Decode the attributes of a resource, scope, span, event or link."""
-    return _entries(holder.get("attributes", ()), 0)
+    return _entries(holder.get("attributes") or (), 0)
 
 
 def _entries(entries: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in entries:
-        key, value = entry["key"], entry.get("value") or {}
+        key, value = entry.get("key"), entry.get("value") or {}
         if type(key) is not str:
             key = text_of(key)
         # Most attributes are text or small integers, and a call takes longer than the rest of the loop.
@@ -81,6 +81,8 @@ def _value(value: Mapping[str, Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
         return TOO_DEEP
     for type_, content in value.items():
+        if content is None:
+            continue
         if type_ == "stringValue":
             return text_of(content)
         if type_ == "boolValue":
@@ -94,9 +96,9 @@ def _value(value: Mapping[str, Any], depth: int) -> Any:
         if type_ == "bytesValue":
             return bytes_of_base64(content)
         if type_ == "arrayValue":
-            return [_value(entry, depth + 1) for entry in content.get("values", ())]
+            return [_value(entry, depth + 1) for entry in content.get("values") or ()]
         if type_ == "kvlistValue":
-            return _entries(content.get("values", ()), depth + 1)
+            return _entries(content.get("values") or (), depth + 1)
     return None
 
 
@@ -109,18 +111,33 @@ def set_text(holder: _JSON, key: str, text: str) -> None:
 
 
 def entries_of(attributes: Mapping[str, Any]) -> list[_JSON]:
-    """Return attributes as the entries of a list in JSON: text, numbers, booleans and lists of these."""
-    return [{"key": key, "value": _value_of(value)} for key, value in attributes.items()]
+    """Return attributes, as they are decoded, as the entries of a list in JSON."""
+    # Most attributes are text, and a call takes longer than the rest of the loop.
+    return [
+        {"key": key, "value": {"stringValue": value} if type(value) is str else _value_of(value)}
+        for key, value in attributes.items()
+    ]
 
 
 def _value_of(value: Any) -> _JSON:
     if isinstance(value, str):
         return {"stringValue": value}
-    if isinstance(value, list):
-        return {"arrayValue": {"values": [_value_of(entry) for entry in value]}}
-    if isinstance(value, (bool, float)):
-        return {"boolValue" if isinstance(value, bool) else "doubleValue": value}
-    return {"intValue": str(value)}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value if math.isfinite(value) else _name_of(value)}
+    if isinstance(value, bytes):
+        return {"bytesValue": base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {"kvlistValue": {"values": entries_of(value)}}
+    return {} if value is None else {"arrayValue": {"values": [_value_of(entry) for entry in value]}}
+
+
+def _name_of(number: float) -> str:
+    """Return a number that is not finite as text, because JSON has no such number."""
+    return next(name for name, known in _NOT_FINITE.items() if repr(known) == repr(number))
 
 
 def hide_text(value: _JSON, mark: str) -> None:
@@ -148,11 +165,13 @@ def text_of(value: Any) -> str:
 
 
 def integer_of(value: Any, least: int, beyond: int) -> int:
-    """Return an integer, which OTLP/JSON writes as text or as a number.
+    """Return an integer, which OTLP/JSON writes as text or as a number; protobuf's default, 0, for None.
 
     Raises:
         ValueError, TypeError: it is no integer from ``least`` on and below ``beyond``.
     """
+    if value is None:
+        value = 0
     type_ = type(value)
     number = value if type_ is int else int(value)
     if least <= number < beyond and (type_ is int or type_ is str or (type_ is float and number == value)):

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp import received, scan
+from otel_rollout.otlp import scan
 from otel_rollout.otlp.json_line import spans_of_json
+from otel_rollout.otlp.json_values import entries_of
 from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.spool import layout
@@ -85,4 +86,4 @@ class Trajectories:
 
 def _known(attributes: Mapping[str, Any], span_id: str, is_root: bool) -> Known:
     identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
-    return Known(identity, received.entries(identity.attributes), span_id, is_root)
+    return Known(identity, entries_of(identity.attributes), span_id, is_root)

@@ -1,4 +1,4 @@
-"""Link an exporter's traces to the tracker run that training publishes.
+"""Serve trackers: link traces to the run that training publishes, and find running trajectories.
 
 A training framework starts the tracker's run after its workers, and so after the first spans.
 """
@@ -12,7 +12,9 @@ from pathlib import Path
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind, LinksRuns
+from otel_rollout.otlp.span import Span
 from otel_rollout.spool import layout
+from otel_rollout.spool.running_roots import running_roots
 
 _logger = logging.getLogger("otel_rollout.forwarder")
 
@@ -73,3 +75,29 @@ class TrackerRunLink:
 
 def _link_nothing(run: str, rollout: str) -> ExportFailure | None:
     return None
+
+
+class LiveTrajectories:
+    """Finds running trajectories and returns each of them once.
+
+    Args:
+        node_dir: holds the root tables of the recording processes.
+    """
+
+    def __init__(self, node_dir: Path) -> None:
+        self._node_dir = node_dir
+        self._next_look = 0.0
+        self._known: set[str] = set()
+
+    def new_roots(self) -> list[Span]:
+        """Return open roots older than ``Waits.live_age`` that are new since the last call."""
+        if time.monotonic() < self._next_look:
+            return []
+        self._next_look = time.monotonic() + waits().live_look
+        roots = [root for root in running_roots(self._node_dir) if _age(root) >= waits().live_age]
+        known, self._known = self._known, {root.span_id for root in roots}
+        return [root for root in roots if root.span_id not in known]
+
+
+def _age(root: Span) -> float:
+    return time.time() - root.start_ns / 1e9
