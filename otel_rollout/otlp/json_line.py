@@ -74,8 +74,16 @@ def line_of(spans: Sequence[Span]) -> bytes:
     return orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
 
 
-def fields_of(span: Span) -> dict[str, Any]:
-    """Return a complete span as its JSON in a line, with the ids where :mod:`scan` looks for them."""
+def fields_of(span: Span, before: bytes = b"") -> dict[str, Any]:
+    """Return a complete span as its JSON in a line, with the ids where :mod:`scan` looks for them.
+
+    Args:
+        span: the span.
+        before: encoded attributes that come before those of the span.
+    """
+    attributes = attribute_list(span.attributes)
+    if before:
+        attributes = b"[%b%b" % (before, b"," + attributes[1:] if span.attributes else b"]")
     fields: dict[str, Any] = {
         "parentSpanId": span.parent_id,
         "flags": span.flags,
@@ -85,7 +93,7 @@ def fields_of(span: Span) -> dict[str, Any]:
         "kind": span.kind,
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
-        "attributes": entries_of(span.attributes),
+        "attributes": orjson.Fragment(attributes),
     }
     if span.events:
         fields["events"] = list(map(_event, span.events))
@@ -104,7 +112,7 @@ def _event(event: Event) -> dict[str, Any]:
     return {
         "timeUnixNano": str(event.time_ns),
         "name": event.name,
-        "attributes": entries_of(event.attributes),
+        "attributes": orjson.Fragment(attribute_list(event.attributes)),
         DROPPED[0]: event.dropped,
     }
 
@@ -115,7 +123,7 @@ def _link(link: Link) -> dict[str, Any]:
         "spanId": link.span_id,
         "traceState": link.trace_state,
         "flags": link.flags,
-        "attributes": entries_of(link.attributes),
+        "attributes": orjson.Fragment(attribute_list(link.attributes)),
         DROPPED[0]: link.dropped,
     }
 

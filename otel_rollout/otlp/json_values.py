@@ -111,33 +111,18 @@ def set_text(holder: _JSON, key: str, text: str) -> None:
 
 
 def entries_of(attributes: Mapping[str, Any]) -> list[_JSON]:
-    """Return attributes, as they are decoded, as the entries of a list in JSON."""
-    # Most attributes are text, and a call takes longer than the rest of the loop.
-    return [
-        {"key": key, "value": {"stringValue": value} if type(value) is str else _value_of(value)}
-        for key, value in attributes.items()
-    ]
+    """Return attributes as the entries of a list in JSON: text, numbers, booleans and lists of these."""
+    return [{"key": key, "value": _value_of(value)} for key, value in attributes.items()]
 
 
 def _value_of(value: Any) -> _JSON:
     if isinstance(value, str):
         return {"stringValue": value}
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    if isinstance(value, float):
-        return {"doubleValue": value if math.isfinite(value) else _name_of(value)}
-    if isinstance(value, bytes):
-        return {"bytesValue": base64.b64encode(value).decode()}
-    if isinstance(value, Mapping):
-        return {"kvlistValue": {"values": entries_of(value)}}
-    return {} if value is None else {"arrayValue": {"values": [_value_of(entry) for entry in value]}}
-
-
-def _name_of(number: float) -> str:
-    """Return a number that is not finite as text, because JSON has no such number."""
-    return next(name for name, known in _NOT_FINITE.items() if repr(known) == repr(number))
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [_value_of(entry) for entry in value]}}
+    if isinstance(value, (bool, float)):
+        return {"boolValue" if isinstance(value, bool) else "doubleValue": value}
+    return {"intValue": str(value)}
 
 
 def hide_text(value: _JSON, mark: str) -> None:

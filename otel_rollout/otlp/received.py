@@ -15,7 +15,6 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
 from otel_rollout.otlp import engine_phases, writer
 from otel_rollout.otlp.json_line import fields_of
-from otel_rollout.otlp.json_values import entries_of
 from otel_rollout.otlp.span import Span
 
 _MAX_TIME_NS: Final = (1 << 63) - 1
@@ -99,7 +98,7 @@ def resource_of(sent: Mapping[str, Any], schema_url: str, redact: RedactResource
         redact: redacts the attributes.
     """
     own = kept(sent)
-    encoded = orjson.dumps(entries_of(own if redact is None else redact(own)))
+    encoded = writer.attribute_list(own if redact is None else redact(own))
     schema = b'"schemaUrl":%b,' % orjson.dumps(schema_url) if schema_url else b""
     head = b"%b]},%b%b" % (b"," + encoded[1:-1] if own else b"", schema, writer.SCOPES)
     process = next((str(sent[name]) for name in _PROCESS_NUMBERS if sent.get(name)), "")
@@ -130,17 +129,15 @@ def accepted(span: Span) -> Span:
     return span
 
 
-def line_of(scope: ReceivedScope, span: Span, identity: Sequence[dict[str, Any]]) -> bytes:
+def line_of(scope: ReceivedScope, span: Span, identity: bytes) -> bytes:
     """Return the line of a span after the head of its resource; see ``open_resource_head``.
 
     Args:
         scope: the span's scope.
         span: the decoded span.
-        identity: the identity of the span's trajectory, as the entries of an attribute list.
+        identity: the encoded attributes of the identity of the span's trajectory; empty outside trajectories.
     """
-    fields = fields_of(span)
-    fields["attributes"] = [*identity, *fields["attributes"]]
-    return scope.head + orjson.dumps(fields) + _END
+    return scope.head + orjson.dumps(fields_of(span, identity)) + _END
 
 
 def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:
@@ -148,7 +145,7 @@ def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:
 
     Args:
         span: the decoded span.
-        identity: the encoded attributes of the identity of the span's trajectory.
+        identity: as for :func:`line_of`.
     """
     trace_id, span_id = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
     phases = engine_phases.phases_of(span.name, span_id, span.attributes, span.start_ns)

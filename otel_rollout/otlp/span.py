@@ -336,7 +336,7 @@ def _events(events: Iterable[_JSON]) -> Sequence[Event]:
     return [
         Event(
             text_of(event.get("name")),
-            time_of(event["timeUnixNano"]),
+            time_of(event.get("timeUnixNano")),
             attributes_of(event),
             _dropped(event)[0],
         )

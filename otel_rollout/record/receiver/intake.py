@@ -201,8 +201,9 @@ class Intake:
         if known is None and not self._is_recorded(trace_id, span.name):
             return None
         identity = NO_IDENTITY if known is None else known.identity
-        line = received.line_of(scope, span, () if known is None else known.entries)
-        phases = received.phase_lines_of(span, identity.encoded or identity.encode())
+        encoded = identity.encoded or identity.encode()
+        line = received.line_of(scope, span, encoded)
+        phases = received.phase_lines_of(span, encoded)
         return _Taken(scope, [line, *phases], identity)
 
     def _is_recorded(self, trace_id: bytes, name: str) -> bool:

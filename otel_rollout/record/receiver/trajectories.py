@@ -10,7 +10,6 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.otlp import scan
 from otel_rollout.otlp.json_line import spans_of_json
-from otel_rollout.otlp.json_values import entries_of
 from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.spool import layout
@@ -24,14 +23,12 @@ class Known(NamedTuple):
     """A trajectory of this machine.
 
     Attributes:
-        identity: its identity, for the counts.
-        entries: the identity as the entries of a list of attributes.
+        identity: its identity.
         span_id: the id of its root span, in hex.
         is_root: whether the trajectory is not part of another one.
     """
 
     identity: Identity
-    entries: list[dict[str, Any]]
     span_id: str
     is_root: bool
 
@@ -86,4 +83,4 @@ class Trajectories:
 
 def _known(attributes: Mapping[str, Any], span_id: str, is_root: bool) -> Known:
     identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
-    return Known(identity, entries_of(identity.attributes), span_id, is_root)
+    return Known(identity, span_id, is_root)
