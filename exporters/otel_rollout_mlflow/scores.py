@@ -11,7 +11,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation, Rank
-from otel_rollout.otlp.json_values import time_of_timestamp
+from otel_rollout.otlp.json_values import time_of_timestamp, timestamp_of
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.storable import storable_text
@@ -86,6 +86,23 @@ class MlflowFeedback:
     def tag_text(self) -> str:
         """The value as a trace tag."""
         return tag_text(self.value)
+
+    def to_mlflow(self) -> dict[str, Any]:
+        """Make the assessment in the form of MLflow's API."""
+        given_at = timestamp_of(self.time_ns, "milliseconds")  # as MLflow keeps them
+        return {
+            "assessment_id": self.id,
+            "assessment_name": self.name,
+            "trace_id": self.trace_id,
+            **({"span_id": self.span_id} if self.span_id else {}),
+            "source": {"source_type": "CODE", "source_id": SOURCE_ID},
+            "create_time": given_at,
+            "last_update_time": given_at,
+            "feedback": {"value": self.value},
+            "rationale": self.rationale or "",
+            "metadata": self.metadata,
+            "valid": True,
+        }
 
 
 def rank_of(assessment: Mapping[str, Any]) -> Rank:

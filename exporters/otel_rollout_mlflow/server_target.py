@@ -12,9 +12,8 @@ from requests.auth import AuthBase, HTTPBasicAuth
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.http import BearerAuth, HttpServer, HttpSession, described
-from otel_rollout.otlp.json_values import timestamp_of
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
-from otel_rollout_mlflow.scores import MARK, SOURCE_ID, Change, MlflowFeedback
+from otel_rollout_mlflow.scores import MARK, Change, MlflowFeedback
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_version, shown_minimum
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
@@ -209,12 +208,12 @@ class ServerTarget:
         change, feedback = change_and_score
         trace = f"/api/3.0/mlflow/traces/{feedback.trace_id}"
         if change is Change.CREATE:
-            response = self._send("POST", f"{trace}/assessments", json={"assessment": _assessment(feedback)})
+            response = self._send("POST", f"{trace}/assessments", json={"assessment": feedback.to_mlflow()})
         elif change is Change.TAG:
             tag = {"key": feedback.name, "value": feedback.tag_text}
             response = self._send("PATCH", f"{trace}/tags", json=tag)
         else:
-            request = {"assessment": _assessment(feedback), "update_mask": "feedback,rationale,metadata"}
+            request = {"assessment": feedback.to_mlflow(), "update_mask": "feedback,rationale,metadata"}
             if change is Change.MARK:
                 request = {"assessment": {"metadata": MARK}, "update_mask": "metadata"}
             response = self._send("PATCH", f"{trace}/assessments/{feedback.id}", json=request)
@@ -313,23 +312,6 @@ def _auth(settings: MlflowSettings) -> AuthBase | None:
     if settings.username and settings.password:
         return HTTPBasicAuth(settings.username.encode(), settings.password.encode())
     return BearerAuth(settings.token) if settings.token else None
-
-
-def _assessment(feedback: MlflowFeedback) -> dict[str, Any]:
-    given_at = timestamp_of(feedback.time_ns, "milliseconds")  # as MLflow keeps them
-    return {
-        "assessment_id": feedback.id,
-        "assessment_name": feedback.name,
-        "trace_id": feedback.trace_id,
-        **({"span_id": feedback.span_id} if feedback.span_id else {}),
-        "source": {"source_type": "CODE", "source_id": SOURCE_ID},
-        "create_time": given_at,
-        "last_update_time": given_at,
-        "feedback": {"value": feedback.value},
-        "rationale": feedback.rationale or "",
-        "metadata": feedback.metadata,
-        "valid": True,
-    }
 
 
 def _failed(kind: FailureKind, response: requests.Response, action: str) -> UndeliveredError:

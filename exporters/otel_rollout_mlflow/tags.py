@@ -12,6 +12,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv, training_scores
+from otel_rollout.base.errors import warn_once
 from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.storable import storable_attribute, storable_text
@@ -41,8 +42,6 @@ FEEDBACK_ONLY: Final = frozenset(
 )
 """Scores that say what training made of a trajectory. They are many, and a search for feedback finds them, so
 tags would only double the requests."""
-_MAX_WARNED: Final = 1000
-"""Maximum names to warn of; further names get no warning."""
 _SHOWN_CHARS: Final = 80
 _logger = logging.getLogger(__name__)
 
@@ -125,26 +124,14 @@ def useful_resource(resource: Resource) -> Resource:
     return Resource(attributes)
 
 
-class TagWarnings:
-    """Warnings of tags that MLflow drops silently, one for each name."""
-
-    def __init__(self) -> None:
-        self._warned: set[str] = set()
-
-    def warn_of(self, spans: Iterable[Span]) -> None:
-        """Warn of attributes of root spans that become no tag."""
-        for span in spans:
-            if not span.parent_id:
-                for name, problem in refused_tags(span.attributes).items():
-                    self._warn(name, problem)
-
-    def _warn(self, name: str, problem: str) -> None:
-        if name in self._warned or len(self._warned) >= _MAX_WARNED:
-            return
-        self._warned.add(name)
-        shown = name if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]}…"
-        _logger.warning(
-            "MLflow takes no trace tag %r: %s. Its value is on the root span alone; give it another name.",
-            shown,
-            problem,
-        )
+def warn_of_refused(spans: Iterable[Span]) -> None:
+    """Warn, once for each name, of attributes of root spans of which MLflow silently makes no tag."""
+    for span in spans:
+        for name, problem in refused_tags(span.attributes).items() if not span.parent_id else ():
+            shown = name if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]}…"
+            warn_once(
+                f"MLflow takes no trace tag {shown!r}: {problem}. Its value is on the root span alone; "
+                "give it another name",
+                f"trace tag {name}",
+                _logger,
+            )

@@ -13,7 +13,7 @@ from otel_rollout.exporting.protobuf import request_of
 from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
 from otel_rollout_mlflow.scores import MlflowFeedback, changes_of, feedback_of, is_given_outside, tags_of
-from otel_rollout_mlflow.tags import TagWarnings, quoted, trace_id_of, useful_resource
+from otel_rollout_mlflow.tags import quoted, trace_id_of, useful_resource, warn_of_refused
 from otel_rollout_mlflow.target import MAX_LINKS, RUNNING, Experiments, Target
 
 MAX_ROOTS: Final = 50
@@ -39,7 +39,6 @@ class TraceWriter:
         self._experiments = experiments
         self._run_links = run_links
         self._max_request_bytes = max_request_bytes
-        self._tag_warnings = TagWarnings()
 
     def write(self, experiment_id: str, spans: Sequence[Span]) -> None:
         """Write spans and their scores.
@@ -54,7 +53,7 @@ class TraceWriter:
         if scores:
             self._write_scores(experiment_id, scores, spans)
         self._experiments.confirm(experiment_id)
-        self._tag_warnings.warn_of(spans)
+        warn_of_refused(spans)
 
     def write_running(self, experiment_id: str, roots: Sequence[Span]) -> None:
         """Write placeholders of running roots, except where the root itself is stored.

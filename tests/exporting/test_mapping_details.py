@@ -11,6 +11,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 
+from otel_rollout.base import errors
+from otel_rollout.base.state import state
 from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow import scores as mlflow_scores
 from otel_rollout_mlflow import tags, trace_reader
@@ -52,11 +54,10 @@ def test_mlflow_tag_that_is_refused_is_one_warning_with_a_short_name(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is shown whole up to its limit; the number of warnings is bounded."""
-    monkeypatch.setattr(tags, "_MAX_WARNED", 3)
-    warnings = tags.TagWarnings()
+    monkeypatch.setattr(errors, "MAX_REPORTED", len(state.reported) + 3)
     shown, cut = "!" * 80, "?" * 81
     for name in (shown, cut, "a,", "b,"):
-        warnings.warn_of([root(**{f"rollout.score.{name}": 1.0})] * 2)
+        tags.warn_of_refused([root(**{f"rollout.score.{name}": 1.0})] * 2)
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(messages) == 3
     assert repr(shown) in messages[0]
