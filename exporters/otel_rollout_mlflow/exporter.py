@@ -148,7 +148,7 @@ class MlflowSpanExporter(IdentityExporter):
         """Write scores by identity as feedback of their traces."""
         self._connected()
         with rejecting():
-            feedback = feedback_for(scores)
+            feedback = list(feedback_for(scores))
         self._writer.write_scores(self._experiment_id(project), feedback)
 
     def prepare(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -37,29 +37,19 @@ Search = Callable[[str], Iterable[Mapping[str, Any]]]
 _TAG_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY if name != semconv.PROJECT_NAME}
 
 
-@dataclass(frozen=True)
-class MlflowFeedback:
-    """A score as MLflow's Feedback assessment.
+@dataclass(frozen=True, kw_only=True)
+class MlflowFeedback(Evaluation):
+    """A score as MLflow's Feedback assessment; ``feedback.<name> > 0.2`` finds it.
 
     Attributes:
         trace_id: MLflow's id of the trace.
         span_id: id of the scored span, 16 hex digits; empty for a score by identity, given to the trace.
-        name: name of the score; ``feedback.<name> > 0.2`` finds it.
-        value: the score.
-        time_ns: when the score was given, Unix time in ns.
-        is_dated: False for a root's score that was recorded without its own time.
-        rationale: the scorer's reason; None without one.
         tagged: whether the score is the trajectory's; the newest of its name becomes a trace tag, unless
             training made it (``FEEDBACK_ONLY``).
     """
 
     trace_id: str
     span_id: str
-    name: str
-    value: float | bool | str
-    time_ns: int
-    is_dated: bool = True
-    rationale: str | None = None
     tagged: bool = False
 
     @property
@@ -74,7 +64,7 @@ class MlflowFeedback:
     @property
     def rank(self) -> Rank:
         """The sort key of scores of one name; the score with the greatest key wins."""
-        return self.is_dated, self.time_ns if self.is_dated else 0, bool(self.rationale)
+        return self.is_dated, self.time_ns if self.is_dated else 0, bool(self.comment)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -99,7 +89,7 @@ class MlflowFeedback:
             "create_time": given_at,
             "last_update_time": given_at,
             "feedback": {"value": self.value},
-            "rationale": self.rationale or "",
+            "rationale": self.comment,
             "metadata": self.metadata,
             "valid": True,
         }
@@ -129,15 +119,10 @@ def is_given_outside(span: Span) -> bool:
 
 def feedback_of(span: Span) -> list[MlflowFeedback]:
     """Read the scores of a root span, or the score of an evaluation span."""
-    if span.parent_id and semconv.GEN_AI_EVALUATION_NAME not in span.attributes:
-        return []
-    attributes = span.attributes
     trace_id = trace_id_of(span)
-    found: list[MlflowFeedback] = []
-    if not span.parent_id:
-        for repeated in evaluations.repeated_in(attributes, span.end_ns):
-            found.append(_feedback(trace_id, span.span_id, repeated, tagged=True))
-    recorded = evaluations.recorded_in(attributes, span.start_ns)
+    repeated = [] if span.parent_id else evaluations.repeated_in(span.attributes, span.end_ns)
+    found = [_feedback(trace_id, span.span_id, score, tagged=True) for score in repeated]
+    recorded = evaluations.recorded_in(span.attributes, span.start_ns)
     if recorded is not None:
         # An evaluation is a child of the span that it evaluates, so a late reward and the
         # `rollout.score.*` of its root are one feedback.
@@ -146,23 +131,15 @@ def feedback_of(span: Span) -> list[MlflowFeedback]:
     return [score for score in found if len(score.name) <= MAX_NAME_CHARS]
 
 
-def given_to_trace(span: Span, trace_id: str) -> MlflowFeedback | None:
-    """Return the feedback of a score by identity, whose trace is found; None for any other span."""
-    score = evaluations.recorded_in(span.attributes, span.start_ns)
-    if score is None or len(score.name) > MAX_NAME_CHARS:
-        return None
-    return _feedback(trace_id, "", score, tagged=True)
-
-
 def _feedback(trace_id: str, scored_id: str, score: Evaluation, *, tagged: bool) -> MlflowFeedback:
     return MlflowFeedback(
+        storable_text(score.name),
+        storable_text(score.value) if isinstance(score.value, str) else score.value,
+        score.time_ns,
+        storable_text(score.comment),
+        is_dated=score.is_dated,
         trace_id=trace_id,
         span_id=scored_id,
-        name=storable_text(score.name),
-        value=storable_text(score.value) if isinstance(score.value, str) else score.value,
-        time_ns=score.time_ns,
-        is_dated=score.is_dated,
-        rationale=storable_text(score.comment) or None,
         tagged=tagged and can_be_tagged(score.name),
     )
 
@@ -312,10 +289,12 @@ def has_trajectories(search: Search, run: str) -> bool:
     return any(_TAG_OF[semconv.VALIDATE] in (info.get("tags") or {}) for info in found)
 
 
-def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> list[MlflowFeedback]:
+def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> Iterator[MlflowFeedback]:
     """Make the feedback of scores whose traces are found."""
-    made = (given_to_trace(span, candidate.handle) for span, candidate in scores)
-    return [feedback for feedback in made if feedback is not None]
+    for span, candidate in scores:
+        score = evaluations.recorded_in(span.attributes, span.start_ns)
+        if score is not None and len(score.name) <= MAX_NAME_CHARS:
+            yield _feedback(candidate.handle, "", score, tagged=True)
 
 
 def _filter(score: TrajectoryIdentity) -> str:

@@ -34,25 +34,15 @@ _ATTRIBUTE_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENT
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class WeaveFeedback:
-    """A score as Weave's feedback.
+@dataclass(frozen=True, kw_only=True)
+class WeaveFeedback(Evaluation):
+    """A score as Weave's feedback, whose type is its name: ``feedback.[<name>].payload.value`` finds it.
 
     Attributes:
         call_id: id of the call that was scored.
-        name: feedback type; Weave filters and sorts by ``feedback.[<name>].payload.value``.
-        value: the score.
-        time_ns: when the score was given, Unix time in ns.
-        explanation: the scorer's reason; None without one.
-        is_dated: False for a root's score that was recorded without its own time.
     """
 
     call_id: str
-    name: str
-    value: float | bool | str
-    time_ns: int
-    explanation: str | None = None
-    is_dated: bool = True
 
     @property
     def id(self) -> str:
@@ -62,15 +52,15 @@ class WeaveFeedback:
     @property
     def rank(self) -> Rank:
         """The sort key of scores, by time in microseconds, as Weave stores it."""
-        return self.is_dated, self.time_ns // 1000 if self.is_dated else 0, bool(self.explanation)
+        return self.is_dated, self.time_ns // 1000 if self.is_dated else 0, bool(self.comment)
 
     def to_weave(self, project_id: str) -> dict[str, Any]:
         """Make the feedback in the form of the server's API."""
         payload: dict[str, Any] = {"value": self.value}
         if self.is_dated:
             payload["given_at"] = timestamp_of(self.time_ns)
-        if self.explanation:
-            payload["explanation"] = self.explanation
+        if self.comment:
+            payload["explanation"] = self.comment
         return {
             "id": self.id,
             "project_id": project_id,
@@ -121,11 +111,11 @@ def repeated_by(span: Span) -> list[Evaluation]:
 
 def to_feedback(call_id: str, score: Evaluation) -> WeaveFeedback:
     """Make the feedback of a call's score."""
-    value, explanation = values.clean(score.value), values.clean(score.comment[:MAX_TEXT_CHARS])
+    value, comment = values.clean(score.value), values.clean(score.comment[:MAX_TEXT_CHARS])
     if isinstance(value, str):
         value = value[:MAX_TEXT_CHARS]
     name = _feedback_type(score.name)
-    return WeaveFeedback(call_id, name, value, score.time_ns, explanation or None, score.is_dated)
+    return WeaveFeedback(name, value, score.time_ns, comment, is_dated=score.is_dated, call_id=call_id)
 
 
 def _feedback_type(name: str) -> str:
@@ -188,7 +178,7 @@ class ScoreWriter:
             self._server, project_id, ["wb_run_id"], wanted, "looking for trajectories of the run"
         )
         links = [
-            WeaveFeedback(root["id"], RUN_FEEDBACK, run, time.time_ns())
+            WeaveFeedback(RUN_FEEDBACK, run, time.time_ns(), call_id=root["id"])
             for root in roots
             if root.get("wb_run_id") != run
         ]

@@ -30,11 +30,11 @@ def root(**attributes: Any) -> Span:
 
 def test_mlflow_score_without_its_own_time_is_older_than_any_with_one() -> None:
     """Of two equally old scores the one with a reason wins; stored scores have equal ranks."""
-    dated = mlflow_scores.MlflowFeedback("tr-1", "2", "reward", 1.0, 17)
+    dated = mlflow_scores.MlflowFeedback("reward", 1.0, 17, trace_id="tr-1", span_id="2")
     undated = replace(dated, is_dated=False)
     assert dated.rank == (True, 17, False)
     assert undated.rank == (False, 0, False)
-    assert replace(dated, rationale="why").rank > dated.rank > undated.rank
+    assert replace(dated, comment="why").rank > dated.rank > undated.rank
     for score in (dated, undated):
         assert mlflow_scores.rank_of({"metadata": score.metadata}) == score.rank
     assert mlflow_scores.rank_of({"rationale": "why"}) == (False, 0, True)
@@ -46,7 +46,7 @@ def test_mlflow_score_of_a_person_has_the_time_of_its_last_change() -> None:
     changed = {**given, "last_update_time": "2026-01-02T03:04:06Z"}
     times = [trace_reader.score_in(each).time_ns for each in (given, changed)]
     assert times == [1767323045 * 10**9, 1767323046 * 10**9]
-    ours = mlflow_scores.MlflowFeedback("tr-1", "2", "quality", True, 17)
+    ours = mlflow_scores.MlflowFeedback("quality", True, 17, trace_id="tr-1", span_id="2")
     assert trace_reader.score_in({**changed, "metadata": ours.metadata}).time_ns == 17
 
 
@@ -66,7 +66,7 @@ def test_mlflow_tag_that_is_refused_is_one_warning_with_a_short_name(
 
 def test_weave_score_without_a_readable_time_is_older_than_any_with_one() -> None:
     """Weave stores the time as text; the rank is in microseconds."""
-    score = weave_scores.WeaveFeedback("call", "reward", 1.0, 1_700_000_000_123_456_000)
+    score = weave_scores.WeaveFeedback("reward", 1.0, 1_700_000_000_123_456_000, call_id="call")
     payload = score.to_weave("e/p")["payload"]
     assert weave_scores.rank_of(payload) == (True, 1_700_000_000_123_456, False)
     for unreadable in ({}, {"given_at": "yesterday"}, {"given_at": None}, {"given_at": "2023-11-14"}):

@@ -79,7 +79,7 @@ def test_mlflow_exporter_encodes_every_span(batch, last, max_bytes):
                         found += 1
         for score in [score for span in group for score in mlflow_scores.feedback_of(span)]:
             json.dumps(
-                {"name": score.name, "value": score.value, "why": score.rationale}, allow_nan=False
+                {"name": score.name, "value": score.value, "why": score.comment}, allow_nan=False
             ).encode()
             assert score.name
     for span in batch:
