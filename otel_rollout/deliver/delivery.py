@@ -18,7 +18,7 @@ from otel_rollout.account.ledger import HeldScore, Ledger, NumberedBatch
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.batch_commits import BatchCommits, CommitClock
-from otel_rollout.deliver.batch_sender import BatchSender
+from otel_rollout.deliver.batch_sender import BatchSender, Sending
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.identity_scores import IdentityScores
 from otel_rollout.deliver.lines import Line, LineCache
@@ -98,15 +98,12 @@ class Delivery:
         self._unreadable: set[SegmentName] = set()
         self._dead_letters = DeadLetters(node_dir, name)
         self._policy = RetryPolicy()
-        sending = (name, exporter, self._policy, self._stop, self._advance, self._failed)
-        self._commits = (
-            BatchCommits(
-                *sending, commits=exporter, note=self._note_batch, clock=CommitClock(node_dir, exporter.batch)
-            )
-            if isinstance(exporter, CommitsBatches)
-            else None
-        )
-        self._sender = self._commits or BatchSender(*sending)
+        sending = Sending(name, exporter, self._policy, self._stop, self._advance, self._failed)
+        self._commits: BatchCommits | None = None
+        if isinstance(exporter, CommitsBatches):
+            clock = CommitClock(node_dir, exporter.batch)
+            self._commits = BatchCommits(sending, exporter, self._note_batch, clock)
+        self._sender = self._commits or BatchSender(sending)
         # A trajectory that tail sampling discards would be shown as running forever.
         is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled
         self._live = LiveTrajectories(node_dir) if is_shown else None
