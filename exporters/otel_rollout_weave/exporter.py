@@ -10,9 +10,9 @@ from otel_rollout.exporting.base import IdentityExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
-from otel_rollout_weave import settings
+from otel_rollout_weave import mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter, RunningMarkers
-from otel_rollout_weave.mapping import WeaveCall, to_call
+from otel_rollout_weave.mapping import WeaveCall
 from otel_rollout_weave.scores import (
     ScoreWriter,
     WeaveFeedback,
@@ -170,7 +170,7 @@ class WeaveSpanExporter(IdentityExporter):
                 candidates = (scores.get(feedback_id), self._scores.get(feedback_id))
                 return max(filter(None, candidates), key=lambda score: score.rank, default=None)
 
-            return [to_call(span, project_id, run, known) for span in spans], scores
+            return [mapping.to_call(span, project_id, run, known) for span in spans], scores
 
     def _run_of(self, project_id: str) -> str | None:
         own = f"{project_id}/{self._settings.run_id}" if self._settings.run_id else None
