@@ -42,26 +42,6 @@ def set_resource_text(data: Mapping[str, Any], key: str, text: str) -> None:
     json_values.set_text(data["resourceSpans"][0].get("resource", {}), key, text)
 
 
-def span_at(
-    time_ns: int, trace_id: str, span_id: str, parent_id: str, name: str, attributes: Mapping[str, Any]
-) -> Span:
-    """Make a span without duration, and its JSON."""
-    ids = {"traceId": trace_id, "spanId": span_id, "parentSpanId": parent_id}
-    times = {"startTimeUnixNano": time_ns, "endTimeUnixNano": time_ns}
-    return Span({**ids, "name": name, **times, "attributes": entries_of(attributes)})
-
-
-def running_root(placeholder: Span) -> Span:
-    """Return a span as the root of a trajectory that runs: it has no parent, and 0 as its end."""
-    return Span({**placeholder.fields, "parentSpanId": "", "endTimeUnixNano": "0"})
-
-
-def trace_data(resource: Mapping[str, Any], spans: Iterable[Span]) -> dict[str, Any]:
-    """Make the JSON of a line with one resource, given by its attributes, and no scope."""
-    scopes = [{"spans": [span.fields for span in spans]}]
-    return {"resourceSpans": [{"resource": {"attributes": entries_of(resource)}, "scopeSpans": scopes}]}
-
-
 def is_trace_data(record: Mapping[str, Any]) -> bool:
     """Return whether a JSON object is a line of OTLP/JSON."""
     return "resourceSpans" in record
