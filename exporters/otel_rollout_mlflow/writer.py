@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.base import rejecting
-from otel_rollout.exporting.batching import batches, chunks, halved
+from otel_rollout.exporting.batching import batches, chunks, grouped, halved
 from otel_rollout.exporting.protobuf import request_of
 from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
@@ -51,7 +51,7 @@ class TraceWriter:
         self._write_spans(experiment_id, _newest([span for span in spans if not is_given_outside(span)]))
         self._run_links.link(trace_id_of(span) for span in spans if not span.parent_id)
         if scores:
-            self._write_scores(experiment_id, scores, spans)
+            self.write_scores(experiment_id, scores, spans)
         self._experiments.confirm(experiment_id)
         warn_of_refused(spans)
 
@@ -76,35 +76,29 @@ class TraceWriter:
             for span in mapped:
                 self._target.name_trace(trace_id_of(span), trace_name(span))
 
-    def write_scores(self, experiment_id: str, scores: Sequence[MlflowFeedback]) -> None:
-        """Write scores of traces that MLflow has.
+    def write_scores(
+        self, experiment_id: str, scores: Iterable[MlflowFeedback], spans: Sequence[Span] = ()
+    ) -> None:
+        """Write scores.
+
+        Args:
+            experiment_id: the experiment in which their traces are looked up first.
+            scores: the scores.
+            spans: their spans, which are written for a trace that MLflow does not have.
 
         Raises:
             UndeliveredError: not all scores are stored, or a trace is gone.
         """
-        by_trace = _by_trace(scores)
-        infos = self._infos_of(by_trace.keys(), experiment_id)
-        if missing := sorted(by_trace.keys() - infos.keys()):
-            raise UndeliveredError(FailureKind.UNAVAILABLE, f"The trace {missing[0]} in MLflow is gone.")
-        self._write_changes(by_trace, infos)
-
-    def _write_scores(
-        self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[Span]
-    ) -> None:
-        by_trace = _by_trace(scores)
+        by_trace = grouped(scores, lambda score: score.trace_id)
         infos = self._infos_of(by_trace.keys(), experiment_id)
         missing = by_trace.keys() - infos.keys()
-        if missing:
+        if missing and spans:
             # Another forwarder may write the trajectory later; until then the trace has only this span.
             self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in missing])
             infos |= self._infos_of(missing, experiment_id)
-            if still := sorted(missing - infos.keys()):
-                raise UndeliveredError(FailureKind.REJECTED, f"MLflow has no trace {still[0]} to score.")
-        self._write_changes(by_trace, infos)
-
-    def _write_changes(
-        self, by_trace: Mapping[str, Sequence[MlflowFeedback]], infos: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+        if still := sorted(by_trace.keys() - infos.keys()):
+            kind = FailureKind.REJECTED if spans else FailureKind.UNAVAILABLE
+            raise UndeliveredError(kind, f"MLflow has no trace {still[0]} to score.")
         for decide in (tags_of, changes_of):
             changes = [
                 change for id_, of_trace in by_trace.items() for change in decide(of_trace, infos[id_])
@@ -154,13 +148,6 @@ def _mapped(spans: Sequence[Span]) -> list[Span]:
     """Map spans; spans of one resource share the mapped resource too."""
     mapped = {resource: useful_resource(resource) for resource in {span.resource for span in spans}}
     return [to_mlflow(span, mapped[span.resource]) for span in spans]
-
-
-def _by_trace(scores: Sequence[MlflowFeedback]) -> dict[str, list[MlflowFeedback]]:
-    by_trace: dict[str, list[MlflowFeedback]] = {}
-    for score in scores:
-        by_trace.setdefault(score.trace_id, []).append(score)
-    return by_trace
 
 
 def requests_of(spans: Sequence[Span], max_bytes: int) -> Iterator[bytes]:

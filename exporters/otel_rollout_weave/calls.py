@@ -66,7 +66,9 @@ class CallWriter:
         """
         # A batch may hold a call twice; the last one wins.
         pending = {call.id: call for call in calls if self._sent.get(call.id) is not True}
-        doubtful = [call.id for call in pending.values() if self._may_be_stored(call)]
+        doubtful = [
+            call.id for call in pending.values() if call.id in self._sent or self.is_older(call.end_ns)
+        ]
         for call_id in self.stored(project_id, doubtful):
             self._sent[call_id] = True
             del pending[call_id]
@@ -102,9 +104,6 @@ class CallWriter:
             # Continue: a call that is shown twice is better than no call.
             _logger.debug("Weave does not say which calls it has: %s", error)
         return found
-
-    def _may_be_stored(self, call: WeaveCall) -> bool:
-        return call.id in self._sent or self.is_older(call.end_ns)
 
     def _send(self, project_id: str, batch: Sequence[WeaveCall]) -> None:
         try:

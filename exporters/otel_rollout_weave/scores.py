@@ -149,7 +149,11 @@ class ScoreWriter:
         Raises:
             UndeliveredError: not all scores are stored.
         """
-        pending = {id_: score for id_, score in scores.items() if _is_newer(score, self._scores.get(id_))}
+        pending = {
+            id_: score
+            for id_, score in scores.items()
+            if (known := self._scores.get(id_)) is None or score.rank > known.rank
+        }
         replaced = {id_ for id_ in pending if id_ in self._scores}
         for ids in chunks(list(pending), _IDS_PER_QUERY):
             for id_, ranks in self._stored(project_id, ids).items():
@@ -199,10 +203,6 @@ class ScoreWriter:
             _logger.debug("Weave does not say which scores it has: %s", error)
             return {}
         return {id_: [rank_of(payload) for payload in payloads] for id_, payloads in found.items()}
-
-
-def _is_newer(score: WeaveFeedback, known: WeaveFeedback | None) -> bool:
-    return known is None or score.rank > known.rank
 
 
 # --- scores by identity -------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from otel_rollout.exporting.api import (
     ResolvesIdentities,
     reads_spool,
 )
-from otel_rollout.exporting.base import form_for
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
@@ -105,8 +104,9 @@ class Delivery:
             self._commits = BatchCommits(sending, exporter, self._note_batch, clock)
         self._sender = self._commits or BatchSender(sending)
         # A trajectory that tail sampling discards would be shown as running forever.
-        is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled
-        self._live = LiveTrajectories(node_dir) if is_shown else None
+        self._live: LiveTrajectories | None = None
+        if isinstance(exporter, Announces) and not options.is_tail_sampled:
+            self._live = LiveTrajectories(node_dir, exporter)
         self._link = TrackerRunLink(node_dir, name, exporter)
         self._scores: IdentityScores | None = None
         if isinstance(exporter, ResolvesIdentities):
@@ -208,7 +208,7 @@ class Delivery:
         batch = self._next_batch() if self._is_ours() else []
         with self._logging():
             if self._live is not None and not self.is_refused:
-                self._announce(self._live)
+                self._live.announce()  # in this thread: before these roots are exported
             if not self.is_refused and (self._link.is_new() or self._is_last_link(batch)):
                 self._link.make(self._ledger)
         if batch:
@@ -227,12 +227,6 @@ class Delivery:
     def _is_last_link(self, batch: Sequence[Line]) -> bool:
         is_idle = not batch and not self._link.is_complete() and self._link.may_retry()
         return is_idle and not segments.living_writers(self._node_dir)
-
-    def _announce(self, live: LiveTrajectories) -> None:
-        """Show running trajectories, in this thread: before their roots are exported."""
-        roots = live.new_roots()
-        if roots and isinstance(self._exporter, Announces):
-            self._exporter.announce(list(map(form_for(self._exporter), roots)))
 
     def _next_batch(self) -> list[Line]:
         """Return undelivered lines, up to a full batch; none while they wait for others."""

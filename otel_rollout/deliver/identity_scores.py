@@ -25,7 +25,7 @@ from otel_rollout.deliver.lines import Line
 from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
 from otel_rollout.exporting.base import form_for
-from otel_rollout.exporting.batching import chunks
+from otel_rollout.exporting.batching import chunks, grouped
 from otel_rollout.otlp.reader import TraceLine
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_identity import (
@@ -173,9 +173,7 @@ class IdentityScores:
         self._running = {*running, *(one._replace(rollout_n="") for one in running)}
         turn = _Turn(ledger, time.monotonic() + waits().score_turn)
         failure = None
-        by_step: dict[TrajectoryIdentity, list[_Wanted]] = {}
-        for one in self._held.values():
-            by_step.setdefault(one.step, []).append(one)
+        by_step = grouped(self._held.values(), lambda one: one.step)
         for steps in chunks(by_step.values(), _STEPS_PER_SEARCH):
             failure = self._resolve(turn, steps)
             if failure is not None:
@@ -198,10 +196,7 @@ class IdentityScores:
         found = self._exporter.find_trajectories([wanted[0].identity for wanted in steps])
         if isinstance(found, ExportFailure):
             return found
-        by_identity: dict[TrajectoryIdentity, list[Candidate[str]]] = {}
-        for candidate in found:
-            key = candidate.identity._replace(rollout_n="", run="")
-            by_identity.setdefault(key, []).append(candidate)
+        by_identity = grouped(found, lambda candidate: candidate.identity._replace(rollout_n="", run=""))
         for wanted in chunks((one for of_step in steps for one in of_step), SCORES_PER_EXPORT):
             failure = self._settle(turn, wanted, by_identity)
             if failure is not None or turn.is_over:

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.otlp import sdk
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
@@ -199,7 +200,7 @@ class IdentityExporter(TrackerExporter):
         self, scores: Sequence[TrajectoryIdentity]
     ) -> Sequence[Candidate[str]] | ExportFailure:
         """Find the trajectories of the scores' steps. Never raises."""
-        by_project = _grouped(scores, lambda score: score.project)
+        by_project = grouped(scores, lambda score: score.project)
         return self.asked(lambda: [one for named in by_project.items() for one in self.find_in(*named)])
 
     def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
@@ -210,17 +211,10 @@ class IdentityExporter(TrackerExporter):
         """Write scores by identity to the trajectories that were found, as ``export`` writes spans."""
 
         def write() -> None:
-            for project, found in _grouped(scores, lambda pair: pair[1].identity.project).items():
+            for project, found in grouped(scores, lambda pair: pair[1].identity.project).items():
                 self.write_scores(project, found)
 
         return self.export_by(write)
-
-
-def _grouped(entries: Iterable[Answer], project_of: Callable[[Answer], str]) -> dict[str, list[Answer]]:
-    groups: dict[str, list[Answer]] = {}
-    for entry in entries:
-        groups.setdefault(project_of(entry), []).append(entry)
-    return groups
 
 
 def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:
