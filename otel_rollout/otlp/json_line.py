@@ -10,7 +10,7 @@ import orjson
 from otel_rollout.otlp import json_values
 from otel_rollout.otlp.json_values import entries_of
 from otel_rollout.otlp.span import DROPPED, Event, Link, Span
-from otel_rollout.otlp.writer import SCOPES, AttributeInput, attribute_list
+from otel_rollout.otlp.writer import SCOPES, AttributeInput, attribute_list, attribute_list_at_once
 
 HEAD_WITHOUT_RESOURCE: Final = b'{"resourceSpans":[{' + SCOPES
 """Text that, put before a line without its resource head, makes the line JSON."""
@@ -61,7 +61,7 @@ def fields_of(span: Span, before: bytes = b"") -> dict[str, Any]:
         span: the span.
         before: encoded attributes that come before those of the span.
     """
-    attributes = attribute_list(span.attributes)
+    attributes = _attributes(span.attributes)
     if before:
         attributes = b"[%b%b" % (before, b"," + attributes[1:] if span.attributes else b"]")
     fields: dict[str, Any] = {
@@ -92,7 +92,7 @@ def _event(event: Event) -> dict[str, Any]:
     return {
         "timeUnixNano": str(event.time_ns),
         "name": event.name,
-        "attributes": orjson.Fragment(attribute_list(event.attributes)),
+        "attributes": orjson.Fragment(_attributes(event.attributes)),
         DROPPED[0]: event.dropped,
     }
 
@@ -103,9 +103,16 @@ def _link(link: Link) -> dict[str, Any]:
         "spanId": link.span_id,
         "traceState": link.trace_state,
         "flags": link.flags,
-        "attributes": orjson.Fragment(attribute_list(link.attributes)),
+        "attributes": orjson.Fragment(_attributes(link.attributes)),
         DROPPED[0]: link.dropped,
     }
+
+
+def _attributes(attributes: Mapping[str, Any]) -> bytes:
+    try:
+        return attribute_list_at_once(attributes)
+    except TypeError:  # text of a dump that UTF-8 cannot hold
+        return attribute_list(attributes)
 
 
 def changed_texts(

@@ -24,6 +24,7 @@ _NOT_KEPT: Final = (
     f"attributes that begin with {semconv.EXTRA_PREFIX!r} came with spans, and are not recorded: the run "
     "itself says what a trajectory is. Give the sender's attributes another name"
 )
+_NESTED: Final = frozenset({dict, list})
 _PROCESS_NUMBERS: Final = ("process.pid", "vllm.process_id")
 """Attributes of a resource with the number of the sender's process."""
 _END: Final = b"]}]}]}\n"
@@ -73,6 +74,8 @@ def kept(sent: Mapping[str, Any]) -> dict[str, Any]:
 
     They would make a trajectory of any trace, and scores of any span.
     """
+    if semconv.EXTRA_PREFIX not in " ".join(sent) and _NESTED.isdisjoint(map(type, sent.values())):
+        return dict(sent)  # so it is with most spans
     own = {
         key: _kept_in(value) if isinstance(value, (dict, list)) else value
         for key, value in sent.items()
@@ -124,8 +127,10 @@ def accepted(span: Span) -> Span:
     if span.end_ns < span.start_ns:
         raise RefusedSpanError("ends before it starts")
     span.attributes = kept(span.attributes)
-    span.events = [event._replace(attributes=kept(event.attributes)) for event in span.events]
-    span.links = [link._replace(attributes=kept(link.attributes)) for link in span.links]
+    if span.events:
+        span.events = [event._replace(attributes=kept(event.attributes)) for event in span.events]
+    if span.links:
+        span.links = [link._replace(attributes=kept(link.attributes)) for link in span.links]
     return span
 
 
