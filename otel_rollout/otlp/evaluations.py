@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from otel_rollout.base import semconv
 
@@ -46,7 +46,15 @@ class Evaluation:
         return self.is_dated, self.time_ns, bool(self.comment)
 
 
-Score = TypeVar("Score", bound=Evaluation)
+class Ranked(Protocol):
+    """A score in a backend's own form."""
+
+    @property
+    def rank(self) -> Rank:
+        """Sort key: of two scores, the one with the greater rank counts."""
+
+
+Score = TypeVar("Score", bound=Ranked)
 
 
 def newest_by(key: Callable[[Score], str], scores: Iterable[Score]) -> dict[str, Score]:
