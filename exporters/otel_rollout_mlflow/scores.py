@@ -140,13 +140,8 @@ def _feedback(trace_id: str, scored_id: str, score: Evaluation, *, tagged: bool)
         is_dated=score.is_dated,
         trace_id=trace_id,
         span_id=scored_id,
-        tagged=tagged and can_be_tagged(score.name),
+        tagged=tagged and score.name not in NOT_FOR_SCORES and problem_of_tag(score.name) is None,
     )
-
-
-def can_be_tagged(name: str) -> bool:
-    """Return whether a trajectory's score of this name is a tag of its trace, too."""
-    return name not in NOT_FOR_SCORES and problem_of_tag(name) is None
 
 
 # --- which score stays --------------------------------------------------------------------------------------

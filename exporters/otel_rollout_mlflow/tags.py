@@ -65,12 +65,6 @@ def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     return {name: text for name, text in _wanted_tags(attributes).items() if problem_of_tag(name) is None}
 
 
-def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
-    """Map the names of a root span's dropped tags to the reasons."""
-    found = ((name, problem_of_tag(name)) for name in _wanted_tags(attributes))
-    return {name: problem for name, problem in found if problem}
-
-
 def problem_of_tag(name: str) -> str | None:
     """Return why MLflow silently drops tags with a name; None if MLflow keeps them."""
     if name.startswith(_BOOKKEEPING):
@@ -126,8 +120,9 @@ def useful_resource(resource: Resource) -> Resource:
 
 def warn_of_refused(spans: Iterable[Span]) -> None:
     """Warn, once for each name, of attributes of root spans of which MLflow silently makes no tag."""
-    for span in spans:
-        for name, problem in refused_tags(span.attributes).items() if not span.parent_id else ():
+    wanted = (name for span in spans if not span.parent_id for name in _wanted_tags(span.attributes))
+    for name in wanted:
+        if problem := problem_of_tag(name):
             shown = name if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]}…"
             warn_once(
                 f"MLflow takes no trace tag {shown!r}: {problem}. Its value is on the root span alone; "
