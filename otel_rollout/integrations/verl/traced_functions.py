@@ -63,7 +63,7 @@ def describe_arguments(role: Role, args: tuple[Any, ...], kwargs: dict[str, Any]
     sampling = kwargs.get("sampling_params") or {}
     attributes = {
         semconv.GEN_AI_OPERATION_NAME: "text_completion",
-        semconv.GEN_AI_CONVERSATION_ID: arguments.get("request_id"),  # verl's, one for all turns
+        semconv.GEN_AI_CONVERSATION_ID: kwargs.get("request_id"),  # verl's, one for all turns
         semconv.GEN_AI_REQUEST_MODEL: _model_of(args[0] if args else None),
         semconv.GEN_AI_REQUEST_TEMPERATURE: number(sampling.get("temperature")),
         semconv.GEN_AI_REQUEST_TOP_P: number(sampling.get("top_p")),

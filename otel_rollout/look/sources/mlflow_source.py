@@ -122,7 +122,7 @@ class MlflowSource:
                     skipped(error.failure.message)
                     continue
                 if line:
-                    yield line + b"\n"
+                    yield line
 
     def decoder(self, name: str) -> Detokenizer | None:
         """Return None: delivered spans have the text of their token ids."""
