@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
+from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.table import training, views
 
 if TYPE_CHECKING:
@@ -84,8 +84,21 @@ def command_of(view: str) -> Callable[..., None]:
         for parameter in inspect.signature(_list, eval_str=True).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     )
-    command.__signature__ = inspect.Signature([first, *listing.parameters(), *others])  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature([first, *_options(listing), *others])  # type: ignore[attr-defined]
     return command
+
+
+def _options(listing: Listing) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a listing's filters."""
+    for _, each in listing.filters:
+        option = typer.Option(
+            each.flag, help=each.help, metavar="NUMBERS" if each.takes == "numbers" else None
+        )
+        type_: Any = bool | None if each.takes in ("switch", "choice") else str | None
+        annotation = Annotated[type_, option]
+        yield inspect.Parameter(
+            each.argument, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        )
 
 
 def _list(
@@ -123,7 +136,7 @@ def _list(
         if most := _PAGE if limit is None and is_table else limit:
             sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-            checked = engine.check(sql)
+            checked = _checked(engine, sql, where, source)
             if not is_table:
                 _write(engine, checked, chosen, None, output)
                 return
@@ -132,8 +145,21 @@ def _list(
                 notes = [_nothing(engine, listing, of_run, by_column, source)]
             runs = _columns_of_runs(engine)
             notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
-            shown = _shown(listing, rows.column_names, _parts(columns), runs, " ".join(named))
+            asked = " ".join([*by_column, *filter(None, (where, sort))])
+            shown = _shown(listing, rows.column_names, _parts(columns), runs, asked)
             print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
+
+
+def _checked(engine: Engine, sql: str, where: str | None, source: str) -> str:
+    """Plan the query; an error in the condition names its place in what a person has typed."""
+    from otel_rollout.table.select import QueryError
+
+    try:
+        return engine.check(sql)
+    except QueryError:
+        if where is not None:
+            engine.check_condition(where, source)
+        raise
 
 
 def _statement(
@@ -223,7 +249,7 @@ def _shown(
 
 def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], source: str) -> str:
     """Say why no row fits: which steps there are, or that no trainer has spoken."""
-    from otel_rollout.look.analysis.health.rates import in_words
+    from otel_rollout.look.conversation.formatting import steps_in_words
 
     conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
     rows = engine.run(
@@ -232,7 +258,8 @@ def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[s
     )
     steps = [step for step in rows["step"].to_pylist() if step is not None]
     if steps and not any(rows["is_wanted"].to_pylist()):
-        return f"no {listing.noun}: {in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
+        verb = " are " if len(steps) > 1 else " is "
+        return f"no {listing.noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
     is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
     unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
     return f"no {listing.noun} is like that{unknown}"
