@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Console
@@ -11,7 +11,6 @@ from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.look.analysis.timeline import text
-from otel_rollout.look.analysis.timeline.step_time import PhaseTime
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.fitted_table import columns_of, print_noted
@@ -39,10 +38,11 @@ def show(timeline: Timeline, location: str) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+    phases = text.phase_rows(timeline, _MAX_ROWS)
     tables = (
-        (_PHASES, list(_phases(timeline))),
-        (_STRAGGLERS, _first(_stragglers(timeline))),
-        (_WORKERS, _first(_workers(timeline))),
+        (_PHASES, [(f"{'  ' * row.is_inner}{row.name}", *row.figures) for row in phases]),
+        (_STRAGGLERS, _first(list(_stragglers(timeline)))),
+        (_WORKERS, _first(text.worker_rows(timeline) if len(timeline.workers) > 1 else [])),
     )
     for ranks, rows in tables:
         if rows:
@@ -58,28 +58,6 @@ def _curve(timeline: Timeline) -> str:
     return "".join(_BLOCKS[height] for height in heights)
 
 
-def _phases(timeline: Timeline) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each phase, and below it its parts: an engine's phases, tools."""
-    for time in timeline.phases:
-        yield time.phase, *_figures(time)
-        if time.phase == "generate":
-            for part in timeline.engine:
-                yield f"  {part.name}", *_figures(part)
-        if time.phase == "tool":
-            yield from _tools(timeline)
-
-
-def _tools(timeline: Timeline) -> Iterator[tuple[str, ...]]:
-    for tool in timeline.tools[:_MAX_ROWS]:
-        yield f"  {tool.name}", *_figures(tool)
-    if more := timeline.tools[_MAX_ROWS:]:
-        yield f"  {len(more)} more", duration(sum(tool.seconds for tool in more)), "", "", ""
-
-
-def _figures(time: PhaseTime) -> tuple[str, ...]:
-    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
-
-
 def _stragglers(timeline: Timeline) -> Iterator[tuple[str, ...]]:
     for lane in timeline.stragglers.lanes if timeline.stragglers else ():
         ended = "" if lane.state == "running" else duration((lane.end - timeline.start) / 1e9)
@@ -87,14 +65,7 @@ def _stragglers(timeline: Timeline) -> Iterator[tuple[str, ...]]:
         yield lane.name.path, lane.state, ended, duration(lane.seconds), process
 
 
-def _workers(timeline: Timeline) -> Iterator[tuple[str, ...]]:
-    for worker in timeline.workers if len(timeline.workers) > 1 else ():
-        times = duration(worker.median_seconds), duration(worker.last_seconds)
-        yield worker.name, str(worker.trajectories), *times
-
-
-def _first(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _first(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the first rows, and one that counts the others."""
-    found = list(rows)
-    first, others = found[:_MAX_ROWS], len(found) - _MAX_ROWS
+    first, others = rows[:_MAX_ROWS], len(rows) - _MAX_ROWS
     return [*first, (f"{others} more", *[""] * (len(first[0]) - 1))] if others > 0 else first
