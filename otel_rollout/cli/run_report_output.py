@@ -12,11 +12,10 @@ from rich.text import Text
 
 from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.base.printable import in_one_line, printable
-from otel_rollout.look import fitted_table
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.measures import MEASURES, values_of
 from otel_rollout.look.conversation import formatting
-from otel_rollout.look.fitted_table import TableColumn
+from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.pages.scale import finite
 
 if TYPE_CHECKING:
@@ -158,11 +157,12 @@ def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]
         TableColumn(heading, list(map(in_one_line, cells)), _RANKS.get(heading, _USUAL_RANK), is_number=True)
         for heading, cells in columns
     ]
-    fitted_table.print_noted(console, shown, "--html has all", SIMPLE_HEAD)
+    print_fitted(console, shown, "--html has all", SIMPLE_HEAD)
 
 
 def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
     """Print a row per tool. Of its errors in each step, those of earlier steps are the first to go."""
+    console.print(Text("tools", style="bold"))
     found = report_text.tools(steps, _MAX_STEPS)
     tools, calls, errors, since, *by_step, types = [
         (head, list(map(in_one_line, cells))) for head, cells in found
@@ -176,4 +176,4 @@ def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
         ),
         TableColumn(*types, 2, long="cut"),
     ]
-    fitted_table.print_noted(console, columns, "--html has all", SIMPLE_HEAD)
+    print_fitted(console, columns, "--html has all", SIMPLE_HEAD)

@@ -26,9 +26,6 @@ _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
 _ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
-_HINT_OF_RUNS: Final = (
-    "`otel-rollout show` and `group` take PATH --run RUN; else the newest run with the path"
-)
 
 FromOption = Annotated[
     str | None,
@@ -144,10 +141,22 @@ def _list(
             if not rows.num_rows:
                 notes = [_nothing(engine, listing, of_run, by_column, source)]
             runs = _columns_of_runs(engine)
-            notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
+            found = dicts_of(rows)
+            if found and listing.opened_by and "path" in found[0]:
+                notes.append(f"open the first: {_opening(listing, found[0], runs, from_)}")
             asked = " ".join([*by_column, *filter(None, (where, sort))])
             shown = _shown(listing, rows.column_names, _parts(columns), runs, asked)
-            print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
+            print_table(found, shown, [*notes, f"from {location}"], wide)
+
+
+def _opening(listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | None) -> str:
+    """Return the command that opens a row; it names the run if the table has several."""
+    from otel_rollout.look.conversation.formatting import quoted
+
+    run = next((row[name] for name in ("run_id", "experiment") if name in runs), None)
+    named = {"": row["path"], " --run": run, " --from": from_}
+    words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
+    return f"otel-rollout {listing.opened_by}{words}"
 
 
 def _checked(engine: Engine, sql: str, where: str | None, source: str) -> str:

@@ -49,14 +49,14 @@ def print_table(
     from rich.console import Console
     from rich.text import Text
 
-    from otel_rollout.look.fitted_table import NO_LIMIT, print_fitted, room
+    from otel_rollout.look.fitted_table import print_fitted
 
     console = Console(highlight=False)
     found = [_column(rows, each, is_wide) for each in columns]
     shown = [column for column in found if column.rank == 0 or any(column.cells)]
-    left_out = print_fitted(console, shown, NO_LIMIT if is_wide else room(console)) if rows else []
-    more = [f"not shown: {', '.join(left_out)}; --wide shows every column"] if left_out else []
-    for note in (*notes, *more):
+    if rows:
+        print_fitted(console, shown, "--wide shows every column", is_wide=is_wide)
+    for note in notes:
         console.print(Text(printable(note)), soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.look.analysis.timeline import text
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.conversation.formatting import duration
-from otel_rollout.look.fitted_table import columns_of, print_noted
+from otel_rollout.look.fitted_table import columns_of, print_fitted
 
 _MAX_ROWS: Final = 10
 """Tools, stragglers and processes that the terminal shows of each."""
@@ -46,7 +46,7 @@ def show(timeline: Timeline, location: str) -> None:
     )
     for ranks, rows in tables:
         if rows:
-            print_noted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
+            print_fitted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
     for note in (*text.notes(timeline), f"from {location}"):
         console.print(Text(printable(note)), soft_wrap=True)
 
