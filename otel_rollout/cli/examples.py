@@ -34,7 +34,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "groups": (
         ("groups --sort -reward_spread --limit 5", "the widest spread"),
-        ("groups --no-spread", "those that teach nothing"),
+        ("groups --no-spread", "teach nothing"),
         ("groups --step 12 --where 'tool_errors > 0'", "by columns"),
     ),
     "group": (

@@ -153,7 +153,7 @@ def _opening(listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from
     """Return the command that opens a row; it names the run if the table has several."""
     from otel_rollout.look.conversation.formatting import quoted
 
-    run = next((row[name] for name in ("run_id", "experiment") if name in runs), None)
+    run = next((row.get(name) for name in ("run_id", "experiment") if name in runs), None)
     named = {"": row["path"], " --run": run, " --from": from_}
     words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
     return f"otel-rollout {listing.opened_by}{words}"

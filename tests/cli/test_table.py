@@ -90,7 +90,7 @@ def test_list_prints_a_page(table: Path) -> None:
 def test_columns_are_those_that_the_terminal_has_room_for(table: Path) -> None:
     """At 80: path, reward, state, turns, tool errors, seconds; what is left out is named. A pipe has all."""
     shown = on_a_terminal("list", "--from", table, "--limit", 2, columns=80)
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(len(line) for line in shown.splitlines() if line[0] in "┏┃┡│└") <= 80
     headings = " ".join(shown.split("│", 1)[0].replace("┃", " ").split())
     for name in ("path", "reward", "state", "seconds", "turns", "errors"):
         assert name in headings
@@ -258,11 +258,10 @@ def test_groups_that_teach_nothing_are_listed(tmp_path: Path) -> None:
     """All rewards of such a group are equal; a group of one reward has no spread to speak of."""
     path = tmp_path / "table"
     rewards = {"1": ("3", 1.0), "2": ("3", 1.0), "3": ("4", 1.0), "4": ("4", 0.0), "5": ("5", 1.0)}
-    lines = [
-        line
-        for n, (sample, reward) in rewards.items()
-        for line in (root(n, rollout_n=int(n), sample_index=sample), score(n, f"d{n}", reward))
-    ]
+    lines = []
+    for n, (sample, reward) in rewards.items():
+        of = {"rollout_n": int(n), "sample_index": sample}
+        lines += [root(n, **of), score(n, f"d{n}", reward, **of)]
     written(path, lines)
     assert [each[0] for each in rows(run("groups", "--from", path, "--no-spread").output)] == ["1/3"]
 
