@@ -148,7 +148,7 @@ def run_page(served: Served) -> Answer:
 def test_page_of_a_run_says_what_is_wrong_or_that_nothing_is(served: Served) -> None:
     """The verdict of health is one line, with a link; until it is there, the page loads itself again."""
     page = run_page(served)
-    assert "Nothing is wrong, as far as the checks see: " in page.text
+    assert "No check finds anything wrong: " in page.text
     assert hrefs(page, "/health?")
 
 

@@ -105,7 +105,7 @@ def _verdict(health: Health | None, links: Links) -> str:
         return "This run is being checked." if links.health() else "Is anything wrong with this run?"
     wrong = [finding for finding in health.findings if finding.status == UNHEALTHY]
     if not wrong:
-        return f"Nothing is wrong, as far as the checks see: {verdict_of(health)}."
+        return f"No check finds anything wrong: {verdict_of(health)}."
     more = f" And {counted(len(wrong) - 1, 'other check')} found something." if len(wrong) > 1 else ""
     return f"{wrong[0].message}{more}"
 
