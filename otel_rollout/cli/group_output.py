@@ -16,7 +16,8 @@ from otel_rollout.look.analysis.group import text as group_text
 from otel_rollout.look.analysis.group.text import Gap, TurnLine
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
-from otel_rollout.look.conversation.terminal import CHANGED, STATES, STYLES, continuations, text_of
+from otel_rollout.look.conversation.terminal import CHANGED, STYLES, continuations, text_of
+from otel_rollout.look.fitted_table import STATES
 
 _MAX_TURNS: Final = 6
 """Turns of a branch that are printed."""

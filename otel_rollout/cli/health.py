@@ -11,15 +11,11 @@ from otel_rollout.cli.page_output import HtmlOption, write_page
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from otel_rollout.look.analysis.health.findings import Finding, Health
+    from otel_rollout.look.analysis.health.findings import Health
 
 _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
 _ORDER: Final = ("healthy", "unobserved", "unhealthy")
 """Order on the terminal, where a person looks at the last lines."""
-_NAME: Final = 24
-"""Columns of a check's name."""
 _SHOWN: Final = 5
 """Trajectories of a finding that the terminal names."""
 _UNHEALTHY: Final = 1
@@ -94,30 +90,29 @@ def _checked(
 def _show(health: Health, location: str, is_all: bool) -> None:
     """Print what is wrong, what could be observed and how, and the number of the other checks."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
     from rich.text import Text
 
     from otel_rollout.base.printable import in_one_line
     from otel_rollout.look.analysis.health.checks import WAYS
     from otel_rollout.look.analysis.health.page import verdict_of
-    from otel_rollout.look.conversation.formatting import counted
+    from otel_rollout.look.conversation.formatting import counted, show_command
 
     console = Console(highlight=False)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold", max_width=_NAME)
-    grid.add_column(overflow="fold")
     left = 0
     ways: dict[str, list[str]] = {}
     for finding in sorted(health.findings, key=lambda each: _ORDER.index(each.status)):
         mark, style = _MARKS[finding.status]
         if is_all or finding.status == "unhealthy":
-            grid.add_row(Text(mark, style), Text(in_one_line(finding.name)), _words(finding))
+            console.print(Text(f"{mark}  {in_one_line(finding.name)}", style), soft_wrap=True)
+            console.print(Padding.indent(Text(in_one_line(finding.message)), 3))
+            if finding.evidence:
+                shown = show_command(finding.evidence[:_SHOWN])
+                console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
         elif finding.status == "unobserved" and (way := WAYS.get(finding.name, "")):
             ways.setdefault(way, []).append(finding.name)
         else:
             left += 1
-    console.print(grid)
     if ways:
         console.print(Text("\nnot observed yet:", "bold"))
     for way, names in ways.items():
@@ -127,16 +122,3 @@ def _show(health: Health, location: str, is_all: bool) -> None:
     if left:
         console.print(Text(f"{counted(left, 'other check')}: --all", "dim"))
     console.print(Text(f"from {in_one_line(location)}", "dim"), soft_wrap=True)
-
-
-def _words(finding: Finding) -> Text:
-    from rich.text import Text
-
-    from otel_rollout.base.printable import in_one_line
-
-    words = Text(in_one_line(finding.message))
-    if finding.evidence:
-        words.append("\notel-rollout show ", "dim").append(in_one_line(finding.evidence[0]))
-        others = ", ".join(in_one_line(each) for each in finding.evidence[1:_SHOWN])
-        words.append(f"   (also {others})" if others else "", "dim")
-    return words

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.examples import epilog
-from otel_rollout.cli.listings import ListedColumn
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
+from otel_rollout.look.listings import ListedColumn
 
 if TYPE_CHECKING:
     from otel_rollout.table.pruning import Choice, Shares

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,17 +12,15 @@ from rich.text import Text
 
 from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.base.printable import in_one_line, printable
-from otel_rollout.look import fitted_table
 from otel_rollout.look.analysis.report import text as report_text
-from otel_rollout.look.analysis.report.tools import histories_of
+from otel_rollout.look.analysis.report.measures import MEASURES, values_of
 from otel_rollout.look.conversation import formatting
-from otel_rollout.look.fitted_table import TableColumn
+from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.pages.scale import finite
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.report.changes import RunChange, RunComparison
     from otel_rollout.look.analysis.report.report import RunReport, StepReport
-    from otel_rollout.look.analysis.report.trainer import Trainer
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "
@@ -34,20 +32,20 @@ _MAX_STEPS: Final = 30
 """Steps that a table shows: the last."""
 _MAX_CHANGES: Final = 5
 """Changes that are printed without ``--all``."""
-_MAX_TOOLS: Final = 12
-"""Tools that are listed: those with the most errors."""
 _RANKS: Final = {
     "step": 0, "failed": 1, "reward": 1, "tool errors": 1, "trajectories": 2, "no spread": 2,
     "unparsable calls": 2, "longest trajectory": 4, "tokens in": 4, "p10": 5, "p50": 4, "p90": 5,
 }  # fmt: skip
 """Rank of a figure: those of a high rank are left out where the terminal has no room."""
 _USUAL_RANK: Final = 3
-_Curve = tuple[str, Callable[[Any], str], list[float | None]]
-"""A figure over steps: its name, its form and its values."""
-_UNKNOWN: Final = {report_text.UNKNOWN}
-"""Cells of a column that is not known."""
-_NOTHING: Final = _UNKNOWN | {"0", "0 %", "0 s"}
-"""Cells of a column that has nothing to say."""
+_CURVES: Final = {
+    "reward": "reward_mean", "groups without spread": "groups_without_spread", "failed": "failed",
+    "turns": "turns", "tokens of a reply": "reply_tokens", "cut replies": "truncated",
+    "tool errors": "tool_errors", "unparsable calls": "parse_failures", "median time": "seconds_p50",
+    "longest time": "seconds_max", "policy lag": "policy_lag", "not trained": "not_trained",
+    "advantage": "advantage_magnitude", "mismatch": "mismatch_mean",
+}  # fmt: skip
+"""Name of a line → the measure that it shows."""
 
 
 def show_report(report: RunReport, location: str) -> None:
@@ -62,19 +60,11 @@ def show_report(report: RunReport, location: str) -> None:
         if len(steps) > 1:
             console.print(_sparklines(steps, console.width))
         shown = steps[-_MAX_STEPS:]
-        _print_rows(console, report_text.FIGURES, [report_text.figures(step) for step in shown])
-        if any(step.seconds.slowest for step in shown):
-            _print_rows(console, report_text.TIMES, [report_text.times(step) for step in shown])
-        if any(step.engine for step in shown):
-            console.print(Text(report_text.ENGINE_TITLE, style="bold"))
-            rows = [report_text.engine(step) for step in shown]
-            _print_rows(console, report_text.ENGINE, rows, _UNKNOWN)
-        if any(step.trainer for step in shown):
-            console.print(Text("what training made of them", style="bold"))
-            rows = [report_text.trainer(step) for step in shown]
-            _print_rows(console, report_text.TRAINER, rows, _UNKNOWN)
-            for line in _trainer_notes(shown):
-                console.print(line, soft_wrap=True)
+        for table in report_text.tables(shown):
+            console.print(Text(table.title, style="bold"), end="\n" if table.title else "")
+            _print_columns(console, table.columns)
+        for line in _trainer_notes(shown):
+            console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
             console.print(
                 f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
@@ -91,7 +81,7 @@ def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
     for note, names in report_text.trainer_notes(steps):
         yield Text(in_one_line(note), "bold red" if names else "")
         if names:
-            yield _examples(names)
+            yield Text(f"    {formatting.show_command(names)}", "dim")
 
 
 def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None:
@@ -123,15 +113,7 @@ def _lines(change: RunChange) -> Iterator[Text]:
     for part in report_text.parts(change):
         yield Text(f"    {in_one_line(part)}")
     if change.examples:
-        yield _examples(change.examples, change.run)
-
-
-def _examples(names: Sequence[str], run: str | None = None) -> Text:
-    """Return the command that shows the first of some trajectories, and the names of the others."""
-    first, *others = map(in_one_line, names)
-    also = f"   (also {', '.join(others)})" if others else ""
-    of_run = f" --run {in_one_line(run)}" if run else ""
-    return Text(f"    otel-rollout show {first}{of_run}{also}", "dim")
+        yield Text(f"    {formatting.show_command(change.examples, change.run)}", "dim")
 
 
 def sparkline(values: Sequence[float | None], most: int = _SPARK) -> str:
@@ -157,92 +139,41 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
     """Return a row for each figure that is known and moves."""
-    number, seconds, percent = report_text.number, report_text.seconds, report_text.percent
-    rows: tuple[_Curve, ...] = (
-        ("reward", number, [step.reward.mean for step in steps]),
-        (
-            "groups without spread",
-            percent,
-            [_share(s.groups_without_spread, s.groups_compared) for s in steps],
-        ),
-        ("failed", percent, [_share(step.failed, step.trajectories) for step in steps]),
-        ("turns", number, [step.turns_mean for step in steps]),
-        ("tokens of a reply", number, [_share(step.tokens_out or 0, step.replies) for step in steps]),
-        ("cut replies", percent, [_share(step.replies_truncated, step.replies_ended) for step in steps]),
-        ("tool errors", percent, [_share(step.tool_errors, step.tool_calls) for step in steps]),
-        ("unparsable calls", number, [float(step.parse_failures) for step in steps]),
-        ("median time", seconds, [step.seconds.p50 for step in steps]),
-        ("longest time", seconds, [step.seconds.max for step in steps]),
-        ("policy lag", number, [step.policy_lag.mean for step in steps]),
-        *_of_trainer(steps),
-    )
     table = Table(box=None, show_header=False, padding=(0, 1))
-    for name, in_words, values in rows:
+    for name, measure in _CURVES.items():
+        values = values_of(measure, steps)
         known = [value for value in values if value is not None]
-        if known and any(known):
-            table.add_row(
-                name,
-                Text(sparkline(values, min(_SPARK, max(1, columns - _BESIDE))), "cyan"),
-                f"{in_words(known[0])} → {in_words(known[-1])}",
-            )
+        if any(known):
+            unit = MEASURES[measure].unit
+            ends = " → ".join(report_text.in_unit(known[place], unit) for place in (0, -1))
+            line = sparkline(values, min(_SPARK, max(1, columns - _BESIDE)))
+            table.add_row(name, Text(line, "cyan"), ends)
     return table
 
 
-def _of_trainer(steps: Sequence[StepReport]) -> Iterator[_Curve]:
-    """Yield what training made of the steps."""
-
-    def values(of: Callable[[Trainer], float | None]) -> list[float | None]:
-        return [None if step.trainer is None else of(step.trainer) for step in steps]
-
-    not_trained = values(lambda known: _share(known.known - known.trained, known.known))
-    yield "not trained", report_text.percent, not_trained
-    yield "advantage", report_text.number, values(lambda known: known.advantage_magnitude)
-    yield "mismatch", report_text.number, values(lambda known: known.mismatch_mean)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _print_rows(
-    console: Console,
-    headings: Sequence[str],
-    rows: Sequence[tuple[str, ...]],
-    hidden: Container[str] = _NOTHING,
-) -> None:
-    """Print a row per step, without the columns that have only hidden cells, or no room."""
-    columns = [
+def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Print a row per step, without the columns that have no room."""
+    shown = [
         TableColumn(heading, list(map(in_one_line, cells)), _RANKS.get(heading, _USUAL_RANK), is_number=True)
-        for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)
-        if heading == headings[0] or not all(cell in hidden for cell in cells)
+        for heading, cells in columns
     ]
-    if left_out := _print_columns(console, columns):
-        console.print(Text(f"no room for {', '.join(left_out)}; --html has all", "dim"), soft_wrap=True)
+    print_fitted(console, shown, "--html has all", SIMPLE_HEAD)
 
 
 def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
-    """Print a row per tool: how often it fails, since when, and its errors of its calls in each step."""
-    tools = histories_of(steps)[:_MAX_TOOLS]
-    names = [in_one_line(tool.name or report_text.UNKNOWN) for tool in tools]
-    counts = [str(tool.calls) for tool in tools]
-    errors = [f"{tool.errors} ({report_text.share(tool.errors, tool.calls)})" for tool in tools]
-    since = [tool.since or report_text.UNKNOWN for tool in tools]
-    types = [in_one_line(", ".join(f"{each} {n}" for each, n in tool.error_types.items())) for tool in tools]
-    columns = [
-        TableColumn("tool", names),
-        TableColumn("calls", counts, 1, is_number=True),
-        TableColumn("tool errors", errors, 1, is_number=True),
-        TableColumn("since step", since, 1, is_number=True),
-        TableColumn("by type", types, 2, can_be_cut=True),
+    """Print a row per tool. Of its errors in each step, those of earlier steps are the first to go."""
+    console.print(Text("tools", style="bold"))
+    found = report_text.tools(steps, _MAX_STEPS)
+    tools, calls, errors, since, *by_step, types = [
+        (head, list(map(in_one_line, cells))) for head, cells in found
     ]
-    for place in range(max(0, len(steps) - _MAX_STEPS), len(steps) if len(steps) > 1 else 0):
-        cells = [f"{of.errors}/{of.calls}" if (of := tool.steps[place]) else "" for tool in tools]
-        rank = _USUAL_RANK + len(steps) - place
-        columns.insert(-1, TableColumn(f"step {steps[place].name}", cells, rank, is_number=True))
-    left_out = _print_columns(console, columns)
-    if any(left_out):
-        console.print(Text("no room for the errors of the calls in earlier steps", "dim"))
-
-
-def _print_columns(console: Console, columns: Sequence[TableColumn]) -> list[str]:
-    return fitted_table.print_fitted(console, columns, fitted_table.room(console), SIMPLE_HEAD)
+    columns = [
+        TableColumn(*tools),
+        *(TableColumn(*column, 1, is_number=True) for column in (calls, errors, since)),
+        *(
+            TableColumn(*column, _USUAL_RANK + len(by_step) - place, is_number=True)
+            for place, column in enumerate(by_step)
+        ),
+        TableColumn(*types, 2, long="cut"),
+    ]
+    print_fitted(console, columns, "--html has all", SIMPLE_HEAD)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
+from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.table import training, views
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
 _ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
-_HINT_OF_RUNS: Final = (
-    "`otel-rollout show` and `group` take PATH --run RUN; else the newest run with the path"
-)
 
 FromOption = Annotated[
     str | None,
@@ -84,8 +81,21 @@ def command_of(view: str) -> Callable[..., None]:
         for parameter in inspect.signature(_list, eval_str=True).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     )
-    command.__signature__ = inspect.Signature([first, *listing.parameters(), *others])  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature([first, *_options(listing), *others])  # type: ignore[attr-defined]
     return command
+
+
+def _options(listing: Listing) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a listing's filters."""
+    for _, each in listing.filters:
+        option = typer.Option(
+            each.flag, help=each.help, metavar="NUMBERS" if each.takes == "numbers" else None
+        )
+        type_: Any = bool | None if each.takes in ("switch", "choice") else str | None
+        annotation = Annotated[type_, option]
+        yield inspect.Parameter(
+            each.argument, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        )
 
 
 def _list(
@@ -123,7 +133,7 @@ def _list(
         if most := _PAGE if limit is None and is_table else limit:
             sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-            checked = engine.check(sql)
+            checked = _checked(engine, sql, where, source)
             if not is_table:
                 _write(engine, checked, chosen, None, output)
                 return
@@ -131,9 +141,34 @@ def _list(
             if not rows.num_rows:
                 notes = [_nothing(engine, listing, of_run, by_column, source)]
             runs = _columns_of_runs(engine)
-            notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
-            shown = _shown(listing, rows.column_names, _parts(columns), runs, " ".join(named))
-            print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
+            found = dicts_of(rows)
+            if found and listing.opened_by and "path" in found[0]:
+                notes.append(f"open the first: {_opening(listing, found[0], runs, from_)}")
+            asked = " ".join([*by_column, *filter(None, (where, sort))])
+            shown = _shown(listing, rows.column_names, _parts(columns), runs, asked)
+            print_table(found, shown, [*notes, f"from {location}"], wide)
+
+
+def _opening(listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | None) -> str:
+    """Return the command that opens a row; it names the run if the table has several."""
+    from otel_rollout.look.conversation.formatting import quoted
+
+    run = next((row.get(name) for name in ("run_id", "experiment") if name in runs), None)
+    named = {"": row["path"], " --run": run, " --from": from_}
+    words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
+    return f"otel-rollout {listing.opened_by}{words}"
+
+
+def _checked(engine: Engine, sql: str, where: str | None, source: str) -> str:
+    """Plan the query; an error in the condition names its place in what a person has typed."""
+    from otel_rollout.table.select import QueryError
+
+    try:
+        return engine.check(sql)
+    except QueryError:
+        if where is not None:
+            engine.check_condition(where, source)
+        raise
 
 
 def _statement(
@@ -223,7 +258,7 @@ def _shown(
 
 def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], source: str) -> str:
     """Say why no row fits: which steps there are, or that no trainer has spoken."""
-    from otel_rollout.look.analysis.health.rates import in_words
+    from otel_rollout.look.conversation.formatting import steps_in_words
 
     conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
     rows = engine.run(
@@ -232,7 +267,8 @@ def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[s
     )
     steps = [step for step in rows["step"].to_pylist() if step is not None]
     if steps and not any(rows["is_wanted"].to_pylist()):
-        return f"no {listing.noun}: {in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
+        verb = " are " if len(steps) > 1 else " is "
+        return f"no {listing.noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
     is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
     unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
     return f"no {listing.noun} is like that{unknown}"

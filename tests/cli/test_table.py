@@ -11,21 +11,28 @@ import pty
 import re
 import signal
 import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as parquet
 import pytest
-from rich.box import HEAVY_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
+from otel_rollout import doctor
+from otel_rollout.account.report import ExporterCount, Report, StepCount
 from otel_rollout.base import semconv
-from otel_rollout.cli import app
+from otel_rollout.cli import app, report_output
+from otel_rollout.doctor import Diagnosis, DoctorFinding, Verdict
 from otel_rollout.look import fitted_table
-from otel_rollout.look.conversation import terminal
 from otel_rollout.look.conversation.formatting import duration
-from otel_rollout.look.fitted_table import TableColumn, print_fitted
+from otel_rollout.look.fitted_table import TableColumn, fitted
+from otel_rollout.otlp.scan import StepKey
 from tests.cli.command import COMMAND, ON_A_TERMINAL
 from tests.table.generated_table import Shape
 from tests.table.tables import generated, root, row, score, written
@@ -83,14 +90,14 @@ def test_list_prints_a_page(table: Path) -> None:
 def test_columns_are_those_that_the_terminal_has_room_for(table: Path) -> None:
     """At 80: path, reward, state, turns, tool errors, seconds; what is left out is named. A pipe has all."""
     shown = on_a_terminal("list", "--from", table, "--limit", 2, columns=80)
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(len(line) for line in shown.splitlines() if line[0] in "┏┃┡│└") <= 80
     headings = " ".join(shown.split("│", 1)[0].replace("┃", " ").split())
     for name in ("path", "reward", "state", "seconds", "turns", "errors"):
         assert name in headings
-    assert "not shown: trace_id, " in shown
+    assert "no room for trace_id, " in shown
     whole = on_a_terminal("groups", "--from", table, "--limit", 2, columns=200)
     assert "reward_mean" in whole.split("│", 1)[0].replace("┃", " ").split()
-    assert "not shown" not in whole
+    assert "no room" not in whole
     piped = subprocess.run(
         [*COMMAND, "list", "--from", str(table)],
         capture_output=True,
@@ -109,42 +116,75 @@ COMMANDS_OF_TABLES = [
     ["steps"],
     ["query", "SELECT path, trace_id, error_message, tokens_in FROM trajectories"],
     ["report"],
+    ["timeline"],
     ["show"],
 ]
+LONG = "an error with so many words that no terminal shows them beside the other columns of a table"
+
+
+@contextlib.contextmanager
+def swept(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[TableColumn]]]:
+    """Yield the tables that are printed in the block; afterwards, print each at every width."""
+    tables: list[Sequence[TableColumn]] = []
+    printed: list[tuple[Any, ...]] = []
+
+    def remembered(columns: Sequence[TableColumn], *others: Any, **named: Any) -> list[Table | Text]:
+        tables.append(columns)
+        printed.append((columns, others[1:], named))
+        return fitted(columns, *others, **named)
+
+    with monkeypatch.context() as patched:
+        for module in (fitted_table, report_output):
+            patched.setattr(module, "fitted", remembered)
+        yield tables
+    for columns, others, named in printed:
+        for width in (*range(60, 200, 3), 80, 100, 140, 200):
+            table, *_ = fitted(columns, width, *others, **named)
+            console = Console(width=width, file=io.StringIO())
+            console.print(table, crop=False)
+            lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+            assert len({cell_len(line) for line in lines}) == 1
+            assert cell_len(lines[0]) <= width
+            assert isinstance(table, Table)
+            assert table.columns
 
 
 def test_no_frame_breaks_from_60_to_200_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of a table is as wide as its frame, and none is wider than the terminal."""
     path = tmp_path / "table"
-    long = "an error with so many words that no terminal shows them beside the other columns of a table"
     failed = [
-        root(f"{n}", rollout_n=n, status="error", error_type=long, error_message=long) for n in range(3)
+        root(f"{n}", rollout_n=n, status="error", error_type=LONG, error_message=LONG) for n in range(3)
     ]
     calls = [row(f"{n}", "b", f"a{n}", rollout_n=n, kind="TOOL", tool_name="calculator") for n in range(3)]
     other = root("7", rollout_n=3, validate=True, run_id="a-run-with-a-name-of-many-characters")
     written(path, [*failed, *calls, other, score("1", "c", 1 / 3)])
-    tables: list[tuple[list[TableColumn], Box]] = []
-
-    def remembered(
-        console: Console, columns: list[TableColumn], room: int, box: Box = HEAVY_HEAD
-    ) -> list[str]:
-        tables.append((columns, box))
-        return []
-
-    for module in (fitted_table, terminal):
-        monkeypatch.setattr(module, "print_fitted", remembered)
     for command in COMMANDS_OF_TABLES:
-        before = len(tables)
-        run(*command, "--from", path)
-        assert len(tables) > before, command
-    for columns, box in tables:
-        for width in (*range(60, 200, 3), 80, 100, 140, 200):
-            console = Console(width=width, file=io.StringIO())
-            left_out = print_fitted(console, columns, width, box)
-            lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-            assert len({cell_len(line) for line in lines}) == 1
-            assert cell_len(lines[0]) <= width
-            assert len(left_out) < len(columns)
+        with swept(monkeypatch) as tables:
+            run(*command, "--from", path)
+        assert tables, command
+
+
+def test_tables_of_counts_and_findings_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status` and `doctor` leave out columns of zeros first, and fold what was found; all of it is there."""
+    steps = {StepKey("1", False): StepCount(recorded=10**9, delivered=7, dropped={"spool_limit": 3})}
+    exporters = {
+        "mlflow": ExporterCount(delivered=10**9, retried=2),
+        "another-exporter": ExporterCount(),
+    }
+    reported = replace(
+        Report.empty(), exporters=exporters, recorded=10**9, count_steps=lambda: steps, directory="run/node"
+    )
+    findings = [DoctorFinding("tracing", Verdict.FAIL, LONG, where=f"node {n}") for n in range(2)]
+    console = Console(width=60, file=io.StringIO(), force_terminal=True, color_system=None)
+    with swept(monkeypatch) as tables:
+        report_output.show([reported], console, steps=True)
+        doctor.show(Diagnosis(tuple(findings)), console)
+    assert len(tables) == 3
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "no room for rejected, sampled out" in shown
+    assert "retried" in shown.split("no room")[0]
+    words = re.sub(r"[^a-z]+", " ", shown)
+    assert "an error with so many words that no terminal shows them beside the other columns" in words
 
 
 def on_a_terminal(*arguments: object, columns: int) -> str:
@@ -204,7 +244,7 @@ def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
         printed = run("groups", "--from", path, *options).output
         ((named, group, *_),) = rows(printed)
         assert (named, group) == ("run-a", "1/7")
-        assert "PATH --run RUN" in printed
+        assert f"open the first: otel-rollout group 1/7 --run run-a --from {path}\n" in printed
     for command in (["group", "1/7"], ["show", "1/7"], ["show", "1/7/0"], ["compare", "1/7/0", "1/7/0"]):
         assert "run run-a" in words(run(*command, "--from", path, "--run", "run-a").output)
         assert "run run-b" in words(run(*command, "--from", path).output)
@@ -212,6 +252,18 @@ def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
 
 def words(text: str) -> str:
     return " ".join(text.split())
+
+
+def test_groups_that_teach_nothing_are_listed(tmp_path: Path) -> None:
+    """All rewards of such a group are equal; a group of one reward has no spread to speak of."""
+    path = tmp_path / "table"
+    rewards = {"1": ("3", 1.0), "2": ("3", 1.0), "3": ("4", 1.0), "4": ("4", 0.0), "5": ("5", 1.0)}
+    lines = []
+    for n, (sample, reward) in rewards.items():
+        of = {"rollout_n": int(n), "sample_index": sample}
+        lines += [root(n, **of), score(n, f"d{n}", reward, **of)]
+    written(path, lines)
+    assert [each[0] for each in rows(run("groups", "--from", path, "--no-spread").output)] == ["1/3"]
 
 
 def test_runs_of_one_id_are_named_by_their_experiment(tmp_path: Path) -> None:
@@ -396,6 +448,10 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         (["list", "--where", "rewrd > 1"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "1=1) OR (1=1"], "The condition closes a parenthesis that it did not open."),
         (["list", "--where", "reward <"], "The SQL is wrong: Expected: an expression"),
+        (
+            ["list", "--step", "1-3", "--where", "reward < 1 ANDD turns > 1"],
+            "found: ANDD, at line 1, column 12. Right is, for example, reward < 0.1 AND tool_errors > 0.",
+        ),
         (
             ["query", "SELECT path FORM trajectories"],
             "found: trajectories, at line 1, column 18. Right is, for",

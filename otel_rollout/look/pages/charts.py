@@ -26,6 +26,8 @@ _Y_TICKS: Final = 4
 _X_TICKS: Final = 8
 _MAX_POINTS: Final = 240
 """Points that are drawn of a line at most; of more, those that keep its shape."""
+_MIN_COLUMNS: Final = 3
+"""Columns that a chart has room for at least: one alone is no wall."""
 _MAX_COLUMNS: Final = 120
 """Columns that are drawn at most; of more, each stands for several with their mean."""
 
@@ -133,7 +135,7 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes = _AXES) -> Mark
 def column_chart(
     title: str, parts: Sequence[Slice], columns: Sequence[ChartColumn], axes: Axes = _AXES
 ) -> Markup:
-    """Draw a column for each entry, whose parts stand on one another.
+    """Draw a column for each entry, of at least one, whose parts stand on one another.
 
     A value below zero is drawn as zero.
     """
@@ -141,8 +143,8 @@ def column_chart(
     heights = [[max(0.0, finite(value) or 0.0) for value in column.values] for column in columns]
     y = Scale(*domain([min(sum(each), 1e300) for each in heights], True), _HEIGHT - _BOTTOM, _TOP)
     inside = _y_axis(y, axes)
-    room = (_WIDTH - _LEFT - _RIGHT) / max(1, len(columns))
-    every = -(-len(columns) // _X_TICKS) or 1
+    room = (_WIDTH - _LEFT - _RIGHT) / max(_MIN_COLUMNS, len(columns))
+    every = -(-len(columns) // _X_TICKS)
     for index, (column, values) in enumerate(zip(columns, heights, strict=True)):
         left, base = _LEFT + index * room, 0.0
         rectangles = []
@@ -158,8 +160,6 @@ def column_chart(
         if index % every == 0:
             inside.append(_text(left + room / 2, _HEIGHT - _BOTTOM + 14, column.label, "middle"))
     inside.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 4, axes.x, "middle"))
-    if not columns:
-        inside.append(_nothing())
     legend = [(part.name, part.colour) for part in parts] if len(parts) > 1 else []
     return _figure(title, legend, inside)
 

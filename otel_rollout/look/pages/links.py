@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class Links:
@@ -24,10 +24,6 @@ class Links:
     refresh_seconds: int | None = None
     refresh_switch: tuple[str, str] | None = None
 
-    def run(self, run_id: str | None) -> str | None:
-        """Return the address of a run's page."""
-        return None
-
     def step(self, step: int | None, validate: bool = False) -> str | None:
         """Return the address of a step's page."""
         return None
@@ -38,6 +34,14 @@ class Links:
 
     def health(self) -> str | None:
         """Return the address of the page with the run's checks."""
+        return None
+
+    def trajectories(self, filters: Mapping[str, str] | None = None) -> str | None:
+        """Return the address of the list of trajectories.
+
+        Args:
+            filters: field of its form → text.
+        """
         return None
 
     def group(self, path: str) -> str | None:

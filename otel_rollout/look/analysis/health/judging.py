@@ -12,12 +12,12 @@ from otel_rollout.look.analysis.health.rates import (
     RateLimits,
     evidence_of,
     excess,
-    in_words,
     of_steps,
     percent,
     share_of,
     steps_of,
 )
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 
 class Fault(NamedTuple):
@@ -54,7 +54,7 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
     if not found.counts:
         return Finding("healthy", _good(counts, chosen, fault) + note)
     numbers = steps_of(found.counts)
-    message = f"{_shares(found.counts, fault, f' in {in_words(numbers)}')}.{earlier(found.usual)}{note}"
+    message = f"{_shares(found.counts, fault, f' in {steps_in_words(numbers)}')}.{earlier(found.usual)}{note}"
     return Finding("unhealthy", message, numbers, evidence_of(found.counts))
 
 

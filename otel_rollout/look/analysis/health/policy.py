@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Count, RateLimits, evidence_of, in_words
+from otel_rollout.look.analysis.health.rates import Count, RateLimits, evidence_of
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -43,7 +44,7 @@ def lag(scope: Scope) -> Finding:
     if stuck:
         first = {row["step"]: row["first"] for row in rows}
         counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
-        message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {in_words(stuck)}."
+        message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {steps_in_words(stuck)}."
         return Finding("unhealthy", message, tuple(stuck), evidence_of(counts))
     return _stale(rows, newest, scope)
 

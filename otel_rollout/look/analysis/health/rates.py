@@ -202,20 +202,6 @@ def evidence_of(counts: Iterable[Count]) -> tuple[str, ...]:
     return tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
 
 
-def in_words(steps: Sequence[int]) -> str:
-    """Return steps as text: ``steps 3–7, 9``."""
-    if not steps:
-        return "the run"
-    ranges: list[list[int]] = []
-    for step in steps:
-        if ranges and step == ranges[-1][-1] + 1:
-            ranges[-1][1:] = [step]
-        else:
-            ranges.append([step])
-    texts = ["–".join(map(str, each)) for each in ranges]
-    return f"step{'s' if len(steps) > 1 else ''} {', '.join(texts)}"
-
-
 def percent(share: float) -> str:
     """Return a share for a person."""
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"

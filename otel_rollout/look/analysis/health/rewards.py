@@ -13,10 +13,10 @@ from otel_rollout.look.analysis.health.rates import (
     Count,
     RateLimits,
     evidence_of,
-    in_words,
     of_steps,
     steps_of,
 )
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
@@ -105,8 +105,8 @@ def constant(scope: Scope) -> Finding:
     counts = [Count(step.step, step.rewards, step.rewards, (step.first,)) for step in found]
     numbers = steps_of(counts)
     message = (
-        f"All {sum(step.rewards for step in found):,} rewards of {in_words(numbers)} are {shown}: the policy "
-        "gradient has nothing to learn from them."
+        f"All {sum(step.rewards for step in found):,} rewards of {steps_in_words(numbers)} are {shown}: "
+        "the policy gradient has nothing to learn from them."
     )
     return Finding("unhealthy", message, numbers, evidence_of(counts))
 

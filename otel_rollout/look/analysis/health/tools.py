@@ -12,13 +12,13 @@ from otel_rollout.look.analysis.health.rates import (
     RateLimits,
     evidence_of,
     excess,
-    in_words,
     of_steps,
     percent,
     share_of,
     steps_of,
 )
 from otel_rollout.look.analysis.health.scope import GROUP
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 if TYPE_CHECKING:
     from otel_rollout.look.analysis.health.scope import Scope
@@ -87,7 +87,7 @@ def error_burst(scope: Scope) -> Finding:
 
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
     tool, name = error
-    whole = f"trajectories that call it in {in_words(steps_of(counts))} ({percent(share_of(counts))})"
+    whole = f"trajectories that call it in {steps_in_words(steps_of(counts))} ({percent(share_of(counts))})"
     return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
 
 

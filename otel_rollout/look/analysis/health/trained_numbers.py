@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_rollout.base.training_scores import NUMBERS
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.judging import of_several
-from otel_rollout.look.analysis.health.rates import Count, evidence_of, in_words, percent, steps_of
+from otel_rollout.look.analysis.health.rates import Count, evidence_of, percent, steps_of
+from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
 from otel_rollout.table.training import DIFFERS, ODD
 
@@ -126,7 +127,7 @@ def _chosen(scope: Scope, sql: str) -> list[dict[str, Any]]:
 def _parts(counts: list[Count]) -> str:
     """Return how many of these steps' trajectories have something."""
     bad, whole = sum(count.bad for count in counts), sum(count.of for count in counts)
-    return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {in_words(steps_of(counts))}"
+    return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {steps_in_words(steps_of(counts))}"
 
 
 def _bad(rows: list[dict[str, Any]]) -> list[Count]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.rates import Count, evidence_of, in_words, steps_of
+from otel_rollout.look.analysis.health.rates import Count, evidence_of, steps_of
 from otel_rollout.look.analysis.timeline.workers import Worker, names_of, worker_of
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -120,7 +121,7 @@ def slow(scope: Scope) -> Finding:
     counts = [count for each in found for count in each.counts]
     message = " ".join(
         f"{names[each.worker]} takes {each.factor:.1f} times as long as the other processes for "
-        f"`{each.operation}` in {in_words(steps_of(each.counts))}."
+        f"`{each.operation}` in {steps_in_words(steps_of(each.counts))}."
         for each in found[:_NAMED]
     )
     more = f" And {len(found) - _NAMED} more." if len(found) > _NAMED else ""

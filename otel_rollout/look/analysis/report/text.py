@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_rollout.look.analysis.health.rates import in_words
-from otel_rollout.look.conversation.formatting import duration
+from otel_rollout.look.analysis.report.tools import histories_of
+from otel_rollout.look.conversation.formatting import duration, steps_in_words
 from otel_rollout.look.pages.scale import short_number
 
 if TYPE_CHECKING:
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = "–"
 """What stands where nothing was recorded."""
+_NOTHING: Final = {UNKNOWN, "0", "0 %", "0 s"}
+"""Cells of a column that has nothing to say."""
 _NAMED: Final = 5
 """Trajectories that a note names at most."""
+_MAX_TOOLS: Final = 12
+"""Tools that are listed: those with the most errors."""
 _REASONS: Final = 10
 """Reasons, or classes of errors, that have a line each; each trajectory may have another reason."""
 
@@ -88,33 +92,54 @@ def parts(given: RunChange) -> Iterator[str]:
 
 FIGURES: Final = (
     "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
-    "tokens out", "cut", "tool calls", "tool errors", "unparsable calls", "lag",
+    "tokens out", "cut replies", "tool calls", "tool errors", "unparsable calls", "policy lag",
 )  # fmt: skip
 """Headings of a step's figures."""
+LONGEST: Final = "longest trajectory"
+"""Heading of the column whose cells name trajectories."""
 TIMES: Final = (
-    "step",
-    "p50",
-    "p95",
-    "longest",
-    "generate",
-    "tool",
-    "reward",
-    "waiting",
-    "longest trajectory",
-)
+    "step", "median", "p95", "longest", "generate", "tool", "reward", "waiting", LONGEST,
+)  # fmt: skip
 """Headings of a step's durations; the parts are means of a trajectory."""
 TRAINER: Final = (
-    "step", "trained", "advantage", "reward", "differs", "lag", "mismatch", "turn", "ratio",
+    "step", "trained", "advantage", "trained reward", "reward differs", "policy lag", "mismatch", "at turn",
+    "importance ratio",
 )  # fmt: skip
 """Headings of what training made of a step."""
 
 ENGINE: Final = (
-    "step", "requests", "calls without", "queue", "prefill", "decode", "queue p50", "queue p95",
+    "step", "requests", "calls without request", "queue", "prefill", "decode", "queue p50", "queue p95",
     "first token p50", "first token p95",
 )  # fmt: skip
 """Headings of what a step's requests took in the engine; the first times are means of a trajectory."""
 ENGINE_TITLE: Final = "in the engine: queue, prefill and decode of a trajectory, quantiles of a request"
 """Heading of the table."""
+_Row = Callable[["StepReport"], tuple[str, ...] | None]
+
+
+def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]:
+    """Return a table of the tools that steps call: how often each fails, since when, its errors by step.
+
+    Args:
+        steps: the steps.
+        most: steps, the last ones, that have a column each.
+    """
+    found = histories_of(steps)[:_MAX_TOOLS]
+    first = max(0, len(steps) - most)
+    return [
+        ("tool", [tool.name or UNKNOWN for tool in found]),
+        ("calls", [str(tool.calls) for tool in found]),
+        ("tool errors", [f"{tool.errors} ({share(tool.errors, tool.calls)})" for tool in found]),
+        ("since step", [tool.since or UNKNOWN for tool in found]),
+        *(
+            (
+                f"step {steps[place].name}",
+                [f"{of.errors}/{of.calls}" if (of := tool.steps[place]) else "" for tool in found],
+            )
+            for place in range(first, len(steps) if len(steps) > 1 else 0)
+        ),
+        ("by type", [", ".join(f"{each} {n}" for each, n in tool.error_types.items()) for tool in found]),
+    ]
 
 
 def figures(step: StepReport) -> tuple[str, ...]:
@@ -130,7 +155,7 @@ def figures(step: StepReport) -> tuple[str, ...]:
         trajectories,
         str(step.failed),
         f"{number(reward.mean)}{spread}{covered}",
-        *map(number, (reward.p10, reward.p50, reward.p90)),
+        *map(number, (None,) * 3 if reward.values else (reward.p10, reward.p50, reward.p90)),
         f"{step.groups_without_spread} of {step.groups_compared}" if step.groups_compared else UNKNOWN,
         number(step.turns_mean),
         *map(number, (step.tokens_in, step.tokens_out)),
@@ -142,18 +167,20 @@ def figures(step: StepReport) -> tuple[str, ...]:
     )
 
 
-def times(step: StepReport) -> tuple[str, ...]:
-    """Return a step's durations, in the order of the headings."""
+def times(step: StepReport) -> tuple[str, ...] | None:
+    """Return a step's durations, in the order of the headings; None without any."""
     known = step.seconds
+    if known.slowest is None:
+        return None
     parts = (known.p50, known.p95, known.max, known.generate, known.tool, known.reward, known.waiting)
-    return (step.name, *map(seconds, parts), known.slowest or UNKNOWN)
+    return (step.name, *map(seconds, parts), known.slowest)
 
 
-def engine(step: StepReport) -> tuple[str, ...]:
-    """Return what a step's requests took in the engine, in the order of the headings."""
+def engine(step: StepReport) -> tuple[str, ...] | None:
+    """Return what a step's requests took in the engine, in the order of the headings; None without any."""
     known = step.engine
     if known is None:
-        return (step.name, *[UNKNOWN] * (len(ENGINE) - 1))
+        return None
     times = (
         *(known.queue_seconds, known.prefill_seconds, known.decode_seconds),
         *(known.queue_p50, known.queue_p95, known.first_token_p50, known.first_token_p95),
@@ -161,11 +188,11 @@ def engine(step: StepReport) -> tuple[str, ...]:
     return (step.name, str(known.requests), str(known.calls_without_request), *map(seconds, times))
 
 
-def trainer(step: StepReport) -> tuple[str, ...]:
-    """Return what training made of a step, in the order of the headings."""
+def trainer(step: StepReport) -> tuple[str, ...] | None:
+    """Return what training made of a step, in the order of the headings; None if no score says so."""
     known = step.trainer
     if known is None:
-        return (step.name, *[UNKNOWN] * (len(TRAINER) - 1))
+        return None
     by_step = ", by step" if known.lag_source == "step" else ""
     return (
         step.name,
@@ -183,6 +210,39 @@ def trainer(step: StepReport) -> tuple[str, ...]:
 def _with_most(mean: float | None, most: float | None, further: str = "") -> str:
     """Return a mean, with the greatest value in brackets."""
     return UNKNOWN if mean is None else f"{number(mean)} (max {number(most)}{further})"
+
+
+_KINDS: Final[tuple[tuple[str, str, Sequence[str], _Row, set[str]], ...]] = (
+    ("", "", FIGURES, figures, _NOTHING),
+    ("time of a trajectory", "time, ", TIMES, times, _NOTHING),
+    (ENGINE_TITLE, "engine, ", ENGINE, engine, {UNKNOWN}),
+    ("what training made of them", "trainer, ", TRAINER, trainer, {UNKNOWN}),
+)
+"""Title of a table, beginning of a fact's name, headings, a step's row, and cells that say nothing."""
+
+
+class StepTable(NamedTuple):
+    """A table with a row for each of some steps.
+
+    Attributes:
+        title: its title; empty for the first one.
+        steps: the steps.
+        columns: heading and cells of each column.
+    """
+
+    title: str
+    steps: Sequence[StepReport]
+    columns: list[tuple[str, list[str]]]
+
+
+def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
+    """Yield the tables that steps have figures for, with the columns that have something to say."""
+    for title, _, headings, row_of, hidden in _KINDS:
+        rows = [(step, row) for step in steps if (row := row_of(step))]
+        columns = zip(headings, map(list, zip(*(row for _, row in rows), strict=True)), strict=False)
+        said = [(heading, cells) for heading, cells in columns if heading == "step" or set(cells) - hidden]
+        if said:
+            yield StepTable(title, [step for step, _ in rows], said)
 
 
 def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -222,17 +282,15 @@ def _filter_notes(filtered: Sequence[tuple[StepReport, Mapping[str, int]]]) -> I
 
 
 def _in(steps: Iterable[StepReport]) -> str:
-    return in_words(sorted({step.step for step in steps if step.step is not None}))
+    return steps_in_words(sorted({step.step for step in steps if step.step is not None}))
 
 
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     """Yield what a step's page says below its heading, as names and values."""
-    yield from zip(FIGURES[1:], figures(step)[1:], strict=True)
-    yield from zip((f"time, {name}" for name in TIMES[1:-1]), times(step)[1:-1], strict=True)
-    if step.engine is not None:
-        yield from zip((f"engine, {name}" for name in ENGINE[1:]), engine(step)[1:], strict=True)
-    if step.trainer is not None:
-        yield from zip((f"trainer, {name}" for name in TRAINER[1:]), trainer(step)[1:], strict=True)
+    for _, beginning, headings, row_of, _ in _KINDS:
+        for name, value in zip(headings[1:], (row_of(step) or ())[1:], strict=False):
+            if name != LONGEST:
+                yield f"{beginning}{name}", value
     if step.reward.missing:
         yield "without a reward", str(step.reward.missing)
     if step.reward.odd:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from otel_rollout.look.analysis.timeline import text as timeline_text
 from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
 from otel_rollout.look.analysis.timeline.phase_drawing import DRAWN, WIDTH, Box, boxes_of, path_of, ticks_of
-from otel_rollout.look.analysis.timeline.phases import GENERATE, TOOL
-from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE, PhaseTime
+from otel_rollout.look.analysis.timeline.phases import GENERATE
+from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.pages.links import Links
@@ -25,14 +25,6 @@ _MAX_ROWS: Final = 20
 _LANE_HEIGHT: Final = 12
 _BAR_HEIGHT: Final = 9
 _CHART_HEIGHT: Final = 120.0
-
-
-class _PhaseRow(NamedTuple):
-    """A row of the table of phases."""
-
-    name: str
-    is_inner: bool
-    figures: tuple[str, ...]
 
 
 class _Total(NamedTuple):
@@ -78,7 +70,7 @@ def _variables(timeline: Timeline, drawn: Sequence[Lane]) -> dict[str, Any]:
         "straggling": timeline_text.straggling(timeline),
         "slow": [timeline_text.slow(timeline, worker) for worker in timeline.slow_workers[:_MAX_ROWS]],
         "notes": list(timeline_text.notes(timeline)),
-        "phases": list(_phase_rows(timeline)),
+        "phases": list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
         "peak": timeline.peak,
         "legend": list(_legend(timeline)),
         "has_engine": bool(timeline.engine),
@@ -88,10 +80,7 @@ def _variables(timeline: Timeline, drawn: Sequence[Lane]) -> dict[str, Any]:
         "height": len(drawn) * _LANE_HEIGHT,
         "window": (since, WIDTH - since) if found else None,
         "lanes": list(_drawn_lanes(timeline, drawn, end)),
-        "workers": [
-            (worker.name, worker.trajectories, duration(worker.median_seconds), duration(worker.last_seconds))
-            for worker in timeline.workers[:_MAX_ROWS]
-        ],
+        "workers": timeline_text.worker_rows(timeline)[:_MAX_ROWS],
     }
 
 
@@ -113,22 +102,6 @@ def _legend(timeline: Timeline) -> Iterator[_Total]:
             is_outside = part.name == OUTSIDE_ENGINE
             name = f"{GENERATE}, {part.name}"
             yield _Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
-
-
-def _phase_rows(timeline: Timeline) -> Iterator[_PhaseRow]:
-    for time in timeline.phases:
-        yield _PhaseRow(time.phase, False, _figures(time))
-        if time.phase == GENERATE:
-            yield from (_PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
-        if time.phase == TOOL:
-            yield from (_PhaseRow(tool.name, True, _figures(tool)) for tool in timeline.tools[:_MAX_ROWS])
-            if more := timeline.tools[_MAX_ROWS:]:
-                total = duration(sum(tool.seconds for tool in more))
-                yield _PhaseRow(f"{len(more)} more tools", True, (total, "", "", ""))
-
-
-def _figures(time: PhaseTime) -> tuple[str, ...]:
-    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
 
 
 def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:

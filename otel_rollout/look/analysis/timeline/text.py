@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.look.analysis.timeline.phases import TOOL
+from otel_rollout.look.analysis.timeline.phases import GENERATE, TOOL
+from otel_rollout.look.analysis.timeline.step_time import PhaseTime
 from otel_rollout.look.analysis.timeline.stragglers import HeldTime, Stragglers, Tail
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.analysis.timeline.workers import SlowWorker
@@ -86,6 +87,39 @@ def notes(timeline: Timeline) -> Iterator[str]:
         )
     if not timeline.workers:
         yield "No process is known: the spans' resource names none."
+
+
+class PhaseRow(NamedTuple):
+    """A row of the table of phases: a phase, or within it a tool or a phase of the engine."""
+
+    name: str
+    is_inner: bool
+    figures: tuple[str, ...]
+
+
+def phase_rows(timeline: Timeline, most: int) -> Iterator[PhaseRow]:
+    """Yield the phases with time, share, how many at once, and part of the wall time; of tools the first."""
+    for time in timeline.phases:
+        yield PhaseRow(time.phase, False, _figures(time))
+        if time.phase == GENERATE:
+            yield from (PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
+        if time.phase == TOOL:
+            yield from (PhaseRow(each.name, True, _figures(each)) for each in timeline.tools[:most])
+            if more := timeline.tools[most:]:
+                total = duration(sum(each.seconds for each in more))
+                yield PhaseRow(f"{len(more)} more tools", True, (total, "", "", ""))
+
+
+def _figures(time: PhaseTime) -> tuple[str, ...]:
+    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
+
+
+def worker_rows(timeline: Timeline) -> list[tuple[str, ...]]:
+    """Return name, number of trajectories, median and last end of each process."""
+    return [
+        (each.name, str(each.trajectories), duration(each.median_seconds), duration(each.last_seconds))
+        for each in timeline.workers
+    ]
 
 
 def tool(name: str) -> str:
