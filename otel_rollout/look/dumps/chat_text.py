@@ -69,12 +69,12 @@ def _call(text: str) -> Mapping[str, Any] | None:
     return {"type": "function", "function": {"name": found["name"], "arguments": found.get("arguments")}}
 
 
-def prompt_of(text: Any) -> list[Mapping[str, Any]]:
+def prompt_of(text: Any, role: str = "user") -> list[Mapping[str, Any]]:
     """Return the messages of a prompt: those of a list, of a text with a template's headers, or one text."""
     if isinstance(text, (list, tuple)):
         return [message for message in text if isinstance(message, Mapping)]
     text = "" if text is None else str(text)
     if any(header in text for header in _HEADER):
-        split = messages.spoken(text, "user")
-        return [{"role": message.role or "user", "content": message.text} for message in split]
-    return [{"role": "user", "content": text}]
+        split = messages.spoken(text, role)
+        return [{"role": message.role or role, "content": message.text} for message in split]
+    return [{"role": role, "content": text}]

@@ -32,7 +32,6 @@ _OF_RUN: Final = re.compile(
     r"(\D*_?(step)?_?\d+|traces|results|rollouts?|(train|eval)_rollouts.*|trajectory.*|.*_rollout_summaries)\..*"
 )
 """Names of files that frameworks give, so that the folder tells the run."""
-_MAX_NAMED: Final = 3
 _FIELDS: Final = 12
 """Maximum names of fields in a message."""
 _NUMBER: Final = re.compile(r"(\d+)")
@@ -112,8 +111,8 @@ class Dumps:
         if not self.files:
             raise ViewerError(self._nothing(found))
         if others:
-            named = ", ".join(map(str, others[:_MAX_NAMED])) + ", …" * (len(others) > _MAX_NAMED)
-            self.notes.append(f"Left out, without trajectories: {named} ({len(others):,} in all).")
+            more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+            self.notes.append(f"Left out, without trajectories: {others[0]}{more}.")
 
     def _format_of(self, file: DumpFile, is_alone: bool) -> str | None:
         try:
