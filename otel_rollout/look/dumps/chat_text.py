@@ -51,6 +51,13 @@ def reply(text: str) -> Mapping[str, Any]:
     return message | {"tool_calls": calls, PARSED: True} if calls else message
 
 
+def parsed(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message, a model's with the calls in its text unless it has calls as values."""
+    text = message.get("content")
+    is_text = message.get("role") == MODEL and isinstance(text, str) and not message.get("tool_calls")
+    return {**message, **reply(str(text))} if is_text else message
+
+
 def _pairs(
     begin: re.Pattern[str], end: re.Pattern[str], text: str
 ) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
