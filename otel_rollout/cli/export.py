@@ -38,7 +38,8 @@ _FIELDS: Final = {
 }
 """Field of a line of messages → column of its trajectory."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
-_MAX_NAME: Final = 100
+_MAX_NAME: Final = 60
+"""Characters of a name, which may have four bytes each."""
 _TRACE_DIGITS: Final = 7
 """Digits of a trace id in the name of a trial: Harbor has seven letters there."""
 _AT_ONCE: Final = 200
