@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,7 +158,24 @@ def _write_lines(records: Iterable[Mapping[str, Any]], to: Path | None) -> int:
     number = 0
     with nullcontext(sys.stdout.buffer) if to is None else to.open("wb") as file:
         for record in records:
-            line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-            file.write(printable(line.decode()).encode() if is_seen else line)
+            line = _json_of(record)
+            file.write((printable(line) if is_seen else line).encode() + b"\n")
             number += 1
     return number
+
+
+def _json_of(record: Mapping[str, Any]) -> str:
+    """Return a record as JSON.
+
+    Raises:
+        ViewerError: a value of it is nested too deeply.
+    """
+    from otel_rollout.look.errors import ViewerError
+
+    try:
+        return orjson.dumps(record).decode()
+    except TypeError:  # nested more deeply than orjson writes
+        try:
+            return json.dumps(record, ensure_ascii=False)
+        except RecursionError as error:
+            raise ViewerError("A trajectory has a value that is nested too deeply to be written.") from error

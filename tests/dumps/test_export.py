@@ -143,6 +143,20 @@ def test_bad_arguments_are_named(tmp_path):
     assert "is no empty directory" in export(dump, "--format", "atif", "--to", dump.parent, code=2)
 
 
+@pytest.mark.parametrize("depth", [400, 1000])
+def test_deep_values_are_written_or_named(tmp_path, depth):
+    """Arguments that are nested more deeply than a JSON library goes cost no traceback."""
+    arguments = '{"a": ' + "[" * depth + "]" * depth + "}"
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    dump = write_lines(tmp_path / "deep.jsonl", [{"messages": said}])
+    (line,) = export(dump, "--format", "messages").splitlines()
+    assert '"name":"f"' in line
+    is_too_deep = depth > 900
+    told = export(dump, "--format", "atif", code=2 if is_too_deep else 0)
+    assert ("nested too deeply" if is_too_deep else "[" * depth) in told
+
+
 def test_documents_are_valid_by_the_formats_models(tmp_path):
     """Also those of a trajectory without messages, and of calls that only the text has."""
     models = pytest.importorskip("atif", reason="needs Python 3.11")

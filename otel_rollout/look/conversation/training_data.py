@@ -12,8 +12,7 @@ from otel_rollout.look.conversation.conversation import Conversation, conversati
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
 from otel_rollout.look.conversation.turn import MODEL, is_in_text
-from otel_rollout.otlp.chat_messages import as_json
-from otel_rollout.otlp.messages import Message
+from otel_rollout.otlp.messages import Message, as_text
 from otel_rollout.table import views
 from otel_rollout.table.filters import equals
 from otel_rollout.table.row_set import Rows
@@ -147,7 +146,10 @@ def _chat_message(message: Message) -> dict[str, Any]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": as_json(call.arguments)},
+            "function": {
+                "name": call.name,
+                "arguments": "null" if call.arguments is None else as_text(call.arguments),
+            },
         }
         for call in message.calls
         if not is_in_text(call, message.text)
