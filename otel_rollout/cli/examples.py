@@ -48,6 +48,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("query 'SELECT tool_name, count(*) FROM tool_calls GROUP BY 1'", ""),
         ("query 'SELECT * FROM turns' --format parquet -o turns.parquet", ""),
     ),
+    "export": (
+        ("export --format atif --to trials", "as Harbor's trials"),
+        ("export --reward 1 --format messages", "what was solved"),
+    ),
     "view": (
         ("view", "the newest run"),
         ("view --from s3://bucket/rollouts --open", "of a table"),

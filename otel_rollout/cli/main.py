@@ -24,9 +24,9 @@ from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.printable import printable
 from otel_rollout.base.version import VERSION
+from otel_rollout.cli import export, importing, maintenance, probe, report_output, runs
 from otel_rollout.cli import group as group_commands
 from otel_rollout.cli import health as health_commands
-from otel_rollout.cli import importing, maintenance, probe, report_output, runs
 from otel_rollout.cli import report as report_commands
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
@@ -132,6 +132,7 @@ for _name, _command, _context in (
     ("steps", reading(table_commands.command_of("steps")), {}),
     ("timeline", reading(timeline_commands.timeline), {}),
     ("query", reading(table_commands.query), {}),
+    ("export", reading(table_commands.command_of("trajectories", export.HELP, export.export)), {}),
 ):
     app.command(_name, epilog=epilog(_name), context_settings=_context, rich_help_panel=_LOOK)(_command)
 app.command("import", epilog=epilog("import"), rich_help_panel=_DELIVER)(importing.import_)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from arro3.core import Table
 
     from otel_rollout.table.query import Engine
+    from otel_rollout.table.store import Store
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -67,18 +68,24 @@ OutputOption = Annotated[
 ]
 
 
-def command_of(view: str) -> Callable[..., None]:
-    """Return the command that lists a view: its options are those of the view's columns, and of a query."""
-    listing = LISTINGS[view]
+def command_of(view: str, help_: str = "", answer: Callable[..., None] | None = None) -> Callable[..., None]:
+    """Return a command for rows of a view: its options are those of the view's columns, and of its answer.
+
+    Args:
+        view: the view.
+        help_: what the command does; by default it lists the rows.
+        answer: answers with the view, what a listing has of it, and the options.
+    """
+    listing, answer = LISTINGS[view], answer or _list
 
     def command(**given: Any) -> None:
         with errors_reported():
-            _list(view, listing, **given)
+            answer(view, listing, **given)
 
-    command.__doc__ = f"{listing.help}\n\n{_NUMBERS}"
+    command.__doc__ = f"{help_ or listing.help}\n\n{_NUMBERS}"
     first, *others = (
         parameter
-        for parameter in inspect.signature(_list, eval_str=True).parameters.values()
+        for parameter in inspect.signature(answer, eval_str=True).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     )
     command.__signature__ = inspect.Signature([first, *_options(listing), *others])  # type: ignore[attr-defined]
@@ -116,36 +123,27 @@ def _list(
     """Show the rows of a view that the options describe."""
     chosen = _format(format_, output)
     from otel_rollout.cli.sources import as_table
-    from otel_rollout.look.analysis.run_choice import run_of
-    from otel_rollout.table import filters
-    from otel_rollout.table.query import Engine
     from otel_rollout.table.row_set import dicts_of
 
-    by_column = listing.conditions(given)
-    named = [*by_column, *by_column.values(), *filter(None, (where, sort, columns))]
-    source = source_of(view, named)
-    conditions = [*by_column.values(), *([] if where is None else [filters.where(where)])]
     with as_table(from_) as (store, location):
-        engine = Engine(store.open(), keep=frozenset() if source == view else views.SLOW)
-        of_run = run_of(engine, run).condition if run is not None else "true"
-        sql = _statement(engine, listing, source, [of_run, *conditions], sort, columns)
-        is_table = chosen == "table"
+        selected = Selected(store, view, listing, given, run, where, sort, columns)
+        sql, is_table = selected.sql, chosen == "table"
         if most := _PAGE if limit is None and is_table else limit:
             sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-            checked = _checked(engine, sql, where, source)
+            engine = selected.engine
+            checked = selected.checked(sql)
             if not is_table:
                 _write(engine, checked, chosen, None, output)
                 return
             rows, notes = _page(engine, checked, limit)
             if not rows.num_rows:
-                notes = [_nothing(engine, listing, of_run, by_column, source)]
+                notes = [selected.nothing()]
             runs = _columns_of_runs(engine)
             found = dicts_of(rows)
             if found and listing.opened_by and "path" in found[0]:
                 notes.append(f"open the first: {_opening(listing, found[0], runs, from_)}")
-            asked = " ".join([*by_column, *filter(None, (where, sort))])
-            shown = _shown(listing, rows.column_names, _parts(columns), runs, asked)
+            shown = _shown(listing, rows.column_names, _parts(columns), runs, selected.asked)
             print_table(found, shown, [*notes, f"from {location}"], wide)
 
 
@@ -159,33 +157,84 @@ def _opening(listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from
     return f"otel-rollout {listing.opened_by}{words}"
 
 
-def _checked(engine: Engine, sql: str, where: str | None, source: str) -> str:
-    """Plan the query; an error in the condition names its place in what a person has typed."""
-    from otel_rollout.table.select import QueryError
+class Selected:
+    """The rows of a view that a command's options describe.
 
-    try:
-        return engine.check(sql)
-    except QueryError:
-        if where is not None:
-            engine.check_condition(where, source)
-        raise
+    Args:
+        store: the table.
+        view: the view.
+        listing: what a listing has of it.
+        given: the options of its columns.
+        run: the run; None for all.
+        where: a further condition.
+        sort: columns to sort by.
+        columns: columns to show.
 
+    Attributes:
+        engine: asks the table.
+        asked: what the options ask about, in one text.
+        sql: the query, without a limit.
+    """
 
-def _statement(
-    engine: Engine,
-    listing: Listing,
-    source: str,
-    conditions: Sequence[str],
-    sort: str | None,
-    columns: str | None,
-) -> str:
-    """Return the query that the options describe, but for its limit."""
-    from otel_rollout.table import filters
+    def __init__(
+        self,
+        store: Store,
+        view: str,
+        listing: Listing,
+        given: Mapping[str, Any],
+        run: str | None,
+        where: str | None,
+        sort: str | None,
+        columns: str | None,
+    ) -> None:
+        from otel_rollout.look.analysis.run_choice import run_of
+        from otel_rollout.table import filters
+        from otel_rollout.table.query import Engine
 
-    known = engine.columns_of(source)
-    order = [*(filters.order(name, known) for name in _parts(sort)), listing.order]
-    names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
-    return f"SELECT {names} FROM {source}{filters.all_of(conditions)} ORDER BY {', '.join(order)}"  # noqa: S608
+        self._listing = listing
+        self._by_column = by_column = listing.conditions(given)
+        self.asked = " ".join([*by_column, *filter(None, (where, sort))])
+        self._source = source_of(
+            view, [*by_column, *by_column.values(), *filter(None, (where, sort, columns))]
+        )
+        self._where = where
+        self.engine = Engine(store.open(), keep=frozenset() if self._source == view else views.SLOW)
+        self._of_run = run_of(self.engine, run).condition if run is not None else "true"
+        conditions = [self._of_run, *by_column.values(), *([] if where is None else [filters.where(where)])]
+        known = self.engine.columns_of(self._source)
+        order = ", ".join([*(filters.order(name, known) for name in _parts(sort)), listing.order])
+        names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
+        self.sql = f"SELECT {names} FROM {self._source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
+
+    def checked(self, sql: str) -> str:
+        """Plan the query; an error in the condition names its place in what a person has typed."""
+        from otel_rollout.table.select import QueryError
+
+        try:
+            return self.engine.check(sql)
+        except QueryError:
+            if self._where is not None:
+                self.engine.check_condition(self._where, self._source)
+            raise
+
+    def nothing(self) -> str:
+        """Say why no row fits: which steps there are, or that no trainer has spoken."""
+        from otel_rollout.look.conversation.formatting import steps_in_words
+
+        noun, by_column = self._listing.noun, self._by_column
+        conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
+        rows = self.engine.run(
+            f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
+            f"FROM steps WHERE {self._of_run} ORDER BY step"
+        )
+        steps = [step for step in rows["step"].to_pylist() if step is not None]
+        if steps and not any(rows["is_wanted"].to_pylist()):
+            return (
+                f"no {noun}: {steps_in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
+            )
+        is_known = training.TRAJECTORIES not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
+        unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
+        return f"no {noun} is like that{unknown}"
 
 
 def _parts(text: str | None) -> list[str]:
@@ -254,24 +303,6 @@ def _shown(
             if column.rank is not None and column.name in present
         ),
     ]
-
-
-def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], source: str) -> str:
-    """Say why no row fits: which steps there are, or that no trainer has spoken."""
-    from otel_rollout.look.conversation.formatting import steps_in_words
-
-    conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
-    rows = engine.run(
-        f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
-        f"FROM steps WHERE {of_run} ORDER BY step"
-    )
-    steps = [step for step in rows["step"].to_pylist() if step is not None]
-    if steps and not any(rows["is_wanted"].to_pylist()):
-        verb = " are " if len(steps) > 1 else " is "
-        return f"no {listing.noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
-    is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
-    unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
-    return f"no {listing.noun} is like that{unknown}"
 
 
 def _columns_of_runs(engine: Engine) -> list[str]:

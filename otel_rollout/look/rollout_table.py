@@ -175,9 +175,8 @@ class RolloutTable:
         """
         from otel_rollout.look.conversation import training_data
 
-        return training_data.examples(
-            self._engine, self.trajectories if trajectories is None else trajectories
-        )
+        chosen = self.trajectories if trajectories is None else trajectories
+        return training_data.examples(self._engine, chosen.select("trace_id", "path", "reward").dicts())
 
     def preference_pairs(
         self, trajectories: Rows | None = None, *, min_spread: float = 0.0

@@ -139,6 +139,10 @@ ROWS: dict[str, dict[str, Way]] = {
             f"{DUMPS}::test_every_reading_command_opens_a_dump", f"{DUMPS}::test_view_takes_paths"
         ),
         "--map": By(f"{DUMPS}::test_patterns_and_forced_formats"),
+        "otel-rollout export": By(
+            "tests/dumps/test_export.py::test_atif_of_a_dump_is_read_again_with_the_same_facts",
+            "tests/dumps/test_export.py::test_the_options_of_list_select",
+        ),
         "RolloutIdentity": By(
             "tests/dumps/test_readers.py::test_a_reader_of_another_package_is_found_by_its_entry_point"
         ),

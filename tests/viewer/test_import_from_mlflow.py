@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,19 @@ def test_trajectories_of_mlflow_are_those_of_the_spool(
         else:
             assert ours.trajectory(name).chat == theirs.trajectory(name).chat
         assert ours.trajectory(name).scores == theirs.trajectory(name).scores
+
+
+def test_export_reads_all_of_mlflow(rollout: Rollout, tmp_path: Path) -> None:
+    """The trajectories of MLflow are those of the table; other commands say how to get there."""
+    lines = {}
+    for source in ("mlflow", "table"):
+        made = tmp_path / source
+        command = ["export", "--from", rollout.location(source), "--format", "atif", "--where", "step = 1"]
+        ran = CliRunner().invoke(app, [*command, "--to", str(made)])
+        assert ran.exit_code == 0, ran.output
+        documents = [json.loads(path.read_text()) for path in made.rglob("trajectory.json")]
+        lines[source] = {
+            each["extra"]["path"]: (each["steps"], each["extra"]["scores"]) for each in documents
+        }
+    assert lines["table"]
+    assert lines["mlflow"] == lines["table"]

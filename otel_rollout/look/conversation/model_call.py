@@ -30,6 +30,7 @@ class ModelCall:
         length: number of the request's messages; for token ids, number of tokens of request and reply.
         text: text of these tokens, as far as it is known.
         turn: the reply's turn.
+        resent: the reply as a later context has it.
     """
 
     request: Request
@@ -37,6 +38,7 @@ class ModelCall:
     length: int = 0
     text: str = ""
     turn: Turn = field(default_factory=lambda: Turn(MODEL))
+    resent: Message | None = None
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -82,6 +84,7 @@ class ModelCall:
         if message.role != MODEL or squeezed(message.text) not in squeezed(self.turn.text):
             return False
         self.turn.calls = message.calls or self.turn.calls
+        self.resent = message
         return True
 
     def is_repeated_by(self, message: Message, is_in_place: bool) -> bool:

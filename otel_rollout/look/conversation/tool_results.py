@@ -19,6 +19,10 @@ class OpenCalls:
         """Add a tool call; ``call_id`` is empty if none was recorded."""
         self._open.append((call_id, turn))
 
+    def left(self) -> Sequence[tuple[str, Turn]]:
+        """Return id and turn of each call."""
+        return self._open
+
     def take(self, results: Sequence[Message]) -> list[Turn | None]:
         """Return the turn of each result, None for the result of an older or unrecorded call.
 

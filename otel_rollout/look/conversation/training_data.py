@@ -12,8 +12,7 @@ from otel_rollout.look.conversation.conversation import Conversation, conversati
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
 from otel_rollout.look.conversation.turn import MODEL, is_in_text
-from otel_rollout.otlp.chat_messages import as_json
-from otel_rollout.otlp.messages import Message
+from otel_rollout.otlp.messages import Message, as_text
 from otel_rollout.table import views
 from otel_rollout.table.filters import equals
 from otel_rollout.table.row_set import Rows
@@ -51,13 +50,13 @@ def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return chat_of(conversation_of(RecordedTrajectory(summary, spans)))
 
 
-def examples(engine: Engine, trajectories: Rows) -> Iterator[Example]:
-    """Yield trace id, path, reward and chat messages of trajectories, in their order.
+def examples(engine: Engine, trajectories: Iterable[Mapping[str, Any]]) -> Iterator[Example]:
+    """Yield trajectories, which have a ``trace_id``, with their chat messages, in their order.
 
     Trajectories without known messages are left out; one line of the log counts them.
     """
     without = 0
-    for part in chunks(trajectories.select("trace_id", "path", "reward").dicts(), _TRACES_AT_ONCE):
+    for part in chunks(trajectories, _TRACES_AT_ONCE):
         chats = _chats(engine, [row["trace_id"] for row in part])
         for row in part:
             found = chats.get(row["trace_id"])
@@ -147,7 +146,10 @@ def _chat_message(message: Message) -> dict[str, Any]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": as_json(call.arguments)},
+            "function": {
+                "name": call.name,
+                "arguments": "null" if call.arguments is None else as_text(call.arguments),
+            },
         }
         for call in message.calls
         if not is_in_text(call, message.text)

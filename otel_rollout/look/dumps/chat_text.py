@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_rollout.look.dumps.dump_file import in_text
-from otel_rollout.look.dumps.trajectory import MODEL
+from otel_rollout.look.dumps.trajectory import MODEL, PARSED
 from otel_rollout.otlp import messages
 
 _CALL_BEGIN: Final = re.compile(r"<tool_call>\s*\{")
@@ -20,6 +20,7 @@ _RESULTS_END: Final = re.compile(r"</tool_response>\s*(?:<\|im_end\|>\s*)?(?:<\|
 
 A beginning and its end are two expressions: one for both reads the rest of the text for each beginning.
 """
+_RESULT: Final = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _HEADER: Final = ("<|im_start|>", "<|start_header_id|>")
 
 
@@ -34,8 +35,8 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
     end = 0
     for begin, last in _pairs(_RESULTS_BEGIN, _RESULTS_END, text):
         found.append(reply(text[end : begin.start() + len("</tool_call>")]))
-        results = _results(text[begin.end() - len("<tool_response>") : last.end()])
-        found += [{"role": "tool", "content": result} for result in results]
+        results = _RESULT.findall(text, begin.end() - len("<tool_response>"), last.end())
+        found += [{"role": "tool", "content": result, PARSED: True} for result in results]
         end = last.end()
     return [*found, reply(text[end:])]
 
@@ -47,7 +48,14 @@ def reply(text: str) -> Mapping[str, Any]:
     marked = (text[begin.end() - 1 : last.start() + 1] for begin, last in pairs)
     calls = [call for each in marked if (call := _call(each))]
     message = {"role": MODEL, "content": text}
-    return message | {"tool_calls": calls} if calls else message
+    return message | {"tool_calls": calls, PARSED: True} if calls else message
+
+
+def parsed(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message, a model's with the calls in its text unless it has calls as values."""
+    text = message.get("content")
+    is_text = message.get("role") == MODEL and isinstance(text, str) and not message.get("tool_calls")
+    return {**message, **reply(str(text))} if is_text else message
 
 
 def _pairs(
@@ -60,17 +68,6 @@ def _pairs(
         at = last.end()
 
 
-def _results(text: str) -> Iterator[str]:
-    """Yield what is between ``<tool_response>`` and the next ``</tool_response>``."""
-    end = 0
-    while (begin := text.find("<tool_response>", end)) >= 0:
-        begin += len("<tool_response>")
-        end = text.find("</tool_response>", begin)
-        if end < 0:
-            return
-        yield text[begin:end].removeprefix("\n").removesuffix("\n")
-
-
 def _call(text: str) -> Mapping[str, Any] | None:
     """Return a tool call that is JSON, as most templates have it; None for other text."""
     found = in_text(text)
@@ -79,12 +76,12 @@ def _call(text: str) -> Mapping[str, Any] | None:
     return {"type": "function", "function": {"name": found["name"], "arguments": found.get("arguments")}}
 
 
-def prompt_of(text: Any) -> list[Mapping[str, Any]]:
+def prompt_of(text: Any, role: str = "user") -> list[Mapping[str, Any]]:
     """Return the messages of a prompt: those of a list, of a text with a template's headers, or one text."""
     if isinstance(text, (list, tuple)):
         return [message for message in text if isinstance(message, Mapping)]
     text = "" if text is None else str(text)
     if any(header in text for header in _HEADER):
-        split = messages.spoken(text, "user")
-        return [{"role": message.role or "user", "content": message.text} for message in split]
-    return [{"role": "user", "content": text}]
+        split = messages.spoken(text, role)
+        return [{"role": message.role or role, "content": message.text} for message in split]
+    return [{"role": role, "content": text}]

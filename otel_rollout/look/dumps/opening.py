@@ -97,27 +97,26 @@ class Dumps:
             self._formats[format_] = Format(format_, mapped.fits, mapped.read)
         elif format_ is not None:
             formats.check_name(format_, self._formats)
-        found = [DumpFile(path, root) for path, root in _files_of(paths)]
+        found = [DumpFile(path, root) for path, root in files_of(paths)]
+        others: list[Path] = []
         for file in found:
-            name = format_ or self._format_of(file, is_alone=len(found) == 1)
+            try:
+                name = format_ or formats.format_of(file, self._formats)
+            except ViewerError as error:
+                self.notes.append(str(error))
+                continue
             if name is not None:
                 last, format_of_last = self.files[-1] if self.files else (file, "")
                 if format_of_last == name and last.path.parent == file.path.parent:
                     file.before = last.path
                 self.files.append((file, name))
-            elif len(found) > 1:
-                self.notes.append(f"{file.path} holds no trajectories: it is left out.")
+            else:
+                others.append(file.path)
         if not self.files:
-            raise ViewerError(self._nothing(found))
-
-    def _format_of(self, file: DumpFile, is_alone: bool) -> str | None:
-        try:
-            return formats.format_of(file, self._formats)
-        except ViewerError as error:
-            if is_alone:
-                raise
-            self.notes.append(str(error))
-            return None
+            raise ViewerError(self.notes[0] if self.notes else self._nothing(found))
+        if others:
+            more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+            self.notes.append(f"Left out, without trajectories: {others[0]}{more}.")
 
     def _nothing(self, found: Sequence[DumpFile]) -> str:
         """Say why nothing was opened, with an example of a mapping."""
@@ -178,7 +177,7 @@ def experiment_of(file: DumpFile) -> str:
     return file.path.name.partition(".")[0]
 
 
-def _files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
+def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
     """Return files with the folder that a person named, in the order of the numbers in their names.
 
     Raises:
@@ -187,16 +186,12 @@ def _files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
     found: dict[Path, Path] = {}
     for text in paths:
         path = Path(text).expanduser()
-        matching = [path] if path.exists() else [*map(Path, glob.glob(str(path), recursive=True))]
+        named = [path] if path.exists() else map(Path, glob.glob(str(path), recursive=True))
+        matching = [each for each in named if each.is_dir() or each.is_file()]
         if not matching:
-            raise ViewerError(f"There is no {text}.")
+            raise ViewerError(f"There is no file or directory {text}.")
         for each in matching:
-            if each.is_dir():
-                found |= dict.fromkeys(below(each), each)
-            elif each.is_file():
-                found.setdefault(each, each.parent)
-            else:
-                raise ViewerError(f"{each} is neither a file nor a directory.")
+            found = (dict.fromkeys(below(each), each) if each.is_dir() else {each: each.parent}) | found
     return sorted(found.items(), key=lambda item: [_ordered(part) for part in item[0].parts])
 
 

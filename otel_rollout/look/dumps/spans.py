@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.look.dumps.trajectory import DumpedCall, DumpedTrajectory, RolloutIdentity
+from otel_rollout.look.dumps.trajectory import PARSED, DumpedCall, DumpedTrajectory, RolloutIdentity
 from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import ERROR, Span
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
@@ -46,12 +46,21 @@ class DumpSpans:
             place: file and line, for a person.
         """
         trace_id = self._trace_id(dumped.identity)
-        identity = self._attributes(dumped.identity)
+        step, sample, rollout, is_validation, group = dumped.identity
+        identity = {
+            semconv.EXPERIMENT_NAME: self._experiment,
+            semconv.STEP: _storable(0 if step is None else step),
+            semconv.SAMPLE_INDEX: _storable(sample),
+            semconv.ROLLOUT_N: _storable(rollout),
+            semconv.VALIDATE: is_validation,
+        }
         root = {
             semconv.SPAN_KIND: semconv.KIND_AGENT,
             semconv.DUMP_PLACE: place,
-            semconv.GROUP_ID: dumped.identity.group or None,
+            semconv.GROUP_ID: group or None,
         }
+        if any(message.get(PARSED) for message in dumped.messages):
+            root[semconv.EXTRA_PREFIX + "parsed"] = "turns and tool calls are parsed from the text"
         for name, value in dumped.facts.items():
             root[name if "." in name else semconv.EXTRA_PREFIX + name] = value
         for name, value in dumped.rewards.items():
@@ -75,15 +84,6 @@ class DumpSpans:
             self.repeated += 1
             key.update(b"%d" % count)
         return key.hexdigest()
-
-    def _attributes(self, identity: RolloutIdentity) -> dict[str, Any]:
-        return {
-            semconv.EXPERIMENT_NAME: self._experiment,
-            semconv.STEP: _storable(0 if identity.step is None else identity.step),
-            semconv.SAMPLE_INDEX: _storable(identity.sample),
-            semconv.ROLLOUT_N: _storable(identity.rollout),
-            semconv.VALIDATE: identity.is_validation,
-        }
 
     def _span(self, ids: tuple[str, str, str], made: DumpedCall, identity: dict[str, Any]) -> Span:
         attributes = {

@@ -55,6 +55,9 @@ class SpanSource(Protocol):
         are read, their number comes with it.
         """
 
+    def every_span(self) -> Iterator[Span]:
+        """Yield the spans of all runs."""
+
     def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
         """Return remarks about trajectories that were found."""
 

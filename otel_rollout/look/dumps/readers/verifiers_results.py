@@ -14,11 +14,6 @@ from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, 
 _STEP: Final = re.compile(r"step_(\d+)")
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the lines are rollouts; 0.4 writes other lines to a file of this name."""
-    return file.has("example_id", "prompt", "completion", "reward")
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories."""
     folder = _STEP.fullmatch(file.path.parent.name)
@@ -44,12 +39,9 @@ def _message(message: Any) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         return {"role": "user", "content": str(message)}
     found = {name: value for name, value in message.items() if value is not None}
-    calls = [_call(in_text(call)) for call in message.get("tool_calls") or ()]
+    texts = map(in_text, message.get("tool_calls") or ())
+    calls = [call if isinstance(call, Mapping) else {"name": "tool", "arguments": call} for call in texts]
     return found | {"tool_calls": calls} if calls else found
-
-
-def _call(call: Any) -> Mapping[str, Any]:
-    return call if isinstance(call, Mapping) else {"name": "tool", "arguments": call}
 
 
 def _error(error: Any) -> str:
@@ -58,4 +50,5 @@ def _error(error: Any) -> str:
     return str(error or "")
 
 
-FORMAT: Final = Format("verifiers results", fits, read)
+# 0.4 writes other lines to a file of this name.
+FORMAT: Final = Format("verifiers results", lambda file: file.has("example_id", "completion", "reward"), read)
