@@ -15,11 +15,11 @@ import orjson
 import typer
 
 from otel_rollout.base.printable import printable
-from otel_rollout.cli.listings import Listing
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.show import FromOption, spans_of
 from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption
 from otel_rollout.exporting.batching import chunks
+from otel_rollout.look.listings import Listing
 from otel_rollout.table.schema import has_time
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def export(
         columns = ", ".join(["trace_id", *_FIELDS.values()])
         selected = Selected(store, view, listing, given, run, where, sort, columns)
         engine = selected.engine
-        rows = dicts_of(engine.run(engine.check(selected.sql), limit))
+        rows = dicts_of(engine.run(selected.checked(selected.sql), limit))
         if not rows:
             raise ViewerError(selected.nothing())
         if format_ == _MESSAGES:
