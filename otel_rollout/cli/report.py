@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from typing import Annotated, Final
 
 import typer
 
-from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.page_output import HtmlOption, answer
+from otel_rollout.cli.run_report_output import show_changes, show_report
+from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c, errors_reported
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from otel_rollout.look.analysis.report.changes import RunComparison, Side
-    from otel_rollout.look.analysis.report.report import RunReport, StepReport
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
+from otel_rollout.look.analysis.report import changes
+from otel_rollout.look.analysis.report.changes import RunComparison, Side
+from otel_rollout.look.analysis.report.page import page_of_changes, page_of_report
+from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
+from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.table import filters, views
+from otel_rollout.table.query import Engine
+from otel_rollout.table.select import QueryError
 
 _STEPS: Final = re.compile(
     r"\s*(?P<first>-?\d+)(?:\s*-\s*(?P<last>-?\d+))?\s*\.\."
@@ -29,6 +32,7 @@ _STEPS: Final = re.compile(
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
 
 
+@reading
 def report(
     from_: FromOption = None,
     run: NewestRunOption = None,
@@ -51,31 +55,25 @@ def report(
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
     with errors_reported(), _opened(from_) as (engine, location):
-        from otel_rollout.look.analysis.run_choice import run_of
-
         chosen = run_of(engine, run)
         if compare is None:
-            _show_report(_report(engine, chosen, step, location), location, html, json)
+            found = _report(engine, chosen, step, location)
+            show = partial(show_report, found, location)
+            answer(html, json, partial(page_of_report, found), found.as_json, show)
         else:
-            _show_changes(_changes(engine, chosen, compare, step, validation), location, html, json, all_)
+            changed = _changes(engine, chosen, compare, step, validation)
+            show = partial(show_changes, changed, location, all_)
+            answer(html, json, partial(page_of_changes, changed), changed.as_json, show)
 
 
 @contextmanager
 def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
     """Yield an engine on the table that is meant, and the name of its source."""
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.table import views
-    from otel_rollout.table.query import Engine
-
     with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
         yield Engine(store.open(), keep=views.SLOW), location
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    from otel_rollout.look.analysis.report.report import report_of
-    from otel_rollout.table import filters
-    from otel_rollout.table.select import QueryError
-
     condition = None if step is None else filters.numbers("step", step, "--step")
     found = report_of(engine, run, condition)
     if not found.steps:
@@ -89,11 +87,6 @@ def _changes(engine: Engine, run: Run, compare: str, step: str | None, validatio
     Raises:
         QueryError: there is no such run or step.
     """
-    from otel_rollout.look.analysis.report import changes
-    from otel_rollout.look.analysis.report.report import report_of
-    from otel_rollout.look.analysis.run_choice import run_of
-    from otel_rollout.table.select import QueryError
-
     if step is not None:
         raise QueryError(
             "--step and --compare exclude each other: write the steps as --compare 30-40..50-60."
@@ -124,9 +117,6 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
     Raises:
         QueryError: the run has none of them.
     """
-    from otel_rollout.look.analysis.report.changes import Side
-    from otel_rollout.table.select import QueryError
-
     least, most = int(first), int(last or first)
     chosen = tuple(step for step in steps if step.step is not None and least <= step.step <= most)
     if not chosen:
@@ -135,37 +125,3 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
         known = f" It has steps {numbers[0]} to {numbers[-1]}." if numbers else ""
         raise QueryError(f"--compare names step {named}, which {run.name} does not have.{known}")
     return Side(run, chosen)
-
-
-def _show_report(report: RunReport, location: str, html: Path | None, json: bool) -> None:
-    if json:
-        _print_json(report.as_json())
-    if html is not None:
-        from otel_rollout.look.analysis.report.page import page_of_report
-
-        write_page(html, page_of_report(report))
-    if html is None and not json:
-        from otel_rollout.cli.run_report_output import show_report
-
-        show_report(report, location)
-
-
-def _show_changes(
-    comparison: RunComparison, location: str, html: Path | None, json: bool, is_all: bool
-) -> None:
-    if json:
-        _print_json(comparison.as_json())
-    if html is not None:
-        from otel_rollout.look.analysis.report.page import page_of_changes
-
-        write_page(html, page_of_changes(comparison))
-    if html is None and not json:
-        from otel_rollout.cli.run_report_output import show_changes
-
-        show_changes(comparison, location, is_all)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    from json import dumps
-
-    typer.echo(dumps(document, indent=2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,15 +14,12 @@ from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.look import fitted_table
 from otel_rollout.look.analysis.report import text as report_text
-from otel_rollout.look.analysis.report.tools import histories_of
+from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, histories_of
+from otel_rollout.look.analysis.report.report import RunReport, StepReport
+from otel_rollout.look.analysis.report.trainer import Trainer
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.fitted_table import TableColumn
 from otel_rollout.look.pages.scale import finite
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.report.changes import RunChange, RunComparison
-    from otel_rollout.look.analysis.report.report import RunReport, StepReport
-    from otel_rollout.look.analysis.report.trainer import Trainer
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "

@@ -12,15 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from otel_rollout.base.printable import printable
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.cli.page_output import writing
+from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import training, views
+from otel_rollout.look.analysis.health.rates import in_words
+from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.table import filters, training, views
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import QueryError
 
 if TYPE_CHECKING:
     from arro3.core import Table
-
-    from otel_rollout.table.query import Engine
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -70,7 +79,7 @@ OutputOption = Annotated[
 ]
 
 
-def command_of(view: str) -> Callable[..., None]:
+def _command_of(view: str) -> Callable[..., None]:
     """Return the command that lists a view: its options are those of the view's columns, and of a query."""
     listing = LISTINGS[view]
 
@@ -105,12 +114,6 @@ def _list(
 ) -> None:
     """Show the rows of a view that the options describe."""
     chosen = _format(format_, output)
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.look.analysis.run_choice import run_of
-    from otel_rollout.table import filters
-    from otel_rollout.table.query import Engine
-    from otel_rollout.table.row_set import dicts_of
-
     by_column = listing.conditions(given)
     named = [*by_column, *by_column.values(), *filter(None, (where, sort, columns))]
     source = source_of(view, named)
@@ -145,8 +148,6 @@ def _statement(
     columns: str | None,
 ) -> str:
     """Return the query that the options describe, but for its limit."""
-    from otel_rollout.table import filters
-
     known = engine.columns_of(source)
     order = [*(filters.order(name, known) for name in _parts(sort)), listing.order]
     names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
@@ -158,6 +159,10 @@ def _parts(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
+list_, groups, steps = (reading(_command_of(view)) for view in ("trajectories", "groups", "steps"))
+
+
+@reading
 def query(
     sql: Annotated[str, typer.Argument(help="One SELECT on the views.", metavar="SELECT")],
     from_: FromOption = None,
@@ -169,10 +174,6 @@ def query(
     """Run one SELECT on views such as trajectories, turns, tool_calls, scores, groups, steps and runs."""
     with errors_reported():
         chosen = _format(format_, output)
-        from otel_rollout.cli.sources import as_table
-        from otel_rollout.table.query import Engine
-        from otel_rollout.table.row_set import dicts_of
-
         with as_table(from_) as (store, location):
             engine = Engine(store.open())
             with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
@@ -223,8 +224,6 @@ def _shown(
 
 def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], source: str) -> str:
     """Say why no row fits: which steps there are, or that no trainer has spoken."""
-    from otel_rollout.look.analysis.health.rates import in_words
-
     conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
     rows = engine.run(
         f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
@@ -240,9 +239,6 @@ def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[s
 
 def _columns_of_runs(engine: Engine) -> list[str]:
     """Return the columns that tell the table's runs apart; none if it has one run."""
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.row_set import dicts_of
-
     names = Run._fields
     sql = f"SELECT DISTINCT {', '.join(names)} FROM {views.RECORDED} WHERE validate IS NOT NULL"  # noqa: S608
     runs = dicts_of(engine.run(f"{sql} AND score_name IS NULL"))
@@ -272,9 +268,6 @@ def ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
 
 def _format(text: str, output: Path | None) -> Format:
     """Return the format that ``--format`` names."""
-    from otel_rollout.base.suggest import did_you_mean
-    from otel_rollout.table.select import QueryError
-
     found: Format | None = next((name for name in FORMATS if name == text), None)
     if found is None:
         raise QueryError(f"There is no format {text!r}.{did_you_mean(text, FORMATS)} {', '.join(FORMATS)}.")
@@ -286,10 +279,6 @@ def _format(text: str, output: Path | None) -> Format:
 @contextmanager
 def errors_reported() -> Iterator[None]:
     """End the command with one line and status 2 if something cannot be shown, asked or written."""
-    from otel_rollout.base.printable import printable
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.table.errors import TableError
-
     try:
         yield
     except (TableError, ViewerError) as error:

@@ -15,13 +15,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, get_args
 
+from rich.console import Console
+from rich.text import Text
+
 from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.cli.listings import Form, ListedColumn
+from otel_rollout.look import fitted_table
+from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.fitted_table import NO_LIMIT, TableColumn
+from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
     from arro3.core import Table as ArrowTable
-
-    from otel_rollout.cli.listings import Form, ListedColumn
-    from otel_rollout.look.fitted_table import TableColumn
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: Final = get_args(Format)
@@ -51,23 +56,17 @@ def print_table(
         notes: lines below the table.
         is_wide: whether to print all columns as wide as they are.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from otel_rollout.look.fitted_table import NO_LIMIT, print_fitted, room
-
     console = Console(highlight=False)
     found = [_column(rows, each, is_wide) for each in columns]
     shown = [column for column in found if column.rank == 0 or any(column.cells)]
-    left_out = print_fitted(console, shown, NO_LIMIT if is_wide else room(console)) if rows else []
+    room = NO_LIMIT if is_wide else fitted_table.room(console)
+    left_out = fitted_table.print_fitted(console, shown, room) if rows else []
     more = [f"not shown: {', '.join(left_out)}; --wide shows every column"] if left_out else []
     for note in (*notes, *more):
         console.print(Text(printable(note)), soft_wrap=True)
 
 
 def _column(rows: Sequence[dict[str, Any]], of: ListedColumn, is_wide: bool) -> TableColumn:
-    from otel_rollout.look.fitted_table import TableColumn
-
     values = [row[of.name] for row in rows]
     is_number = any(isinstance(value, _NUMBERS) for value in values)
     cells = [_cell("name" if is_wide and of.form == "id" else of.form, value) for value in values]
@@ -83,8 +82,6 @@ def write(rows: ArrowTable, format_: Format, output: Path | None) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    from otel_rollout.table.row_set import dicts_of
-
     found, columns = dicts_of(rows), list(rows.column_names)
     text = io.StringIO(newline="")
     (_write_csv if format_ == "csv" else _write_json)(found, columns, text)
@@ -158,8 +155,6 @@ def _cell(form: Form, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, _NUMBERS) and form in ("seconds", "number"):
-        from otel_rollout.look.analysis.report import text as report_text
-
         return report_text.seconds(value) if form == "seconds" else report_text.number(value)
     if isinstance(value, float):
         return f"{value:.1f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"

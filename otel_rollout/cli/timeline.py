@@ -64,7 +64,7 @@ def timeline(
 
             write_page(html, page_of_timeline(found))
         elif json:
-            from otel_rollout.look.analysis.timeline.document import as_json
+            from otel_rollout.look.analysis.timeline.page import as_json
 
             typer.echo(_as_text(as_json(found)))
         elif not perfetto:

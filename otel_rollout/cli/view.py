@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import webbrowser
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from otel_rollout.cli import sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import FromOption, errors_reported
-
-if TYPE_CHECKING:
-    from otel_rollout.look.web.live import Live
-    from otel_rollout.look.web.snapshot import Origin
+from otel_rollout.look.web import server
+from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
+from otel_rollout.look.web.live import Live, NotReadyError
+from otel_rollout.look.web.snapshot import Origin, SpoolOrigin, TableOrigin
 
 _PORT: Final = 8642
 _PACKAGES: Final = ("starlette", "uvicorn", "deltalake")
@@ -41,9 +43,7 @@ def view(
         typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
         raise typer.Exit(2)
     with errors_reported():
-        from otel_rollout.look.web import live, server
-
-        followed = live.Live(_origin(_source(paths or [], from_, format_, map_)))
+        followed = Live(_origin(_source(paths or [], from_, format_, map_)))
         try:
             listening = server.bound(port)
             followed.start()
@@ -52,7 +52,7 @@ def view(
             if followed.problem:
                 typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)
             if open_:
-                _open(address)
+                webbrowser.open(address)
             server.serve(followed, listening, run)
         except server.PortError as error:
             typer.echo(str(error), err=True)
@@ -73,13 +73,10 @@ def _source(paths: list[str], from_: str | None, format_: str | None, map_: str 
 
 def _origin(from_: str | None) -> Origin:
     """Return the table or spool that the option ``--from`` names."""
-    from otel_rollout.cli import sources
-    from otel_rollout.look.web.snapshot import SpoolOrigin, TableOrigin
-
     address = sources.table_address(from_)
     if address is not None:
         store = sources.store_at(address)
-        return TableOrigin(store, sources.location_of(store, address, from_))
+        return TableOrigin(store, sources.name_of(store, address, from_))
     location = sources.spool_source(from_).location
     return SpoolOrigin(location, lambda: sources.spool_source(from_))
 
@@ -90,9 +87,6 @@ def _first_page(followed: Live, run: str | None) -> str:
     Raises:
         QueryError: there is no such run.
     """
-    from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
-    from otel_rollout.look.web.live import NotReadyError
-
     if run is None:
         return ALL_RUNS
     try:
@@ -100,9 +94,3 @@ def _first_page(followed: Live, run: str | None) -> str:
             return ServedLinks().of_run(snapshot.row_named(run).run)
     except NotReadyError:
         return ALL_RUNS
-
-
-def _open(address: str) -> None:
-    import webbrowser
-
-    webbrowser.open(address)

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from otel_rollout.cli import app
-from otel_rollout.cli.examples import EXAMPLES, arguments, epilog
+from otel_rollout.cli.commands import EXAMPLES, arguments, epilog
 
 TERMINAL = 80
 PADDED = TERMINAL - 2
@@ -22,8 +22,8 @@ ROOT = typer.main.get_command(app)
 def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield a command and those below it, each with what is typed after ``otel-rollout``."""
     yield path, command
-    for name, child in getattr(command, "commands", {}).items():
-        yield from commands(child, f"{path} {name}".strip())
+    for name in getattr(command, "commands", ()):
+        yield from commands(command.get_command(None, name), f"{path} {name}".strip())
 
 
 COMMANDS = dict(commands(ROOT))

@@ -11,9 +11,8 @@ from typing import Any, Final
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.engine_time import EngineTime
 from otel_rollout.look.conversation.summary import Score, Summary, Tokens, start_time
-from otel_rollout.look.conversation.turn import FAILURE, MODEL, TOOL, Turn
+from otel_rollout.look.conversation.turn import FAILURE, MODEL, TOOL, EngineTime, Turn
 from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
 from otel_rollout.otlp.messages import Call, as_text, ids_in
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -45,16 +45,6 @@ class Tokens:
     input: int | None = None
     output: int | None = None
     cached: int | None = None
-
-    @classmethod
-    def total(cls, parts: Iterable[Tokens]) -> Tokens:
-        """Add up the counts that are known."""
-        known = list(parts)
-        return cls(
-            _sum(part.input for part in known),
-            _sum(part.output for part in known),
-            _sum(part.cached for part in known),
-        )
 
 
 @dataclass(frozen=True)
@@ -133,8 +123,3 @@ def facts_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
         and not name.startswith((semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX))
         and name not in _NO_FACTS
     }
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rollout.look.analysis.group.page import page_of_group
-from otel_rollout.look.analysis.group.siblings import in_table
+from otel_rollout.look.analysis.group.siblings import siblings_in
 from otel_rollout.look.analysis.group.tree import tree_of
 from otel_rollout.look.analysis.health import checks
 from otel_rollout.look.analysis.health.page import page_of_health
@@ -14,7 +14,7 @@ from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.report.step import step_of
 from otel_rollout.look.analysis.timeline.page import page_of_timeline
-from otel_rollout.look.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.look.analysis.timeline.phase_drawing import time_bar_of
 from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.look.conversation import page
 from otel_rollout.look.conversation.comparison import compare
@@ -22,6 +22,7 @@ from otel_rollout.look.conversation.conversation import conversation_of
 from otel_rollout.look.conversation.trajectories import is_passed_over, trajectory_in
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.look.web.request import Asked
 from otel_rollout.look.web.snapshot import RunRow, Snapshot
 from otel_rollout.look.web.trajectory_choice import row_of, siblings_of
@@ -69,8 +70,8 @@ def health(asked: Asked) -> str:
 def group(asked: Asked) -> str:
     """Return the page of a group, its siblings merged into a tree."""
     asked.refreshed()
-    siblings = in_table(asked.snapshot.engine, asked.name("name"), asked.run)
-    return page_of_group(tree_of(siblings), asked.links)
+    table = TableSource(asked.snapshot.engine, "", asked.run.condition, asked.run.name)
+    return page_of_group(tree_of(siblings_in(table, asked.name("name"))), asked.links)
 
 
 def trajectories(asked: Asked) -> str:

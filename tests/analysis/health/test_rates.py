@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Count, RateLimits, excess, in_words
+from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, excess, in_words, judged
 
 LIMITS = RateLimits(rise=0.1, always=0.5, steady=0.35)
 _FAULT = Fault(LIMITS, "trajectories with a call", "a broken one", "No call was recorded.")

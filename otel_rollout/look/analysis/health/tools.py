@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.judging import Fault, earlier, judged, parts
 from otel_rollout.look.analysis.health.rates import (
     Count,
+    Fault,
     RateLimits,
+    earlier,
     evidence_of,
     excess,
     in_words,
+    judged,
     of_steps,
+    parts,
     percent,
     share_of,
     steps_of,
 )
-from otel_rollout.look.analysis.health.scope import GROUP
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.health.scope import GROUP, Scope
 
 _UNPARSABLE: Final = Fault(
     RateLimits(rise=0.05, always=0.5, steady=0.35),

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import Count, evidence_of, in_words, steps_of
+from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.analysis.timeline.workers import Worker, names_of, worker_of
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
-
-    from otel_rollout.look.analysis.health.scope import Scope
 
 _FACTOR: Final = 1.5
 """A slow process needs at least this many times the others' time."""

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from markupsafe import Markup
 
 from otel_rollout.account.report import said_of_operations_outside
+from otel_rollout.look.analysis.health.findings import Health
 from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.analysis.report.changes import RunComparison
+from otel_rollout.look.analysis.report.engine_time import StepEngineTime
+from otel_rollout.look.analysis.report.report import RunReport, StepReport
+from otel_rollout.look.analysis.report.step import Step
+from otel_rollout.look.analysis.report.trainer import Trainer
 from otel_rollout.look.pages.charts import (
     Axes,
     ChartColumn,
@@ -21,16 +29,6 @@ from otel_rollout.look.pages.charts import (
 )
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-    from otel_rollout.look.analysis.health.findings import Health
-    from otel_rollout.look.analysis.report.changes import RunComparison
-    from otel_rollout.look.analysis.report.engine_time import StepEngineTime
-    from otel_rollout.look.analysis.report.report import RunReport, StepReport
-    from otel_rollout.look.analysis.report.step import Step
-    from otel_rollout.look.analysis.report.trainer import Trainer
 
 _COLOURS: Final[tuple[Colour, ...]] = ("user", "tool", "assistant", "evaluator", "failure", "system")
 _PHASES: Final = (

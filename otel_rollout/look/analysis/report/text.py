@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_rollout.look.analysis.health.rates import in_words
+from otel_rollout.look.analysis.report.changes import RunChange
+from otel_rollout.look.analysis.report.measures import Unit
+from otel_rollout.look.analysis.report.report import StepReport
 from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.pages.scale import short_number
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.report.changes import RunChange
-    from otel_rollout.look.analysis.report.measures import Unit
-    from otel_rollout.look.analysis.report.report import StepReport
 
 UNKNOWN: Final = "–"
 """What stands where nothing was recorded."""

@@ -1,15 +1,16 @@
-"""Write the time of a step as an HTML page with a lane per trajectory."""
+"""Write the time of a step as an HTML page with a lane per trajectory, and as JSON."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.look.analysis.timeline import text as timeline_text
 from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
-from otel_rollout.look.analysis.timeline.phase_drawing import DRAWN, WIDTH, Box, boxes_of, path_of, ticks_of
-from otel_rollout.look.analysis.timeline.phases import GENERATE, TOOL
+from otel_rollout.look.analysis.timeline.phase_drawing import WIDTH, Box, Total, boxes_of, path_of, ticks_of
+from otel_rollout.look.analysis.timeline.phases import DRAWN, GENERATE, TOOL
 from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE, PhaseTime
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.conversation.formatting import duration
@@ -33,14 +34,6 @@ class _PhaseRow(NamedTuple):
     name: str
     is_inner: bool
     figures: tuple[str, ...]
-
-
-class _Total(NamedTuple):
-    """An entry of the legend: the style, its name, and a figure."""
-
-    phase: str
-    name: str
-    text: str
 
 
 class _DrawnLane(NamedTuple):
@@ -104,15 +97,15 @@ def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
     yield "wall time", duration(timeline.wall_seconds)
 
 
-def _legend(timeline: Timeline) -> Iterator[_Total]:
+def _legend(timeline: Timeline) -> Iterator[Total]:
     for time in timeline.phases:
         if time.phase != GENERATE or not timeline.engine:
-            yield _Total(time.phase, time.phase, f"{time.share:.1%}")
+            yield Total(time.phase, time.phase, f"{time.share:.1%}")
             continue
         for part in timeline.engine:
             is_outside = part.name == OUTSIDE_ENGINE
             name = f"{GENERATE}, {part.name}"
-            yield _Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
+            yield Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
 
 
 def _phase_rows(timeline: Timeline) -> Iterator[_PhaseRow]:
@@ -187,3 +180,71 @@ def _title(timeline: Timeline, lane: Lane) -> str:
     state = "still runs" if lane.state == RUNNING else f"{lane.state}, took {duration(lane.seconds)}"
     process = f", {timeline.worker_names[lane.worker]}" if lane.worker else ""
     return f"{lane.name.path}: {state}, {len(lane.spans)} spans{process}"
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------
+
+
+def as_json(timeline: Timeline) -> dict[str, Any]:
+    """Return the time of a step, with a row for each trajectory; times are seconds."""
+    return {
+        "run": timeline.run._asdict(),
+        "step": timeline.step,
+        "validate": timeline.validate,
+        "is_slowest": timeline.is_slowest,
+        "start_ns": timeline.start,
+        "wall_seconds": timeline.wall_seconds,
+        "trajectories": len(timeline.lanes),
+        "running": timeline.running,
+        "failed": timeline.failed,
+        "peak": timeline.peak,
+        "mean_running": timeline.mean_running,
+        "phases": [time._asdict() for time in timeline.phases],
+        "tools": [time._asdict() for time in timeline.tools],
+        "engine": [time._asdict() for time in timeline.engine],
+        "concurrency": [
+            {"seconds": moment.seconds, "running": moment.running} for moment in timeline.moments
+        ],
+        "message": timeline_text.straggling(timeline),
+        "stragglers": _stragglers(timeline),
+        "workers": [worker._asdict() for worker in timeline.workers],
+        "slow_workers": [
+            {**slow._asdict(), "worker": timeline.worker_names[slow.worker]} for slow in timeline.slow_workers
+        ],
+        "notes": list(timeline_text.notes(timeline)),
+        "lanes": [_lane(lane, timeline) for lane in timeline.lanes],
+    }
+
+
+def _stragglers(timeline: Timeline) -> dict[str, Any] | None:
+    found = timeline.stragglers
+    if found is None:
+        return None
+    return {
+        "trajectories": [lane.name.reference for lane in found.lanes],
+        "of": found.of,
+        "running": found.running,
+        "since_seconds": (found.since - timeline.start) / 1e9,
+        "seconds": found.seconds,
+        "parts": [{"phase": part.phase, "name": part.name, "seconds": part.seconds} for part in found.parts],
+        "message": timeline_text.straggling(timeline),
+    }
+
+
+def _lane(lane: Lane, timeline: Timeline) -> dict[str, Any]:
+    phases: dict[str, float] = defaultdict(float)
+    engine: dict[str, float] = defaultdict(float)
+    for segment in lane.segments:
+        phases[segment.phase] += (segment.end - segment.start) / 1e9
+        if segment.engine:
+            engine[segment.engine] += (segment.end - segment.start) / 1e9
+    return {
+        "path": lane.name.reference,
+        "trace_id": lane.trace_id,
+        "state": lane.state,
+        "start_seconds": (lane.start - timeline.start) / 1e9,
+        "seconds": lane.seconds,
+        "phases": dict(phases),
+        "engine": dict(engine),
+        "worker": timeline.worker_names[lane.worker] if lane.worker else None,
+    }

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv
-from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
-from otel_rollout.look.analysis.timeline.step_spans import lanes_of
+from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane, lanes_of
 from otel_rollout.look.analysis.timeline.step_time import (
     Moment,
     PhaseTime,
@@ -25,12 +25,9 @@ from otel_rollout.look.analysis.timeline.step_time import (
 from otel_rollout.look.analysis.timeline.stragglers import Stragglers, Tail, stragglers_of, tail_of
 from otel_rollout.look.analysis.timeline.workers import SlowWorker, Worker, names_of, slow_workers
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
 
 _NAMED: Final = 10
 """Steps that an error names at most."""
