@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +23,7 @@ from otel_rollout.look.analysis.group.siblings import names_in, siblings_in
 from otel_rollout.look.analysis.group.text import Gap, TurnLine
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree, tree_of
 from otel_rollout.look.conversation import excerpt, formatting
-from otel_rollout.look.conversation.terminal import CHANGED, STATES, STYLES, continuations, text_of
+from otel_rollout.look.conversation.terminal import CHANGED, STATES, STYLES, continuations, facts, text_of
 
 
 @reading
@@ -77,24 +76,14 @@ _MAX_TEXT: Final = 700
 def show_group(tree: GroupTree, console: Console) -> None:
     """Print a group's facts, its tree, and what the good branch did differently."""
     console.print(text_of(f"group {tree.group.path}", "bold"))
-    console.print(_facts(tree))
+    further = (("from", tree.group.location), ("note", "\n".join(tree.group.notes)))
+    console.print(facts((*group_text.facts(tree), *further)))
     console.print(_tree(tree.root, None, console.width - _BESIDE))
     console.print()
     found = tree.contrast
     console.print(Panel(text_of(group_text.verdict(tree), "bold"), style="cyan" if found else "dim"))
     if found:
         console.print(_contrast(found))
-
-
-def _facts(tree: GroupTree) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    further = (("from", tree.group.location), ("note", "\n".join(tree.group.notes)))
-    for name, value in (*group_text.facts(tree), *further):
-        if value:
-            table.add_row(text_of(name), text_of(value))
-    return Padding(table, (0, 0, 1, 0))
 
 
 def _tree(branch: Branch, parted_at: int | None, columns: int, depth: int = 0) -> Tree:

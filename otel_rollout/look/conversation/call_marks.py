@@ -26,15 +26,14 @@ class CallMarks:
         self._contexts = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._weights: int | None = None
 
-    def of(self, call: ModelCall, spans: Sequence[Span], key: str) -> tuple[str, ...]:
+    def of(self, call: ModelCall, spans: Sequence[Span]) -> tuple[str, ...]:
         """Return the marks of the next model call.
 
         Args:
             call: the call, with the tokens of its prompt and reply.
             spans: its spans, the outermost first.
-            key: its id.
         """
-        broken = _recorded(spans) or self._computed(call, spans[0], key)
+        broken = _recorded(spans) or self._computed(call, spans[0])
         return (*self._changed_weights(spans), *([_in_words(broken)] if broken else []))
 
     def _changed_weights(self, spans: Sequence[Span]) -> Iterator[str]:
@@ -50,7 +49,7 @@ class CallMarks:
             where = f", after {' and '.join(places)} tokens of it" if places else ""
             yield f"weights {first} → {last} within this answer{where}"
 
-    def _computed(self, call: ModelCall, span: Span, key: str) -> Mapping[str, Any] | None:
+    def _computed(self, call: ModelCall, span: Span) -> Mapping[str, Any] | None:
         """Return the attributes that the forwarder would add to a call as it was recorded."""
         if call.request.shared_ids or not call.request.prompt_ids:
             return None
@@ -58,10 +57,10 @@ class CallMarks:
         whole = context_diff.tokens(list(call.token_ids))
         if prompt is None or whole is None:
             return None
-        found = break_attributes.attributes_of(self._contexts, key, prompt, span.start_ns, None)
+        found = break_attributes.attributes_of(self._contexts, span.span_id, prompt, span.start_ns, None)
         has_reply = bool(call.reply.token_ids)
         asked = len(call.request.prompt_ids)
-        self._contexts.add(key, whole, span.end_ns, has_reply, asked)
+        self._contexts.add(span.span_id, whole, span.end_ns, has_reply, asked)
         return found
 
 

@@ -184,13 +184,13 @@ class _TurnBuilder:
         spans = [span, *self._tree.descendants(span)]
         call = ModelCall(self._restored(read_request(spans)), read_reply(spans))
         new, note = self._new_messages(call, span)
-        self._calls |= {_key(inner): call for inner in spans}
+        self._calls |= {inner.span_id: call for inner in spans}
         added = self._turns_of(new)
         for each in added:
             self._append(span, each)
         answer = call.answer(span, self._recorded.tokens.get(span.span_id, Tokens()))
         answer.engine = engine_time_of(spans, self._recorded.engine)
-        answer.marks = self._marks.of(call, spans, _key(span))
+        answer.marks = self._marks.of(call, spans)
         has_calls = bool(call.reply.message.calls)  # a reply may consist of calls alone
         if not answer.text and call.reply.token_ids and not has_calls:
             answer.text = _without_text(len(call.reply.token_ids))
@@ -221,9 +221,9 @@ class _TurnBuilder:
         """Return a call's messages after the prefix of an earlier call, and a note."""
         request = call.request
         known, asked, everything = self._as_sequence(call)
-        shared = known.shared(_key(span), asked, span.start_ns)
+        shared = known.shared(span.span_id, asked, span.start_ns)
         earlier = self._calls.get(shared.turn) if shared else None
-        known.add(_key(span), everything, span.end_ns)
+        known.add(span.span_id, everything, span.end_ns)
         count = shared.length if shared else 0
         if request.messages:
             call.length = len(request.messages)
@@ -298,11 +298,6 @@ class _TurnBuilder:
             else:
                 turn.text = message.text
         return turns
-
-
-def _key(span: Span) -> str:
-    """Return the span id in the form in which spans of later turns refer to it."""
-    return span.span_id
 
 
 def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:

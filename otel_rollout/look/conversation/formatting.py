@@ -139,11 +139,6 @@ def run(summary: Summary) -> str:
     return " · ".join(filter(None, (summary.run, project, experiment and f"experiment {experiment}")))
 
 
-def name(summary: Summary) -> str:
-    """Format a trajectory's path so that it can be pasted into a shell."""
-    return quoted(summary.path)
-
-
 def quoted(reference: str) -> str:
     """Format what names a trajectory so that it can be pasted into a shell."""
     shown = in_one_line(reference)

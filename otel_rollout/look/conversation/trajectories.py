@@ -147,34 +147,28 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
         else {}
     )
     requests = _by_span(narrowed, "SELECT * FROM engine_requests") if semconv.ENGINE_REQUEST in names else {}
-    return {
-        trace_id: replace(
-            _recorded(row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ())),
-            token_values=_token_values_of(values.get(trace_id, {})),
-            tokens={span: _tokens_of(call) for span, call in calls.get(trace_id, {}).items()},
-            engine=requests.get(trace_id, {}),
+    found = {}
+    for row in figures:
+        trace_id, root = row["trace_id"], root_of.get(row["trace_id"])
+        if root is None:
+            continue
+        root_id = root["span_id"] if root["name"] is not None else None
+        first = next((span for span in spans[trace_id] if span.span_id == root_id), None)
+        found[trace_id] = RecordedTrajectory(
+            replace(
+                summary_of(row),
+                start_ns=root["start_ns"],
+                error=(row["error_message"] or "") if row["state"] == "error" else "",
+                scores=tuple(scores.get(trace_id, ())),
+                facts=facts_of(first.attributes) if first else {},
+            ),
+            spans[trace_id],
+            root_id,
+            _token_values_of(values.get(trace_id, {})),
+            {span: _tokens_of(call) for span, call in calls.get(trace_id, {}).items()},
+            requests.get(trace_id, {}),
         )
-        for row in figures
-        if (trace_id := row["trace_id"]) in root_of
-    }
-
-
-def _recorded(
-    row: _Row,
-    root: _Row,
-    spans: Sequence[Span],
-    scores: Sequence[Score],
-) -> RecordedTrajectory:
-    root_id = root["span_id"] if root["name"] is not None else None
-    first = next((span for span in spans if span.span_id == root_id), None)
-    summary = replace(
-        summary_of(row),
-        start_ns=root["start_ns"],
-        error=(row["error_message"] or "") if row["state"] == "error" else "",
-        scores=tuple(scores),
-        facts=facts_of(first.attributes) if first else {},
-    )
-    return RecordedTrajectory(summary, spans, root_id)
+    return found
 
 
 def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[str, _Row]]:

@@ -55,37 +55,16 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
         timeline: the step.
         links: addresses of other pages; by default the page stands alone.
     """
-    drawn = _chosen(timeline)
-    return render("timeline.html", links, page=_variables(timeline, drawn))
-
-
-def _variables(timeline: Timeline, drawn: Sequence[Lane]) -> dict[str, Any]:
-    """Return what the template names."""
     end = timeline.start + round(timeline.wall_seconds * 1e9)
-    found = timeline.stragglers
+    drawn, found = _chosen(timeline), timeline.stragglers
     since = (found.since - timeline.start) / (end - timeline.start) * WIDTH if found else WIDTH
-    return {
-        "title": timeline_text.title(timeline),
-        "facts": list(_facts(timeline)),
-        "summary": timeline_text.summary(timeline),
-        "straggling": timeline_text.straggling(timeline),
-        "slow": [timeline_text.slow(timeline, worker) for worker in timeline.slow_workers[:_MAX_ROWS]],
-        "notes": list(timeline_text.notes(timeline)),
-        "phases": list(_phase_rows(timeline)),
-        "peak": timeline.peak,
-        "legend": list(_legend(timeline)),
-        "has_engine": bool(timeline.engine),
-        "concurrency": list(_concurrency(timeline)),
-        "ticks": ticks_of(end - timeline.start),
-        "selection": _selection(timeline, drawn),
-        "height": len(drawn) * _LANE_HEIGHT,
-        "window": (since, WIDTH - since) if found else None,
-        "lanes": list(_drawn_lanes(timeline, drawn, end)),
-        "workers": [
-            (worker.name, worker.trajectories, duration(worker.median_seconds), duration(worker.last_seconds))
-            for worker in timeline.workers[:_MAX_ROWS]
-        ],
-    }
+    return render(
+        "timeline.html", links, timeline=timeline, text=timeline_text, duration=duration, most=_MAX_ROWS,
+        facts=list(_facts(timeline)), phases=list(_phase_rows(timeline)), legend=list(_legend(timeline)),
+        concurrency=list(_concurrency(timeline)), ticks=ticks_of(end - timeline.start),
+        selection=_selection(timeline, drawn), height=len(drawn) * _LANE_HEIGHT,
+        window=(since, WIDTH - since) if found else None, lanes=list(_drawn_lanes(timeline, drawn, end)),
+    )  # fmt: skip
 
 
 def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:

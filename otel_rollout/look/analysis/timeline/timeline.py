@@ -114,11 +114,6 @@ class Timeline:
         """Number of calls that lie partly outside of their trajectory's time."""
         return sum(lane.outside for lane in self.lanes)
 
-    @property
-    def seconds(self) -> float:
-        """Durations of the trajectories, summed."""
-        return sum(lane.seconds for lane in self.lanes)
-
 
 class _Step(NamedTuple):
     """A step of a run, with its wall time in nanoseconds."""
