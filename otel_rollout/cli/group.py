@@ -23,7 +23,8 @@ from otel_rollout.look.analysis.group.siblings import names_in, siblings_in
 from otel_rollout.look.analysis.group.text import Gap, TurnLine
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree, tree_of
 from otel_rollout.look.conversation import excerpt, formatting
-from otel_rollout.look.conversation.terminal import CHANGED, STATES, STYLES, continuations, facts, text_of
+from otel_rollout.look.conversation.terminal import CHANGED, STYLES, continuations, facts, text_of
+from otel_rollout.look.fitted_table import STATES
 
 
 @reading

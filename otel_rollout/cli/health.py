@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from json import dumps as to_json
-from typing import TYPE_CHECKING, Annotated, Final
+from functools import partial
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
-from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.page_output import HtmlOption, answer
+from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from otel_rollout.look.analysis.health.findings import Finding, Health
+from otel_rollout.look.analysis.health import checks
+from otel_rollout.look.analysis.health.findings import Health
+from otel_rollout.look.analysis.health.page import page_of_health, verdict_of
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.conversation.formatting import counted, show_command
+from otel_rollout.table import filters, views
+from otel_rollout.table.query import Engine
 
 _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
 _ORDER: Final = ("healthy", "unobserved", "unhealthy")
 """Order on the terminal, where a person looks at the last lines."""
-_NAME: Final = 24
-"""Columns of a check's name."""
 _SHOWN: Final = 5
 """Trajectories of a finding that the terminal names."""
 _UNHEALTHY: Final = 1
@@ -33,6 +39,7 @@ SkipOption = Annotated[
 ]
 
 
+@reading
 def health(
     from_: FromOption = None,
     run: NewestRunOption = None,
@@ -52,14 +59,8 @@ def health(
         raise typer.BadParameter("--html and --json exclude each other.")
     with errors_reported():
         found, location = _checked(from_, run, step, _names(only, "--only"), _names(skip, "--skip"))
-        if html:
-            from otel_rollout.look.analysis.health.page import page_of_health
-
-            write_page(html, page_of_health(found))
-        elif json:
-            typer.echo(to_json(found.as_json(), indent=2))
-        else:
-            _show(found, location, is_all=all_)
+        show = partial(_show, found, location, is_all=all_)
+        answer(html, json, partial(page_of_health, found), found.as_json, show)
     if found.is_unhealthy:
         raise typer.Exit(_UNHEALTHY)
 
@@ -78,12 +79,6 @@ def _checked(
     from_: str | None, run: str | None, step: str | None, only: list[str], skip: list[str]
 ) -> tuple[Health, str]:
     """Run the checks; return their answers and the name of the source."""
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.look.analysis.health import checks
-    from otel_rollout.look.analysis.run_choice import run_of
-    from otel_rollout.table import filters, views
-    from otel_rollout.table.query import Engine
-
     steps = None if step is None else filters.numbers("step", step, "--step")
     with as_table(from_) as (store, location):
         engine = Engine(store.open(), keep=views.SLOW)
@@ -93,31 +88,21 @@ def _checked(
 
 def _show(health: Health, location: str, is_all: bool) -> None:
     """Print what is wrong, what could be observed and how, and the number of the other checks."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from otel_rollout.base.printable import in_one_line
-    from otel_rollout.look.analysis.health.checks import WAYS
-    from otel_rollout.look.analysis.health.page import verdict_of
-    from otel_rollout.look.conversation.formatting import counted
-
     console = Console(highlight=False)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold", max_width=_NAME)
-    grid.add_column(overflow="fold")
     left = 0
     ways: dict[str, list[str]] = {}
     for finding in sorted(health.findings, key=lambda each: _ORDER.index(each.status)):
         mark, style = _MARKS[finding.status]
         if is_all or finding.status == "unhealthy":
-            grid.add_row(Text(mark, style), Text(in_one_line(finding.name)), _words(finding))
-        elif finding.status == "unobserved" and (way := WAYS.get(finding.name, "")):
+            console.print(Text(f"{mark}  {in_one_line(finding.name)}", style), soft_wrap=True)
+            console.print(Padding.indent(Text(in_one_line(finding.message)), 3))
+            if finding.evidence:
+                shown = show_command(finding.evidence[:_SHOWN])
+                console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
+        elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
             ways.setdefault(way, []).append(finding.name)
         else:
             left += 1
-    console.print(grid)
     if ways:
         console.print(Text("\nnot observed yet:", "bold"))
     for way, names in ways.items():
@@ -127,16 +112,3 @@ def _show(health: Health, location: str, is_all: bool) -> None:
     if left:
         console.print(Text(f"{counted(left, 'other check')}: --all", "dim"))
     console.print(Text(f"from {in_one_line(location)}", "dim"), soft_wrap=True)
-
-
-def _words(finding: Finding) -> Text:
-    from rich.text import Text
-
-    from otel_rollout.base.printable import in_one_line
-
-    words = Text(in_one_line(finding.message))
-    if finding.evidence:
-        words.append("\notel-rollout show ", "dim").append(in_one_line(finding.evidence[0]))
-        others = ", ".join(in_one_line(each) for each in finding.evidence[1:_SHOWN])
-        words.append(f"   (also {others})" if others else "", "dim")
-    return words

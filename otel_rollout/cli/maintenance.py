@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from otel_rollout.cli.commands import epilog
-from otel_rollout.cli.listings import ListedColumn
 from otel_rollout.cli.sources import store_at, table_address
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
+from otel_rollout.look.listings import ListedColumn
 from otel_rollout.table import compaction, pruning
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import DEFAULT_URI

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from otel_rollout.account.report import ExporterCount, Report, StepCount
+from otel_rollout.look.fitted_table import columns_of, fitted, room
 from otel_rollout.spool.receiver_files import ReceiverCounts, is_receiving, read_address, read_counts
 
 _WATCH_INTERVAL = 2.0
@@ -25,7 +25,7 @@ _DELIVERY_HEADINGS = ("delivered", "rejected", "sampled out", "pending")
 def show(reports: Sequence[Report], console: Console, steps: bool = False) -> None:
     """Print reports, one below the other; with ``steps``, also their counts per step."""
     for report in reports:
-        console.print(_shown(report, steps), soft_wrap=True)
+        console.print(_shown(report, steps, room(console)), soft_wrap=True)
 
 
 def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
@@ -33,7 +33,8 @@ def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
     try:
         with Live(auto_refresh=False) as live:
             while True:
-                live.update(Group(*(_shown(report, steps) for report in reports())), refresh=True)
+                shown = (_shown(report, steps, room(live.console)) for report in reports())
+                live.update(Group(*shown), refresh=True)
                 time.sleep(_WATCH_INTERVAL)
     except KeyboardInterrupt:
         pass
@@ -65,7 +66,7 @@ def as_json(report: Report) -> dict[str, object]:
     }
 
 
-def _shown(report: Report, steps: bool) -> RenderableType:
+def _shown(report: Report, steps: bool, width: int) -> RenderableType:
     dropped = sum(report.dropped.values())
     lines = [
         report.problem,
@@ -92,9 +93,9 @@ def _shown(report: Report, steps: bool) -> RenderableType:
     return Group(
         Text(report.directory, style="bold"),
         *map(Text, filter(None, lines)),
-        _exporter_table(report),
+        *_exporter_table(report, width),
         *map(Text, below),
-        *([_step_table(report)] if steps else []),
+        *(_step_table(report, width) if steps else ()),
     )
 
 
@@ -134,35 +135,44 @@ def _recorded_by(report: Report) -> list[str]:
     return [f"recorded by {scope}: {number}" for scope, number in report.scopes.items()]
 
 
-def _step_table(report: Report) -> Table:
-    reasons = list(report.dropped)
-    table = Table(
-        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that has delivered least",
-        caption_justify="left",
-        padding=0,  # eight counts in 80 columns
-    )
-    table.add_column("step", no_wrap=True)
-    dropped = [f"dropped: {reason}" for reason in reasons]
-    for heading in ("started", "recorded", *dropped, "open", "unfinished", *_DELIVERY_HEADINGS):
-        table.add_column(heading, justify="right", overflow="fold")
+def _step_table(report: Report, width: int) -> Iterator[RenderableType]:
+    """Yield the table of steps, and what its counts add up to."""
+    reasons = [f"dropped: {reason}" for reason in report.dropped]
+    headings = ("started", "recorded", *reasons, "open", "unfinished", *_DELIVERY_HEADINGS)
+    rows = []
     for key, count in report.by_step.items():
-        name = f"{key.step or 'outside any'}{' (validation)' if key.validate else ''}"
-        recorded = (count.started, count.recorded, *(count.dropped.get(reason, 0) for reason in reasons))
-        table.add_row(name, *map(str, (*recorded, count.open, count.unfinished, *_delivery_counts(count))))
-    return table
+        name = f"{key.step or 'none'}{' (validation)' if key.validate else ''}"
+        dropped = (count.dropped.get(reason, 0) for reason in report.dropped)
+        counts = (count.started, count.recorded, *dropped, count.open, count.unfinished)
+        rows.append((name, *map(str, (*counts, *_delivery_counts(count)))))
+    yield from _fitted("step", headings, rows, width)
+    yield Text(f"{_SPANS}\n{_DELIVERY}, at the exporter that has delivered least")
 
 
-def _exporter_table(report: Report) -> Table:
-    table = Table(
-        caption=f"{_DELIVERY} + lost; retried: batches sent again", caption_justify="left", padding=0
-    )
-    table.add_column("exporter", no_wrap=True)
-    for heading in ("recorded", *_DELIVERY_HEADINGS, "lost", "retried"):
-        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
-    for name, count in report.exporters.items():
-        counts = (*_delivery_counts(count), count.lost_of(report.recorded), count.retried)
-        table.add_row(name, str(report.recorded), *map(str, counts))
-    return table
+def _exporter_table(report: Report, width: int) -> Iterator[RenderableType]:
+    """Yield the table of exporters, and what its counts add up to."""
+    rows = [
+        (
+            name,
+            *map(str, (report.recorded, *_delivery_counts(count))),
+            *map(str, (count.lost_of(report.recorded), count.retried)),
+        )
+        for name, count in report.exporters.items()
+    ]
+    yield from _fitted("exporter", ("recorded", *_DELIVERY_HEADINGS, "lost", "retried"), rows, width)
+    yield Text(f"{_DELIVERY} + lost; retried: batches sent again")
+
+
+def _fitted(
+    name: str, headings: Sequence[str], rows: Sequence[tuple[str, ...]], width: int
+) -> Iterator[RenderableType]:
+    """Yield a table of counts; where there is no room, columns of zeros are the first to go."""
+    counts = zip(headings, zip(*(row[1:] for row in rows), strict=True), strict=False)
+    ranks = {heading: 1 if set(of_heading) != {"0"} else 2 for heading, of_heading in counts}
+    table, left_out = fitted(columns_of(rows, {name: 0, **ranks}, [name]), width, padding=0)
+    yield table
+    if left_out:
+        yield Text(f"no room for {', '.join(left_out)}; --json has all", "dim")
 
 
 def _delivery_counts(count: ExporterCount | StepCount) -> tuple[int, int, int, int]:

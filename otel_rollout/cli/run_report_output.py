@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +14,7 @@ from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.look import fitted_table
 from otel_rollout.look.analysis.report import text as report_text
-from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, histories_of
+from otel_rollout.look.analysis.report.changes import RunChange, RunComparison
 from otel_rollout.look.analysis.report.report import RunReport, StepReport
 from otel_rollout.look.analysis.report.trainer import Trainer
 from otel_rollout.look.conversation import formatting
@@ -31,8 +31,6 @@ _MAX_STEPS: Final = 30
 """Steps that a table shows: the last."""
 _MAX_CHANGES: Final = 5
 """Changes that are printed without ``--all``."""
-_MAX_TOOLS: Final = 12
-"""Tools that are listed: those with the most errors."""
 _RANKS: Final = {
     "step": 0, "failed": 1, "reward": 1, "tool errors": 1, "trajectories": 2, "no spread": 2,
     "unparsable calls": 2, "longest trajectory": 4, "tokens in": 4, "p10": 5, "p50": 4, "p90": 5,
@@ -41,10 +39,6 @@ _RANKS: Final = {
 _USUAL_RANK: Final = 3
 _Curve = tuple[str, Callable[[Any], str], list[float | None]]
 """A figure over steps: its name, its form and its values."""
-_UNKNOWN: Final = {report_text.UNKNOWN}
-"""Cells of a column that is not known."""
-_NOTHING: Final = _UNKNOWN | {"0", "0 %", "0 s"}
-"""Cells of a column that has nothing to say."""
 
 
 def show_report(report: RunReport, location: str) -> None:
@@ -59,19 +53,11 @@ def show_report(report: RunReport, location: str) -> None:
         if len(steps) > 1:
             console.print(_sparklines(steps, console.width))
         shown = steps[-_MAX_STEPS:]
-        _print_rows(console, report_text.FIGURES, [report_text.figures(step) for step in shown])
-        if any(step.seconds.slowest for step in shown):
-            _print_rows(console, report_text.TIMES, [report_text.times(step) for step in shown])
-        if any(step.engine for step in shown):
-            console.print(Text(report_text.ENGINE_TITLE, style="bold"))
-            rows = [report_text.engine(step) for step in shown]
-            _print_rows(console, report_text.ENGINE, rows, _UNKNOWN)
-        if any(step.trainer for step in shown):
-            console.print(Text("what training made of them", style="bold"))
-            rows = [report_text.trainer(step) for step in shown]
-            _print_rows(console, report_text.TRAINER, rows, _UNKNOWN)
-            for line in _trainer_notes(shown):
-                console.print(line, soft_wrap=True)
+        for table in report_text.tables(shown):
+            console.print(Text(table.title, style="bold"), end="\n" if table.title else "")
+            _print_columns(console, table.columns)
+        for line in _trainer_notes(shown):
+            console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
             console.print(
                 f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
@@ -88,7 +74,7 @@ def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
     for note, names in report_text.trainer_notes(steps):
         yield Text(in_one_line(note), "bold red" if names else "")
         if names:
-            yield _examples(names)
+            yield Text(f"    {formatting.show_command(names)}", "dim")
 
 
 def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None:
@@ -120,15 +106,7 @@ def _lines(change: RunChange) -> Iterator[Text]:
     for part in report_text.parts(change):
         yield Text(f"    {in_one_line(part)}")
     if change.examples:
-        yield _examples(change.examples, change.run)
-
-
-def _examples(names: Sequence[str], run: str | None = None) -> Text:
-    """Return the command that shows the first of some trajectories, and the names of the others."""
-    first, *others = map(in_one_line, names)
-    also = f"   (also {', '.join(others)})" if others else ""
-    of_run = f" --run {in_one_line(run)}" if run else ""
-    return Text(f"    otel-rollout show {first}{of_run}{also}", "dim")
+        yield Text(f"    {formatting.show_command(change.examples, change.run)}", "dim")
 
 
 def sparkline(values: Sequence[float | None], most: int = _SPARK) -> str:
@@ -174,13 +152,13 @@ def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
         *_of_trainer(steps),
     )
     table = Table(box=None, show_header=False, padding=(0, 1))
-    for name, in_words, values in rows:
+    for name, steps_in_words, values in rows:
         known = [value for value in values if value is not None]
         if known and any(known):
             table.add_row(
                 name,
                 Text(sparkline(values, min(_SPARK, max(1, columns - _BESIDE))), "cyan"),
-                f"{in_words(known[0])} → {in_words(known[-1])}",
+                f"{steps_in_words(known[0])} → {steps_in_words(known[-1])}",
             )
     return table
 
@@ -201,45 +179,28 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _print_rows(
-    console: Console,
-    headings: Sequence[str],
-    rows: Sequence[tuple[str, ...]],
-    hidden: Container[str] = _NOTHING,
-) -> None:
-    """Print a row per step, without the columns that have only hidden cells, or no room."""
-    columns = [
+def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Print a row per step, without the columns that have no room."""
+    shown = [
         TableColumn(heading, list(map(in_one_line, cells)), _RANKS.get(heading, _USUAL_RANK), is_number=True)
-        for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)
-        if heading == headings[0] or not all(cell in hidden for cell in cells)
+        for heading, cells in columns
     ]
-    if left_out := _print_columns(console, columns):
-        console.print(Text(f"no room for {', '.join(left_out)}; --html has all", "dim"), soft_wrap=True)
+    fitted_table.print_noted(console, shown, "--html has all", SIMPLE_HEAD)
 
 
 def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
-    """Print a row per tool: how often it fails, since when, and its errors of its calls in each step."""
-    tools = histories_of(steps)[:_MAX_TOOLS]
-    names = [in_one_line(tool.name or report_text.UNKNOWN) for tool in tools]
-    counts = [str(tool.calls) for tool in tools]
-    errors = [f"{tool.errors} ({report_text.share(tool.errors, tool.calls)})" for tool in tools]
-    since = [tool.since or report_text.UNKNOWN for tool in tools]
-    types = [in_one_line(", ".join(f"{each} {n}" for each, n in tool.error_types.items())) for tool in tools]
-    columns = [
-        TableColumn("tool", names),
-        TableColumn("calls", counts, 1, is_number=True),
-        TableColumn("tool errors", errors, 1, is_number=True),
-        TableColumn("since step", since, 1, is_number=True),
-        TableColumn("by type", types, 2, can_be_cut=True),
+    """Print a row per tool. Of its errors in each step, those of earlier steps are the first to go."""
+    found = report_text.tools(steps, _MAX_STEPS)
+    tools, calls, errors, since, *by_step, types = [
+        (head, list(map(in_one_line, cells))) for head, cells in found
     ]
-    for place in range(max(0, len(steps) - _MAX_STEPS), len(steps) if len(steps) > 1 else 0):
-        cells = [f"{of.errors}/{of.calls}" if (of := tool.steps[place]) else "" for tool in tools]
-        rank = _USUAL_RANK + len(steps) - place
-        columns.insert(-1, TableColumn(f"step {steps[place].name}", cells, rank, is_number=True))
-    left_out = _print_columns(console, columns)
-    if any(left_out):
-        console.print(Text("no room for the errors of the calls in earlier steps", "dim"))
-
-
-def _print_columns(console: Console, columns: Sequence[TableColumn]) -> list[str]:
-    return fitted_table.print_fitted(console, columns, fitted_table.room(console), SIMPLE_HEAD)
+    columns = [
+        TableColumn(*tools),
+        *(TableColumn(*column, 1, is_number=True) for column in (calls, errors, since)),
+        *(
+            TableColumn(*column, _USUAL_RANK + len(by_step) - place, is_number=True)
+            for place, column in enumerate(by_step)
+        ),
+        TableColumn(*types, 2, long="cut"),
+    ]
+    fitted_table.print_noted(console, columns, "--html has all", SIMPLE_HEAD)

@@ -15,13 +15,13 @@ import typer
 from otel_rollout.base.printable import printable
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.cli.dumps import reading
-from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.look.analysis.health.rates import in_words
 from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.table import filters, training, views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine
@@ -93,8 +93,21 @@ def _command_of(view: str) -> Callable[..., None]:
         for parameter in inspect.signature(_list, eval_str=True).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     )
-    command.__signature__ = inspect.Signature([first, *listing.parameters(), *others])  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature([first, *_options(listing), *others])  # type: ignore[attr-defined]
     return command
+
+
+def _options(listing: Listing) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a listing's filters."""
+    for _, each in listing.filters:
+        option = typer.Option(
+            each.flag, help=each.help, metavar="NUMBERS" if each.takes == "numbers" else None
+        )
+        type_: Any = bool | None if each.takes in ("switch", "choice") else str | None
+        annotation = Annotated[type_, option]
+        yield inspect.Parameter(
+            each.argument, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        )
 
 
 def _list(
@@ -126,7 +139,7 @@ def _list(
         if most := _PAGE if limit is None and is_table else limit:
             sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-            checked = engine.check(sql)
+            checked = _checked(engine, sql, where, source)
             if not is_table:
                 _write(engine, checked, chosen, None, output)
                 return
@@ -135,8 +148,21 @@ def _list(
                 notes = [_nothing(engine, listing, of_run, by_column, source)]
             runs = _columns_of_runs(engine)
             notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
-            shown = _shown(listing, rows.column_names, _parts(columns), runs, " ".join(named))
+            asked = " ".join([*by_column, *filter(None, (where, sort))])
+            shown = _shown(listing, rows.column_names, _parts(columns), runs, asked)
             print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
+
+
+def _checked(engine: Engine, sql: str, where: str | None, source: str) -> str:
+    """Plan the query; an error in the condition names its place in what a person has typed."""
+    from otel_rollout.table.select import QueryError
+
+    try:
+        return engine.check(sql)
+    except QueryError:
+        if where is not None:
+            engine.check_condition(where, source)
+        raise
 
 
 def _statement(
@@ -231,7 +257,8 @@ def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[s
     )
     steps = [step for step in rows["step"].to_pylist() if step is not None]
     if steps and not any(rows["is_wanted"].to_pylist()):
-        return f"no {listing.noun}: {in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
+        verb = " are " if len(steps) > 1 else " is "
+        return f"no {listing.noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
     is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
     unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
     return f"no {listing.noun} is like that{unknown}"

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, get_args
@@ -19,10 +19,9 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line, printable
-from otel_rollout.cli.listings import Form, ListedColumn
 from otel_rollout.look import fitted_table
-from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.fitted_table import NO_LIMIT, TableColumn
+from otel_rollout.look.listings import ListedColumn, cell
 from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: Final = get_args(Format)
-_MAX_CELL: Final = 200
-"""Maximum characters of a value in a table."""
-_DIGITS: Final = 6
-_DIGITS_OF_ID: Final = 8
-"""Digits of a trace id in a table, which `show` takes."""
 _NUMBERS: Final = (int, float)
 _IN_TEXT: Final = (date, time, timedelta, Decimal, bytes)
 """Types of values that CSV and JSON have as text; a ``datetime`` is a ``date``."""
@@ -69,9 +63,9 @@ def print_table(
 def _column(rows: Sequence[dict[str, Any]], of: ListedColumn, is_wide: bool) -> TableColumn:
     values = [row[of.name] for row in rows]
     is_number = any(isinstance(value, _NUMBERS) for value in values)
-    cells = [_cell("name" if is_wide and of.form == "id" else of.form, value) for value in values]
-    can_be_cut = not is_number and of.form not in ("name", "id")
-    return TableColumn(in_one_line(of.name), cells, of.rank or 0, is_number, can_be_cut)
+    cells = [cell("name" if is_wide and of.form == "id" else of.form, value) for value in values]
+    is_whole = is_number or of.form in ("name", "id")
+    return TableColumn(in_one_line(of.name), cells, of.rank or 0, is_number, "whole" if is_whole else "cut")
 
 
 def write(rows: ArrowTable, format_: Format, output: Path | None) -> None:
@@ -146,21 +140,3 @@ def _as_text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
-
-
-def _cell(form: Form, value: Any) -> str:
-    """Return a value as a cell of a table."""
-    if value is None or (form == "mark" and not value):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, _NUMBERS) and form in ("seconds", "number"):
-        return report_text.seconds(value) if form == "seconds" else report_text.number(value)
-    if isinstance(value, float):
-        return f"{value:.1f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    text = in_one_line(value.hex() if isinstance(value, bytes) else str(value))
-    if form == "id":
-        return text[:_DIGITS_OF_ID]
-    return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,28 +83,24 @@ class Diagnosis:
         }
 
 
-_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
-
-
 def show(diagnosis: Diagnosis, console: Console) -> None:
     """Print the table, and below it the advice, failures first."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for heading in ("where", "check", "verdict"):
-        table.add_column(heading, no_wrap=heading != "where")
-    table.add_column("found", overflow="fold")
-    previous = None
-    for row in diagnosis.rows:
-        where = "" if row.where == previous else row.where
-        shown = Text(row.verdict.value, _STYLES[row.verdict])
-        table.add_row(Text(where), row.check, shown, Text(row.found))
-        previous = row.where
-    console.print(table)
+    from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted, room
+
+    rows = diagnosis.rows
+    places = pairwise(["", *(row.where for row in rows)])
+    columns = (
+        TableColumn("where", ["" if place == above else place for above, place in places], long="folded"),
+        TableColumn("check", [row.check for row in rows]),
+        TableColumn("verdict", [row.verdict.value for row in rows]),
+        TableColumn("found", [row.found for row in rows], long="folded"),
+    )
+    print_fitted(console, columns, room(console))
     for verdict in (Verdict.FAIL, Verdict.WARN):
         for advice, nodes in _advice(diagnosis, verdict).items():
-            line = Text(f"{verdict.value}: ", _STYLES[verdict])
+            line = Text(f"{verdict.value}: ", STATES[verdict.value])
             line.append(f"{', '.join(nodes)}: {advice}", "default")
             console.print(line, soft_wrap=True)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from rich.box import HEAVY_HEAD, Box
 from rich.cells import cell_len
@@ -13,16 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from otel_rollout.base.printable import in_one_line
+
 NO_LIMIT: Final = 100_000
 """Width, in characters, where there is no terminal: whoever reads a pipe or a file gets whole tables."""
-_CUT: Final = 16
-"""Characters that a text keeps. A text is cut to this width before a column is left out."""
-_BESIDE: Final = 3
-"""Characters of a cell beside its text: a line and two blanks."""
+_SHORT: Final = 16
+"""Characters that a text keeps in a line. It is shortened to this width before a column is left out."""
 _MIN_WIDTH: Final = 3
 """Least width of a column, in characters: a table that cannot fit keeps its frame."""
-STATES: Final = {"error": "bold red", "failed": "bold red", "running": "yellow"}
-"""Style of a trajectory's state, wherever it is a cell."""
+STATES: Final = {
+    "ok": "green", "error": "bold red", "failed": "bold red", "running": "yellow",
+    "warn": "yellow", "fail": "bold red",
+}  # fmt: skip
+"""Style of a state or verdict, wherever it is a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +37,15 @@ class TableColumn:
         cells: a text per row.
         rank: columns of a low rank are the last to go where there is no room. Rank 0 never goes.
         is_number: whether its cells are aligned at the right.
-        can_be_cut: whether a text may lose its end. A name may not: nobody could paste it.
+        long: what happens to a long text: its line stays ``whole``, so that a name can be pasted; is ``cut``;
+            or is ``folded`` to several lines.
     """
 
     heading: str
     cells: Sequence[str]
     rank: int = 0
     is_number: bool = False
-    can_be_cut: bool = False
+    long: Literal["whole", "cut", "folded"] = "whole"
 
     @property
     def body(self) -> int:
@@ -57,7 +61,23 @@ class TableColumn:
     def least(self) -> int:
         """Characters that the column needs; with fewer it is left out."""
         words = (cell_len(word) for word in _broken(self.heading).split("\n"))
-        return max(min(self.body, _CUT) if self.can_be_cut else self.body, *words)
+        return max(self.body if self.long == "whole" else min(self.body, _SHORT), *words)
+
+
+def columns_of(
+    rows: Sequence[Sequence[str]], ranks: Mapping[str, int], texts: Container[str] = ()
+) -> list[TableColumn]:
+    """Return the columns of rows.
+
+    Args:
+        rows: the cells of each row, in the order of the headings.
+        ranks: heading → rank.
+        texts: headings of the columns that are aligned at the left.
+    """
+    return [
+        TableColumn(heading, [in_one_line(row[place]) for row in rows], rank, heading not in texts)
+        for place, (heading, rank) in enumerate(ranks.items())
+    ]
 
 
 def room(console: Console) -> int:
@@ -69,28 +89,49 @@ def print_fitted(
     console: Console, columns: Sequence[TableColumn], width: int, box: Box = HEAVY_HEAD
 ) -> list[str]:
     """Print the columns that fit; return the headings of those that do not."""
+    table, left_out = fitted(columns, width, box)
+    console.print(table, crop=False)
+    return left_out
+
+
+def print_noted(console: Console, columns: Sequence[TableColumn], where: str, box: Box = HEAVY_HEAD) -> None:
+    """Print the columns that the terminal has room for, and say where the others are."""
+    if left_out := print_fitted(console, columns, room(console), box):
+        console.print(Text(f"no room for {', '.join(left_out)}; {where}", "dim"), soft_wrap=True)
+
+
+def fitted(
+    columns: Sequence[TableColumn], width: int, box: Box = HEAVY_HEAD, padding: int = 1
+) -> tuple[Table, list[str]]:
+    """Return a table of the columns that fit, and the headings of those that do not.
+
+    Args:
+        columns: the columns.
+        width: characters that the table may take.
+        box: its frame.
+        padding: blanks at each side of a cell.
+    """
     total = 1 if box is HEAVY_HEAD else -1  # the frame's edges
-    chosen, left = _chosen(columns, width - total)
-    table = Table(box=box, pad_edge=box is HEAVY_HEAD)
+    beside = 2 * padding + 1  # characters of a cell beside its text, with a line
+    chosen, left = _chosen(columns, width - total, beside)
+    table = Table(box=box, pad_edge=box is HEAVY_HEAD, padding=(0, padding))
     for column in chosen:
         size = _size(column, left)
         left += column.least - size
         heading = column.heading if cell_len(column.heading) <= size else _broken(column.heading)
         table.add_column(Text(heading), justify="right" if column.is_number else "left", width=size)
-        total += size + _BESIDE
+        total += size + beside
     for row in zip(*(column.cells for column in chosen), strict=True):
         table.add_row(*map(_cell, row, chosen))
-    usual, console.width = console.width, max(total, 1)
-    console.print(table)
-    console.width = usual
-    return [column.heading for column in columns if column not in chosen]
+    table.width = max(total, 1)
+    return table, [column.heading for column in columns if column not in chosen]
 
 
-def _chosen(columns: Sequence[TableColumn], room: int) -> tuple[list[TableColumn], int]:
+def _chosen(columns: Sequence[TableColumn], room: int, beside: int) -> tuple[list[TableColumn], int]:
     """Return the columns that fit, in their order, and how much room they leave."""
     chosen: set[int] = set()
     for index in sorted(range(len(columns)), key=lambda index: columns[index].rank):
-        size = columns[index].least + _BESIDE
+        size = columns[index].least + beside
         if size <= room or not columns[index].rank:
             chosen.add(index)
             room -= size
@@ -102,7 +143,7 @@ def _size(column: TableColumn, left: int) -> int:
     if left < 0:
         return max(_MIN_WIDTH, column.least + left)
     grown = min(column.natural, column.least + left)
-    return grown if column.can_be_cut or grown == column.natural else column.least
+    return grown if column.long != "whole" or grown == column.natural else column.least
 
 
 def _broken(heading: str) -> str:
@@ -110,6 +151,6 @@ def _broken(heading: str) -> str:
 
 
 def _cell(text: str, column: TableColumn) -> Text:
-    if column.can_be_cut:
+    if column.long == "cut":
         return Text(text, STATES.get(text, ""), no_wrap=True, overflow="ellipsis")
     return Text(text, STATES.get(text, ""), overflow="fold")

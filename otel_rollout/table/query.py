@@ -45,7 +45,8 @@ _SESSION: Final = {
 }
 """With one partition, as on one processor, DataFusion 55.1 refuses its own plan of view ``newest_scores``: a
 window over a UNION ALL with constants."""
-_EXAMPLE: Final = "SELECT path, reward FROM trajectories WHERE reward < 0.1 AND tool_errors > 0"
+_CONDITION: Final = "reward < 0.1 AND tool_errors > 0"
+_EXAMPLE: Final = f"SELECT path, reward FROM trajectories WHERE {_CONDITION}"  # noqa: S608
 _MAX_COLUMNS: Final = 40
 _MAX_WORDS: Final = 300
 _SHARED_KEPT: Final = views.SLOW | {"trajectories"}
@@ -118,12 +119,25 @@ class Engine:
             raise
         return checked
 
-    def run(self, sql: str, limit: int | None = None) -> Table:
+    def check_condition(self, condition: str, source: str) -> None:
+        """Plan a user's condition alone, so that an error names its place in the condition.
+
+        Args:
+            condition: the text, which is one expression.
+            source: the view or query whose rows have the columns.
+
+        Raises:
+            QueryError: the condition is wrong.
+        """
+        self.run(f"EXPLAIN SELECT * FROM {source} WHERE\n{condition}", example=_CONDITION)  # noqa: S608
+
+    def run(self, sql: str, limit: int | None = None, example: str = _EXAMPLE) -> Table:
         """Run a statement that this package has made or checked.
 
         Args:
             sql: the statement.
             limit: number of rows after which the engine stops; all by default or with 0.
+            example: what is right, for the error about what is wrong.
 
         Raises:
             QueryError: the query is wrong, or the table cannot be read.
@@ -134,7 +148,7 @@ class Engine:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the engine is no Exception
-            raise QueryError(_in_words(str(error))) from error
+            raise QueryError(_in_words(str(error), example)) from error
 
     def keep(self, name: str, sql: str) -> None:
         """Keep the rows of a query that this package has made, for further queries of this engine.
@@ -238,7 +252,7 @@ def _first_rows(reader: RecordBatchReader, limit: int) -> Table:
     return Table.from_batches(batches, schema=reader.schema)
 
 
-def _in_words(message: str) -> str:
+def _in_words(message: str, example: str = _EXAMPLE) -> str:
     """Turn an error of the engine into one sentence."""
     if match := _NO_FILE.search(message):
         return (
@@ -252,7 +266,7 @@ def _in_words(message: str) -> str:
         return _no_column(match["name"].strip("'\"`."), message)
     if match := _PARSER.search(message):
         words, _, _ = message[match.end() :].rpartition('")')
-        return f"The SQL is wrong: {_at_place(words)}. Right is, for example, {_EXAMPLE}."
+        return f"The SQL is wrong: {_at_place(words)}. Right is, for example, {example}."
     words = " ".join(_PREFIX.sub("", message).split())
     return f"The query failed: {words[:_MAX_WORDS].rstrip('.')}."
 
@@ -269,7 +283,7 @@ def _no_column(name: str, message: str) -> str:
 def _at_place(words: str) -> str:
     """Replace the parser's line by the line of the user's text, which begins one line later."""
     match = _LINE.search(words)
-    words = _LINE.sub("", words).replace("\\'", "'")
+    words = _LINE.sub("", words).replace("\\'", "'").replace("found: EOF", "found: its end")
     if match is None:
         return words
     return f"{words}, at line {max(1, int(match['line']) - 1)}, column {match['column']}"

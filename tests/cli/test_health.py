@@ -52,13 +52,25 @@ def test_terminal_shows_what_is_wrong_with_the_command_to_look_closer(broken: Pa
     assert not any(line.startswith("✓") for line in lines)
     (place,) = (index for index, line in enumerate(lines) if line.startswith("✗"))
     assert "tool_error_burst" in lines[place]
-    assert "otel-rollout show " in lines[place + 1]
+    assert "search" in lines[place + 1]
+    assert lines[place + 2].startswith("   otel-rollout show ")
     assert lines[-3].endswith("640 trajectories, 1 unhealthy, 21 healthy")
     assert lines[-2:] == ["21 other checks: --all", f"from {broken}"]
     all_ = run("--from", broken, "--all", code=1).output
     assert all_.count("✓") == 21
     assert all_.rindex("✓") < all_.index("✗")
     assert "--all" not in all_
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_messages_are_wrapped_at_words(broken: Path, columns: int) -> None:
+    """What a check says has lines of the terminal's width; a command is whole, so that it can be pasted."""
+    ran = CliRunner().invoke(app, ["health", "--from", str(broken)], env={"COLUMNS": str(columns)})
+    lines = ran.output.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("✗"))
+    last = next(index for index, line in enumerate(lines) if line.startswith("   otel-rollout show "))
+    assert max(map(len, lines[first:last])) <= columns
+    assert "Tool `search` failed with" in " ".join(" ".join(lines[first:last]).split())
 
 
 def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:

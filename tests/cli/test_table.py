@@ -11,21 +11,27 @@ import pty
 import re
 import signal
 import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as parquet
 import pytest
-from rich.box import HEAVY_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from typer.testing import CliRunner, Result
 
+from otel_rollout import doctor
+from otel_rollout.account.report import ExporterCount, Report, StepCount
 from otel_rollout.base import semconv
-from otel_rollout.cli import app
+from otel_rollout.cli import app, report_output
+from otel_rollout.doctor import Diagnosis, DoctorFinding, Verdict
 from otel_rollout.look import fitted_table
-from otel_rollout.look.conversation import terminal
 from otel_rollout.look.conversation.formatting import duration
-from otel_rollout.look.fitted_table import TableColumn, print_fitted
+from otel_rollout.look.fitted_table import TableColumn, fitted
+from otel_rollout.otlp.scan import StepKey
 from tests.cli.command import COMMAND, ON_A_TERMINAL
 from tests.table.generated_table import Shape
 from tests.table.tables import generated, root, row, score, written
@@ -109,42 +115,74 @@ COMMANDS_OF_TABLES = [
     ["steps"],
     ["query", "SELECT path, trace_id, error_message, tokens_in FROM trajectories"],
     ["report"],
+    ["timeline"],
     ["show"],
 ]
+LONG = "an error with so many words that no terminal shows them beside the other columns of a table"
+
+
+@contextlib.contextmanager
+def swept(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[TableColumn]]]:
+    """Yield the tables that are printed in the block; afterwards, print each at every width."""
+    tables: list[Sequence[TableColumn]] = []
+    printed: list[tuple[Any, ...]] = []
+
+    def remembered(columns: Sequence[TableColumn], *others: Any, **named: Any) -> tuple[Table, list[str]]:
+        tables.append(columns)
+        printed.append((columns, others[1:], named))
+        return fitted(columns, *others, **named)
+
+    with monkeypatch.context() as patched:
+        for module in (fitted_table, report_output):
+            patched.setattr(module, "fitted", remembered)
+        yield tables
+    for columns, others, named in printed:
+        for width in (*range(60, 200, 3), 80, 100, 140, 200):
+            table, left_out = fitted(columns, width, *others, **named)
+            console = Console(width=width, file=io.StringIO())
+            console.print(table, crop=False)
+            lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+            assert len({cell_len(line) for line in lines}) == 1
+            assert cell_len(lines[0]) <= width
+            assert len(left_out) < len(columns)
 
 
 def test_no_frame_breaks_from_60_to_200_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of a table is as wide as its frame, and none is wider than the terminal."""
     path = tmp_path / "table"
-    long = "an error with so many words that no terminal shows them beside the other columns of a table"
     failed = [
-        root(f"{n}", rollout_n=n, status="error", error_type=long, error_message=long) for n in range(3)
+        root(f"{n}", rollout_n=n, status="error", error_type=LONG, error_message=LONG) for n in range(3)
     ]
     calls = [row(f"{n}", "b", f"a{n}", rollout_n=n, kind="TOOL", tool_name="calculator") for n in range(3)]
     other = root("7", rollout_n=3, validate=True, run_id="a-run-with-a-name-of-many-characters")
     written(path, [*failed, *calls, other, score("1", "c", 1 / 3)])
-    tables: list[tuple[list[TableColumn], Box]] = []
-
-    def remembered(
-        console: Console, columns: list[TableColumn], room: int, box: Box = HEAVY_HEAD
-    ) -> list[str]:
-        tables.append((columns, box))
-        return []
-
-    for module in (fitted_table, terminal):
-        monkeypatch.setattr(module, "print_fitted", remembered)
     for command in COMMANDS_OF_TABLES:
-        before = len(tables)
-        run(*command, "--from", path)
-        assert len(tables) > before, command
-    for columns, box in tables:
-        for width in (*range(60, 200, 3), 80, 100, 140, 200):
-            console = Console(width=width, file=io.StringIO())
-            left_out = print_fitted(console, columns, width, box)
-            lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-            assert len({cell_len(line) for line in lines}) == 1
-            assert cell_len(lines[0]) <= width
-            assert len(left_out) < len(columns)
+        with swept(monkeypatch) as tables:
+            run(*command, "--from", path)
+        assert tables, command
+
+
+def test_tables_of_counts_and_findings_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status` and `doctor` leave out columns of zeros first, and fold what was found; all of it is there."""
+    steps = {StepKey("1", False): StepCount(recorded=10**9, delivered=7, dropped={"spool_limit": 3})}
+    exporters = {
+        "mlflow": ExporterCount(delivered=10**9, retried=2),
+        "another-exporter": ExporterCount(),
+    }
+    reported = replace(
+        Report.empty(), exporters=exporters, recorded=10**9, count_steps=lambda: steps, directory="run/node"
+    )
+    findings = [DoctorFinding("tracing", Verdict.FAIL, LONG, where=f"node {n}") for n in range(2)]
+    console = Console(width=60, file=io.StringIO(), force_terminal=True, color_system=None)
+    with swept(monkeypatch) as tables:
+        report_output.show([reported], console, steps=True)
+        doctor.show(Diagnosis(tuple(findings)), console)
+    assert len(tables) == 3
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "no room for rejected, sampled out" in shown
+    assert "retried" in shown.split("no room")[0]
+    words = re.sub(r"[^a-z]+", " ", shown)
+    assert "an error with so many words that no terminal shows them beside the other columns" in words
 
 
 def on_a_terminal(*arguments: object, columns: int) -> str:
@@ -396,6 +434,10 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         (["list", "--where", "rewrd > 1"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "1=1) OR (1=1"], "The condition closes a parenthesis that it did not open."),
         (["list", "--where", "reward <"], "The SQL is wrong: Expected: an expression"),
+        (
+            ["list", "--step", "1-3", "--where", "reward < 1 ANDD turns > 1"],
+            "found: ANDD, at line 1, column 12. Right is, for example, reward < 0.1 AND tool_errors > 0.",
+        ),
         (
             ["query", "SELECT path FORM trajectories"],
             "found: trajectories, at line 1, column 18. Right is, for",

@@ -69,10 +69,10 @@ def test_json_trace_and_page_are_written(table, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--step", "7"], f"{_RUN} has no step 7 of training. It has steps 11 to 12."),
-        (["--step", "x"], "--step 'x' cannot be read: write one step, such as 12."),
-        (["--step", "9" * 30], f"--step '{'9' * 30}' cannot be read: write one step, such as 12."),
-        (["--step", "-"], f"{_RUN} has no trajectory without a step of training. It has steps 11 to 12."),
+        (["--step", "7"], f"{_RUN} has no step 7 of training. It has steps 11–12."),
+        (["--step", "x"], f"{_RUN} has no step x of training. It has steps 11–12."),
+        (["--step", "9" * 30], f"{_RUN} has no step {'9' * 30} of training. It has steps 11–12."),
+        (["--step", "-"], f"{_RUN} has no trajectory without a step of training. It has steps 11–12."),
         (["--validation"], f"{_RUN} has no step of validation."),
         (["--run", "nobody"], "There is no run 'nobody'. Runs: run-1."),
         (["--html", "x", "--json"], "--html and --json are two outputs: name one of them."),
@@ -104,3 +104,15 @@ def test_spool_has_a_timeline(tmp_path):
         line(1, "a", "b", parent=0, kind="AGENT", **at) + b"\n" + line(2, "a", "b", **at)
     )
     assert "One trajectory in" in run("timeline", "--from", tmp_path / "spans.jsonl").output
+
+
+def test_step_that_is_no_number_is_found_by_its_name(tmp_path):
+    """A step has the name that was recorded, and the slowest may be such a step."""
+    rows = trajectory(0, 0, 3, step=1) + trajectory(1, 10, 90, step=None, step_text="warm-up")
+    rows += trajectory(2, 100, 110, step=None)
+    written(tmp_path / "table", rows)
+    printed = run("timeline", "--step", "warm-up", "--from", tmp_path / "table").output
+    assert printed.startswith("Step warm-up of first · run-1\nOne trajectory in 1 min 20 s.")
+    assert run("timeline", "--from", tmp_path / "table").output.startswith("Step warm-up of ")
+    missing = run("timeline", "--step", "cool-down", "--from", tmp_path / "table", code=2).stderr
+    assert missing == f"{_RUN} has no step cool-down of training. It has step 1, warm-up.\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from html import unescape
 from re import findall
@@ -11,7 +12,7 @@ import pytest
 
 from tests.waiting import wait_for
 from tests.web.rows import ROLLOUTS, SAMPLES, STEPS
-from tests.web.served import Served, hrefs
+from tests.web.served import Answer, Served, hrefs
 
 RUN = urlencode({"run": "run-1", "project": "project", "experiment": "first"})
 
@@ -47,8 +48,12 @@ def test_every_trajectory_of_a_run_is_listed(served: Served) -> None:
         ({"step": "3", "running": "true"}, ["3/1/0"]),
         ({"step": "3", "failed": "true"}, ["3/0/3", "3/1/3"]),
         ({"step": "3", "failed": "true", "running": "true"}, ["3/0/3", "3/1/0", "3/1/3"]),
-        ({"step": "1", "tool_error": "true", "kind": "training"}, ["1/0/3", "1/1/3"]),
-        ({"kind": "validation"}, ["validation/1/0/0"]),
+        ({"step": "3", "ok": "true"}, ["3/0/0", "3/0/1", "3/0/2", "3/1/1", "3/1/2"]),
+        ({"step": "1", "tool_error": "true", "validation": "false"}, ["1/0/3", "1/1/3"]),
+        ({"validation": "true"}, ["validation/1/0/0"]),
+        ({"step": "1", "sample": "1", "tool": "search"}, ["1/1/0", "1/1/1", "1/1/2", "1/1/3"]),
+        ({"step": "2", "failed_tool": "search"}, ["2/0/3", "2/1/3"]),
+        ({"tool": "browser' OR true --"}, []),
         ({"step": "2", "sort": "-reward", "reward": ">0.6"}, ["2/0/3", "2/1/3"]),
         ({"step": "1-2", "turns": "2"}, []),
         ({"seconds": ">5"}, []),
@@ -128,12 +133,41 @@ def test_page_that_takes_long_is_shown_when_it_is_ready(served: Served, page: st
     assert words in answer.text
 
 
-def test_page_of_a_run_has_the_state_of_its_health(served: Served) -> None:
-    """Once somebody has asked for the checks, the page says how many are unhealthy."""
-    for page in ("health", "run"):
-        wait_for(lambda page=page: served.get(f"/{page}?{RUN}").status == 200, what=page)
-    assert '<section class="check unhealthy">' not in served.get(f"/health?{RUN}").body
-    assert "No check is unhealthy" in served.get(f"/run?{RUN}").text
+def run_page(served: Served) -> Answer:
+    """Return the page of the run once its checks have ended."""
+
+    def whole() -> Answer | None:
+        answer = served.get(f"/run?{RUN}")
+        if answer.status == 200 and "is being checked" in answer.text:
+            assert '<meta http-equiv="refresh"' in answer.body
+        return answer if answer.status == 200 and "is being checked" not in answer.text else None
+
+    return wait_for(whole, what="the page of the run")
+
+
+def test_page_of_a_run_says_what_is_wrong_or_that_nothing_is(served: Served) -> None:
+    """The verdict of health is one line, with a link; until it is there, the page loads itself again."""
+    page = run_page(served)
+    assert "Nothing is wrong, as far as the checks see: " in page.text
+    assert hrefs(page, "/health?")
+
+
+def test_page_of_a_run_has_the_tools_of_all_steps(served: Served) -> None:
+    """A row has calls and errors of a tool, since when it fails, and leads to its trajectories."""
+    page = run_page(served)
+    assert "tool calls tool errors since step step 1 step 2 step 3 by type" in page.text
+    assert re.search(r"search 24 6 \(25 %\) 1 2/8 2/8 2/8 TimeoutError 6", page.text)
+    (link,) = [href for href in hrefs(page, "/trajectories?") if "failed_tool=search" in href]
+    assert len(hrefs(served.get(link), "/trajectory?")) == 6
+
+
+def test_list_has_columns_and_fields_that_the_run_has_values_for(served: Served) -> None:
+    """Nobody trained on these trajectories, and no engine traced them; the run's tools are offered."""
+    page = served.get(f"/trajectories?{RUN}")
+    assert "trajectory state reward seconds turns tool calls tool errors tokens in tokens out" in page.text
+    for name in ("lag", "mismatch", "queue", "filtered", "broken_prefix"):
+        assert f'name="{name}"' not in page.body
+    assert '<datalist id="tools"><option value="search"></datalist>' in page.body
 
 
 def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:

@@ -68,3 +68,12 @@ def test_page_and_command_list_the_same(
     ran = CliRunner().invoke(app, ["list", "--from", str(table), "--format", "json", *options])
     assert paths == sorted(each["path"] for each in json.loads(ran.output))
     assert len(paths) == number
+
+
+def test_page_has_what_the_trainer_said(served_training: Served) -> None:
+    """Columns and fields of a trainer are there where a trainer has scored the run."""
+    (address,) = set(findall(r'href="(/run\?[^"]*)"', served_training.get("/").body))
+    page = served_training.get(f"/trajectories?{unescape(address).partition('?')[2]}")
+    assert "trained reason lag mismatch broken turns" in page.text
+    for name in ("lag", "mismatch", "filtered", "broken_prefix"):
+        assert f'name="{name}"' in page.body

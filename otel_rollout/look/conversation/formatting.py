@@ -249,3 +249,24 @@ def _what_differs(one: Turn, other: Turn) -> str:
     if one.arguments != other.arguments or one.role == TOOL:
         return "arguments"
     return "calls" if one.role == MODEL and one.calls != other.calls else "errors"
+
+
+def steps_in_words(steps: Sequence[int]) -> str:
+    """Return steps as text: ``steps 3–7, 9``."""
+    if not steps:
+        return "the run"
+    ranges: list[list[int]] = []
+    for step in steps:
+        if ranges and step == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [step]
+        else:
+            ranges.append([step])
+    texts = ["–".join(map(str, each)) for each in ranges]
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(texts)}"
+
+
+def show_command(names: Sequence[str], run: str | None = None) -> str:
+    """Return the command that shows the first of some trajectories, and the names of the others."""
+    first, *others = map(quoted, names)
+    of_run = f" --run {quoted(run)}" if run else ""
+    return f"otel-rollout show {first}{of_run}" + (f"   (also {', '.join(others)})" if others else "")

@@ -1,4 +1,4 @@
-"""Find the pages around a trajectory: its run, step, group and siblings, and other tools."""
+"""Find the pages around a trajectory: its step, group and siblings, and other tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trail:
     """The links above a page.
 
     Attributes:
-        way: pages that contain the page, the run first.
+        way: pages that contain the page, the step first.
         here: name of the page.
         further: siblings, and comparisons with them.
         elsewhere: the trajectory in other tools.
@@ -81,18 +81,14 @@ def trail_of_comparison(comparison: Comparison, links: Links) -> Trail:
 
 
 def way_to(summary: Summary, links: Links) -> tuple[Link, ...]:
-    """Return the links to a trajectory's run and step."""
+    """Return the link to a trajectory's step."""
     if not summary.path:
-        return _known([(f"run {summary.run}", links.run(summary.run or None))])
+        return ()
     validate = summary.path.startswith(f"{VALIDATION}/")
     step = summary.path.split("/")[1 if validate else 0]
     number = int(step) if _INTEGER.fullmatch(step) else None
-    run = f"run {summary.run}" if summary.run else "run"
     return _known(
-        [
-            (run, links.run(summary.run or None)),
-            (f"{VALIDATION} step {step}" if validate else f"step {step}", links.step(number, validate)),
-        ]
+        [(f"{VALIDATION} step {step}" if validate else f"step {step}", links.step(number, validate))]
     )
 
 

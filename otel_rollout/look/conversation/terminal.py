@@ -19,7 +19,7 @@ from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
-from otel_rollout.look.fitted_table import TableColumn, print_fitted, room
+from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted, room
 
 STYLES: Final = {
     "system": "blue",
@@ -30,8 +30,6 @@ STYLES: Final = {
     FAILURE: "red",
 }
 """Style of each role."""
-STATES: Final = {"ok": "green", "error": "bold red", "running": "yellow"}
-"""Style of each state of a trajectory."""
 _FAILED: Final = "bold red"
 CHANGED: Final = "reverse"
 """Style of the word in which conversations differ."""

@@ -26,6 +26,8 @@ _Y_TICKS: Final = 4
 _X_TICKS: Final = 8
 _MAX_POINTS: Final = 240
 """Points that are drawn of a line at most; of more, those that keep its shape."""
+_MIN_COLUMNS: Final = 3
+"""Columns that a chart has room for at least: one alone is no wall."""
 _MAX_COLUMNS: Final = 120
 """Columns that are drawn at most; of more, each stands for several with their mean."""
 
@@ -138,7 +140,7 @@ def column_chart(
     heights = [[max(0.0, finite(value) or 0.0) for value in column.values] for column in columns]
     y = Scale(*domain([min(sum(each), 1e300) for each in heights], True), _HEIGHT - _BOTTOM, _TOP)
     inside = _y_axis(y, axes)
-    room = (_WIDTH - _LEFT - _RIGHT) / max(1, len(columns))
+    room = (_WIDTH - _LEFT - _RIGHT) / max(_MIN_COLUMNS, len(columns))
     every = -(-len(columns) // _X_TICKS) or 1
     for index, (column, values) in enumerate(zip(columns, heights, strict=True)):
         left, base = _LEFT + index * room, 0.0

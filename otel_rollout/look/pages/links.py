@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class Links:
@@ -38,6 +38,14 @@ class Links:
 
     def health(self) -> str | None:
         """Return the address of the page with the run's checks."""
+        return None
+
+    def trajectories(self, filters: Mapping[str, str] | None = None) -> str | None:
+        """Return the address of the list of trajectories.
+
+        Args:
+            filters: field of its form → text.
+        """
         return None
 
     def group(self, path: str) -> str | None:

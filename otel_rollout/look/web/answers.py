@@ -9,10 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.web.live import Live, NotReadyError
+from otel_rollout.look.web.live import Live
 from otel_rollout.look.web.snapshot import Snapshot
-from otel_rollout.table.errors import TableError
 
 MAX_ANSWERS: Final = 16
 """Maximum results that are kept; the one that nobody asked for the longest goes first."""
@@ -29,7 +27,8 @@ class PageAnswer:
     """A result, which may be of an older version of the table.
 
     Attributes:
-        value: the result.
+        value: the result; None if there is a problem.
+        problem: why there is no result.
         read_at: when its version was read, in seconds of Unix time.
     """
 
@@ -70,11 +69,7 @@ class Answers:
             patience: maximum seconds to wait.
 
         Returns:
-            The result; None if it takes longer.
-
-        Raises:
-            TableError: the table cannot be read.
-            ViewerError: the files cannot be read.
+            The result, or the problem; None if it takes longer.
         """
         with self._lock:
             answer = self._found.setdefault(key, PageAnswer(make))
@@ -84,17 +79,7 @@ class Answers:
             answer.asked_at = time.monotonic()
             if answer.version != version:
                 self._queue(answer)
-        if not answer.is_ready.wait(patience):
-            return None
-        if answer.problem is not None:
-            raise answer.problem
-        return answer
-
-    def known(self, key: Hashable) -> Any:
-        """Return the newest result without asking for one; None if there is none yet, or it is a problem."""
-        with self._lock:
-            answer = self._found.get(key)
-        return None if answer is None or answer.problem is not None else answer.value
+        return answer if answer.is_ready.wait(patience) else None
 
     def _renew(self) -> None:
         """Compute results anew that somebody has just looked at."""
@@ -124,7 +109,5 @@ class Answers:
                 answer.version = snapshot.state.version
                 answer.value = answer.make(snapshot)
                 answer.read_at, answer.problem = snapshot.read_at, None
-        except (TableError, ViewerError, NotReadyError) as error:
-            answer.problem = error
         except Exception as error:  # noqa: BLE001 - the thread goes on; the page of the result says it
-            answer.problem = error
+            answer.value, answer.problem = None, error

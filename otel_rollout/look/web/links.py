@@ -84,7 +84,7 @@ class ServedLinks(Links):
         places = [("all runs", ALL_RUNS)]
         if self._run is not None:
             places += [
-                (self._run.name, self.of_run(self._run)),
+                ("run", self.of_run(self._run)),
                 ("trajectories", self.trajectories()),
                 ("health", self._here("/health", {})),
             ]

@@ -105,15 +105,20 @@ class Asked:
         self.links.refresh_seconds = REFRESH_SECONDS if is_on else None
         self.links.refresh_switch = ("stop loading again" if is_on else "load again by itself", address)
 
+    def answer(self, answers: Answers, make: Make, patience: float) -> PageAnswer | None:
+        """Return the newest result that takes long; None if it is not there yet."""
+        return answers.get(self.run, make, self.snapshot.state.version, patience)
+
     def answered(self, answers: Answers, kind: str, make: Make, patience: float) -> Any:
         """Return a result that takes long; tell on the page when its version was read.
 
         Raises:
             PendingError: it is not there yet.
         """
-        key = (kind, self.run)
-        answer: PageAnswer | None = answers.get(key, make, self.snapshot.state.version, patience)
+        answer = self.answer(answers, make, patience)
         if answer is None:
             raise PendingError(f"The {kind} of {self.run.name} is being prepared.")
+        if answer.problem is not None:
+            raise answer.problem
         self.links.status = f"read at {utc(answer.read_at)}"
         return answer.value

@@ -13,6 +13,7 @@ from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.report.step import step_of
+from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.analysis.timeline.page import page_of_timeline
 from otel_rollout.look.analysis.timeline.phase_drawing import time_bar_of
 from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
@@ -23,6 +24,7 @@ from otel_rollout.look.conversation.trajectories import is_passed_over, trajecto
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render
 from otel_rollout.look.sources.table_source import TableSource
+from otel_rollout.look.web.answers import Make
 from otel_rollout.look.web.request import Asked
 from otel_rollout.look.web.snapshot import RunRow, Snapshot
 from otel_rollout.look.web.trajectory_choice import row_of, siblings_of
@@ -31,6 +33,8 @@ from otel_rollout.look.web.trajectory_list import Filters, page_of_trajectories
 _RUNNING: Final = "running"
 _PATIENCE: Final = 2.0
 """Seconds for which a request waits for a result that takes long."""
+_GLANCE: Final = 0.5
+"""Seconds for which the page of a run waits for the verdict of its health; then it is loaded again."""
 
 
 def run(asked: Asked) -> str:
@@ -38,8 +42,9 @@ def run(asked: Asked) -> str:
     found = asked.answered(
         asked.reports, "report", lambda snapshot: report_of(snapshot.engine, asked.run), _PATIENCE
     )
-    asked.refreshed()
-    return page_of_report(found, asked.links, asked.checks.known(("health", asked.run)))
+    checked = asked.answer(asked.checks, _checks_of(asked.run), _GLANCE)
+    asked.refreshed(is_changing=asked.is_live or checked is None)
+    return page_of_report(found, asked.links, checked.value if checked else None)
 
 
 def step(asked: Asked) -> str:
@@ -57,14 +62,13 @@ def timeline(asked: Asked) -> str:
 
 def health(asked: Asked) -> str:
     """Return the page of a run's checks."""
-    found = asked.answered(
-        asked.checks,
-        "health",
-        lambda snapshot: checks.health_of(snapshot.engine, asked.run, checks.chosen(table=snapshot.address)),
-        _PATIENCE,
-    )
+    found = asked.answered(asked.checks, "health", _checks_of(asked.run), _PATIENCE)
     asked.refreshed()
     return page_of_health(found, asked.links)
+
+
+def _checks_of(run: Run) -> Make:
+    return lambda snapshot: checks.health_of(snapshot.engine, run, checks.chosen(table=snapshot.address))
 
 
 def group(asked: Asked) -> str:
@@ -121,7 +125,8 @@ def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) ->
         }
         for row in snapshot.runs
     ]
-    return render("runs.html", links, rows=rows, location=location)
+    projects = list(dict.fromkeys(row.run.project for row in snapshot.runs))
+    return render("runs.html", links, rows=rows, location=location, projects=projects)
 
 
 def _steps(row: RunRow) -> str:

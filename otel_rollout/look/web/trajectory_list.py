@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation import formatting
+from otel_rollout.look.listings import LISTINGS, Filter, ListedColumn, cell, source_of
 from otel_rollout.look.pages.rendering import render
 from otel_rollout.look.web.links import ServedLinks, run_parameters
 from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.otlp import evaluations
-from otel_rollout.table import broken_prefix, filters, training
+from otel_rollout.table import broken_prefix, engine_time, filters, training
 from otel_rollout.table.select import QueryError
 
-NUMBERS: Final = {
-    "step": "3 or 1-9", "reward": "<0.1", "turns": ">5", "seconds": ">60", "lag": ">2", "mismatch": ">0.1",
-}  # fmt: skip
-"""Fields that hold numbers, and examples."""
-FLAGS: Final = {
-    "failed": "failed",
-    "running": "running",
-    "tool_error": "with a failed tool call",
-    "filtered": "not trained on",
-    "broken_prefix": "with a turn whose tokens are not the next prompt's beginning",
-}
-KINDS: Final = {"": "training and validation", "training": "training", "validation": "validation"}
 SORTS: Final = {
     "": "name",
     "reward": "lowest reward",
@@ -43,14 +32,16 @@ PAGE_ROWS: Final = 100
 MAX_PAGES: Final = 100_000
 MAX_TEXT: Final = 100
 """Maximum characters of a field: a thousand alternatives would exhaust the engine's stack."""
+_MAX_TOOLS: Final = 100
+"""Maximum tools that a field offers."""
+_LISTING: Final = LISTINGS["trajectories"]
 _ORDER: Final = (
     "validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, rollout_n, "
     "trace_id"
 )
-_COLUMNS: Final = (
-    "trace_id, path, state, reward, reward_label, turns, tool_calls, tool_errors, tokens_out, seconds, "
-    "start_time, error_type"
-)
+_TRUTH: Final = {"true": True, "false": False}
+_BESIDE: Final = ("trace_id", "path", "state", "reward")
+"""Columns that are shown in a way of their own, or not."""
 
 
 class Filters:
@@ -61,16 +52,12 @@ class Filters:
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        known = (*NUMBERS, *FLAGS, "kind", "sort", PAGE)
-        self.given = {name: given[name] for name in known if given.get(name)}
+        known = (*(each.argument for _, each in _LISTING.filters), "sort", PAGE)
+        self.given = {name: given[name] for name in known if given.get(name, "").strip()}
 
     def text(self, field: str) -> str:
         """Return a field's text; empty without one."""
         return self.given.get(field, "")
-
-    def is_set(self, field: str) -> bool:
-        """Return whether a checkbox is set."""
-        return self.text(field) == "true"
 
     @property
     def page(self) -> int:
@@ -84,16 +71,8 @@ class Filters:
         Raises:
             QueryError: a field cannot be read.
         """
-        found = [
-            filters.numbers(name, self._short(name), name) for name in NUMBERS if self.text(name).strip()
-        ]
-        states = [state for state, flag in (("error", "failed"), ("running", "running")) if self.is_set(flag)]
-        found += [filters.equals("state", states)] if states else []
-        found += ["tool_errors > 0"] if self.is_set("tool_error") else []
-        found += [training.FILTERED] if self.is_set("filtered") else []
-        found += [broken_prefix.CONDITION] if self.is_set("broken_prefix") else []
-        kind = self._one_of("kind", KINDS)
-        return found + ([filters.equals("validate", kind == "validation")] if kind else [])
+        values = {each.argument: self._value(each) for _, each in _LISTING.filters}
+        return list(_LISTING.conditions(values).values())
 
     def order(self) -> str:
         """Return the order of the rows as SQL.
@@ -101,65 +80,99 @@ class Filters:
         Raises:
             QueryError: the list cannot be sorted like that.
         """
-        sort = self._one_of("sort", SORTS)
+        sort = self.text("sort")
         columns = [name.removeprefix("-") for name in SORTS]
         return f"{filters.order(sort, columns)}, {_ORDER}" if sort else _ORDER
 
-    def _short(self, field: str) -> str:
-        text = self.text(field).strip()
+    def _value(self, field: Filter) -> bool | str | None:
+        text = self.text(field.argument).strip()
         if len(text) > MAX_TEXT:
-            raise QueryError(f"{field} has more than {MAX_TEXT} characters.")
-        return text
-
-    def _one_of(self, field: str, known: Mapping[str, str]) -> str:
-        text = self.text(field)
-        if text not in known:
-            raise QueryError(
-                f"{field} is {text[:MAX_TEXT]!r}; expected one of {', '.join(filter(None, known))}."
-            )
-        return text
+            raise QueryError(f"{field.argument} has more than {MAX_TEXT} characters.")
+        if text and field.takes in ("switch", "choice"):
+            if text not in _TRUTH:
+                raise QueryError(f"{field.argument} is {text!r}; expected {' or '.join(_TRUTH)}.")
+            return _TRUTH[text]
+        return text or None
 
 
 def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: ServedLinks) -> str:
     """Return the page of a run's trajectories; a form that cannot be read is a sentence on it."""
     problem, count = "", 0
     rows: list[dict[str, Any]] = []
+    further = tuple(_further(snapshot, run))
     try:
         conditions = filters.all_of([run.condition, *given.conditions()])
         order = given.order()
     except QueryError as error:
         problem = str(error)
     else:
-        rows, count = _rows(snapshot, conditions, order, given.page)
+        rows, count = _rows(snapshot, conditions, order, given.page, further)
     is_last = given.page * PAGE_ROWS >= count
     return render(
         "trajectories.html",
         links,
         name=run.name,
         run_parameters=run_parameters(run),
-        numbers=NUMBERS,
-        flags=FLAGS,
-        kinds=KINDS,
+        fields=list(_fields(further, given)),
+        tools=_tools(snapshot, run),
         sorts=SORTS,
         longest=MAX_TEXT,
         given=given,
         problem=problem,
         summary=_summary(rows, count, given.page),
+        columns=list(_columns(rows)),
         rows=[_shown(row) for row in rows],
+        cell=cell,
         earlier=_beside(links, given, -1) if given.page > 1 else None,
         later=None if is_last else _beside(links, given, 1),
     )
 
 
-def _rows(snapshot: Snapshot, conditions: str, order: str, page: int) -> tuple[list[dict[str, Any]], int]:
+def _further(snapshot: Snapshot, run: Run) -> Iterator[str]:
+    """Yield the columns that only some runs have values in: a trainer's, of broken prefixes, an engine's."""
+    of_run = f"WHERE {run.condition} AND"
+    if snapshot.rows(f"SELECT trace_id FROM training {of_run} has_outcome LIMIT 1"):  # noqa: S608
+        yield from training.COLUMNS
+    if snapshot.rows(f"SELECT trace_id FROM trajectories {of_run} {broken_prefix.CONDITION} LIMIT 1"):  # noqa: S608
+        yield from broken_prefix.COLUMNS
+    if engine_time.is_recorded(snapshot.engine):
+        yield from engine_time.COLUMNS
+
+
+def _fields(further: Sequence[str], given: Filters) -> Iterator[Filter]:
+    """Yield the fields of the columns that the run has, and those that are filled in."""
+    seldom = {*training.COLUMNS, *broken_prefix.COLUMNS, *engine_time.COLUMNS}.difference(further)
+    for column, each in _LISTING.filters:
+        if column not in seldom or given.text(each.argument):
+            yield each
+
+
+def _tools(snapshot: Snapshot, run: Run) -> list[str]:
+    """Return the names of the tools that the run's trajectories call."""
+    named = f"{run.condition} AND tool_name IS NOT NULL ORDER BY tool_name LIMIT {_MAX_TOOLS}"
+    rows = snapshot.rows(f"SELECT DISTINCT tool_name FROM tool_calls WHERE {named}")  # noqa: S608
+    return [row["tool_name"] for row in rows]
+
+
+def _rows(
+    snapshot: Snapshot, conditions: str, order: str, page: int, further: Sequence[str]
+) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
-    source = training.TRAJECTORIES if training.is_named_in(conditions) else "trajectories"
+    source = source_of("trajectories", [conditions])
     count = snapshot.rows(f"SELECT count(*) AS number FROM {source}{conditions}")[0]["number"]  # noqa: S608
     rows = snapshot.rows(
-        f"SELECT {_COLUMNS} FROM {source}{conditions} ORDER BY {order} "  # noqa: S608
+        f"SELECT * FROM {source_of('trajectories', [conditions, *further])}{conditions} ORDER BY {order} "  # noqa: S608
         f"LIMIT {PAGE_ROWS} OFFSET {(page - 1) * PAGE_ROWS}"
     )
     return rows, count
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> Iterator[ListedColumn]:
+    """Yield the columns of the listing that have a value in some row."""
+    for column in (*_LISTING.columns, ListedColumn("start_time", "", 9)):
+        is_listed = column.rank is not None and column.name not in _BESIDE
+        if is_listed and any(cell(column.form, row.get(column.name)) for row in rows):
+            yield column
 
 
 def _beside(links: ServedLinks, given: Filters, pages: int) -> str:
@@ -176,10 +189,4 @@ def _summary(rows: list[dict[str, Any]], count: int, page: int) -> str:
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     reward = evaluations.value_of(row["reward"], row["reward_label"])
-    texts = {name: "" if value is None else value for name, value in row.items()}
-    return {
-        **texts,
-        "reward": "" if reward is None else formatting.score_value(reward),
-        "took": formatting.duration(row["seconds"]),
-        "began": f"{row['start_time']:%Y-%m-%d %H:%M:%S}" if row["start_time"] else "",
-    }
+    return {**row, "reward": "" if reward is None else formatting.score_value(reward)}

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, excess, in_words, judged
+from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, excess, judged
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 LIMITS = RateLimits(rise=0.1, always=0.5, steady=0.35)
 _FAULT = Fault(LIMITS, "trajectories with a call", "a broken one", "No call was recorded.")
@@ -119,9 +120,9 @@ def test_siblings_that_fail_together_raise_no_alarm(share: float) -> None:
 
 def test_steps_in_words() -> None:
     """Neighbours are a range."""
-    assert in_words([1, 2, 3, 5, 8, 9]) == "steps 1–3, 5, 8–9"
-    assert in_words([4]) == "step 4"
-    assert in_words([]) == "the run"
+    assert steps_in_words([1, 2, 3, 5, 8, 9]) == "steps 1–3, 5, 8–9"
+    assert steps_in_words([4]) == "step 4"
+    assert steps_in_words([]) == "the run"
 
 
 def in_groups(*bad: int, of: int = 8, siblings: int = 4) -> list[Count]:

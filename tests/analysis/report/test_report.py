@@ -26,7 +26,19 @@ def steps_of(tmp_path: Path, *rows: dict[str, Any]) -> tuple[StepReport, ...]:
     return report_of(engine, run_of(engine)).steps
 
 
-_MIXED = Reward(4, 1, 0, 0.5, math.sqrt(1 / 6), 0.0, pytest.approx(0.15), 0.5, pytest.approx(0.85), 1.0)
+_MIXED = Reward(
+    4,
+    1,
+    0,
+    0.5,
+    math.sqrt(1 / 6),
+    0.0,
+    pytest.approx(0.15),
+    0.5,
+    pytest.approx(0.85),
+    1.0,
+    values={0.0: 1, 0.5: 2, 1.0: 1},
+)
 
 
 def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
@@ -98,7 +110,7 @@ def test_odd_rewards_are_counted_apart(tmp_path: Path) -> None:
     """NaN and infinity spoil neither the mean nor the JSON."""
     rewards = [math.nan, math.inf, -math.inf, 1.0]
     (step,) = steps_of(tmp_path, *(row for n, r in enumerate(rewards, 2) for row in trajectory(n, reward=r)))
-    assert step.reward == Reward(1, 0, 3, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0)
+    assert step.reward == Reward(1, 0, 3, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0, values={1.0: 1})
 
 
 def test_trajectories_without_a_step_come_last(tmp_path: Path) -> None:
@@ -162,6 +174,28 @@ def test_pages_show_hostile_names_as_text(tmp_path: Path) -> None:
         assert "&lt;script&gt;" in page
         assert "<script" not in page
         assert not set("\x1b\u202e") & set(page)
+
+
+def test_rewards_of_few_values_are_drawn_as_shares(tmp_path: Path) -> None:
+    """A column has the share of each reward, and of none; its label has the mean."""
+    spans = [span for n, reward in enumerate((1, 0, 1), 2) for span in trajectory(n, reward=reward)]
+    engine = engine_of(tmp_path, *spans, *trajectory(7))
+    page = page_of_report(report_of(engine, run_of(engine)))
+    assert "<b>Rewards</b>" in page
+    assert "step 1\n1: 50 %\n0: 25 %\nnone: 25 %" in page
+    assert ">1: 0.667<" in page
+    assert ">p10<" not in page  # quantiles of two values say nothing
+
+
+def test_rewards_of_many_values_are_drawn_as_a_curve(tmp_path: Path) -> None:
+    """The mean has a band of quantiles."""
+    spans = [span for n in range(2, 9) for span in trajectory(n, reward=n / 10)]
+    engine = engine_of(tmp_path, *spans)
+    report = report_of(engine, run_of(engine))
+    assert report.steps[0].reward.values == {}
+    page = page_of_report(report)
+    assert "Reward, mean" in page
+    assert ">p10<" in page
 
 
 @pytest.mark.parametrize("identity", [{}, {"step": None}, {"validate": True}, {"sample_index": None}])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.rates import in_words
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.analysis.run_choice import operations_outside
+from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
 
 _NAMED: Final = 3
@@ -44,8 +44,8 @@ def scores(scope: Scope) -> Finding:
     said = [*(_said(reason, rows, scope.validate) for reason in _WHY), _of_others(rows, others)]
     steps = tuple(sorted(step for step in named if step is not None))
     message = (
-        f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, in {in_words(steps)}, "
-        f"belong to no trajectory. {' '.join(filter(None, said))}"
+        f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
+        f"in {steps_in_words(steps)}, belong to no trajectory. {' '.join(filter(None, said))}"
     )
     return Finding("unhealthy", message, steps, _candidates(scope, rows))
 

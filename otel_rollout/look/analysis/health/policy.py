@@ -15,10 +15,10 @@ from otel_rollout.look.analysis.health.rates import (
     RateLimits,
     counted,
     evidence_of,
-    in_words,
     judged,
 )
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2)
 _NO_VERSION: Final = "No trajectory has `policy_version_min`, the version of the weights that made it."
@@ -48,7 +48,7 @@ def lag(scope: Scope) -> Finding:
     if stuck:
         first = {row["step"]: row["first"] for row in rows}
         counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
-        message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {in_words(stuck)}."
+        message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {steps_in_words(stuck)}."
         return Finding("unhealthy", message, tuple(stuck), evidence_of(counts))
     return _stale(rows, newest, scope)
 

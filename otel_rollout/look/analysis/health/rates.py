@@ -23,6 +23,7 @@ from otel_rollout.look.analysis.health.findings import (
     Finding,
     unobserved,
 )
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 _BASELINE: Final = 20
 """Earlier steps without a finding whose share is the usual one."""
@@ -229,20 +230,6 @@ def evidence_of(counts: Iterable[Count]) -> tuple[str, ...]:
     return tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
 
 
-def in_words(steps: Sequence[int]) -> str:
-    """Return steps as text: ``steps 3–7, 9``."""
-    if not steps:
-        return "the run"
-    ranges: list[list[int]] = []
-    for step in steps:
-        if ranges and step == ranges[-1][-1] + 1:
-            ranges[-1][1:] = [step]
-        else:
-            ranges.append([step])
-    texts = ["–".join(map(str, each)) for each in ranges]
-    return f"step{'s' if len(steps) > 1 else ''} {', '.join(texts)}"
-
-
 def percent(share: float) -> str:
     """Return a share for a person."""
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
@@ -285,7 +272,7 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
     if not found.counts:
         return Finding("healthy", _good(counts, chosen, fault) + note)
     numbers = steps_of(found.counts)
-    message = f"{_shares(found.counts, fault, f' in {in_words(numbers)}')}.{earlier(found.usual)}{note}"
+    message = f"{_shares(found.counts, fault, f' in {steps_in_words(numbers)}')}.{earlier(found.usual)}{note}"
     return Finding("unhealthy", message, numbers, evidence_of(found.counts))
 
 

@@ -14,13 +14,13 @@ from otel_rollout.look.analysis.health.rates import (
     RateLimits,
     counted,
     evidence_of,
-    in_words,
     judged,
     of_several,
     of_steps,
     steps_of,
 )
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 _MISSING: Final = Fault(
     RateLimits(rise=0.01, always=0.02, steady=0.002),
@@ -106,8 +106,8 @@ def constant(scope: Scope) -> Finding:
     counts = [Count(step.step, step.rewards, step.rewards, (step.first,)) for step in found]
     numbers = steps_of(counts)
     message = (
-        f"All {sum(step.rewards for step in found):,} rewards of {in_words(numbers)} are {shown}: the policy "
-        "gradient has nothing to learn from them."
+        f"All {sum(step.rewards for step in found):,} rewards of {steps_in_words(numbers)} are {shown}: "
+        "the policy gradient has nothing to learn from them."
     )
     return Finding("unhealthy", message, numbers, evidence_of(counts))
 

@@ -13,7 +13,6 @@ from otel_rollout.look.analysis.health.rates import (
     earlier,
     evidence_of,
     excess,
-    in_words,
     judged,
     of_steps,
     parts,
@@ -22,6 +21,7 @@ from otel_rollout.look.analysis.health.rates import (
     steps_of,
 )
 from otel_rollout.look.analysis.health.scope import GROUP, Scope
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 _UNPARSABLE: Final = Fault(
     RateLimits(rise=0.05, always=0.5, steady=0.35),
@@ -87,7 +87,7 @@ def error_burst(scope: Scope) -> Finding:
 
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
     tool, name = error
-    whole = f"trajectories that call it in {in_words(steps_of(counts))} ({percent(share_of(counts))})"
+    whole = f"trajectories that call it in {steps_in_words(steps_of(counts))} ({percent(share_of(counts))})"
     return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
 
 

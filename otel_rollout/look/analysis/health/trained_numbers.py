@@ -14,7 +14,6 @@ from otel_rollout.look.analysis.health.rates import (
     Fault,
     RateLimits,
     evidence_of,
-    in_words,
     judged,
     of_several,
     percent,
@@ -22,6 +21,7 @@ from otel_rollout.look.analysis.health.rates import (
     steps_of_message,
 )
 from otel_rollout.look.analysis.health.scope import Scope, counts_of
+from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
 from otel_rollout.table.training import DIFFERS, ODD
 
@@ -138,7 +138,7 @@ def _values(rows: list[dict[str, Any]], is_text: bool) -> str:
 def _parts(counts: list[Count]) -> str:
     """Return how many of these steps' trajectories have something."""
     bad, whole = sum(count.bad for count in counts), sum(count.of for count in counts)
-    return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {in_words(steps_of(counts))}"
+    return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {steps_in_words(steps_of(counts))}"
 
 
 # --- sampler and trainer -----------------------------------------------------------------------------------

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from markupsafe import Markup
 
 from otel_rollout.account.report import said_of_operations_outside
-from otel_rollout.look.analysis.health.findings import Health
+from otel_rollout.look.analysis.health.findings import UNHEALTHY, Health
+from otel_rollout.look.analysis.health.page import verdict_of
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunComparison
 from otel_rollout.look.analysis.report.engine_time import StepEngineTime
 from otel_rollout.look.analysis.report.report import RunReport, StepReport
 from otel_rollout.look.analysis.report.step import Step
 from otel_rollout.look.analysis.report.trainer import Trainer
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.pages.charts import (
     Axes,
     ChartColumn,
@@ -35,6 +37,15 @@ _PHASES: Final = (
     Slice("generate", "assistant"), Slice("tool", "tool"), Slice("reward", "evaluator"),
     Slice("waiting", "system"),
 )  # fmt: skip
+_COLOURS_OF_VALUES: Final[Mapping[int, tuple[Colour, ...]]] = {
+    1: ("user",),
+    2: ("assistant", "failure"),
+    3: ("assistant", "tool", "failure"),
+    4: ("assistant", "user", "tool", "failure"),
+    5: ("assistant", "user", "evaluator", "tool", "failure"),
+}
+"""Number of different rewards → their colours, that of the greatest first."""
+_NO_REWARD: Final = Slice("none", "system")
 _MAX_TOOLS: Final = len(_COLOURS)
 """Tools with a line of their own: those with the most calls."""
 _MAX_ROWS: Final = 500
@@ -55,9 +66,20 @@ def page_of_report(report: RunReport, links: Links | None = None, health: Health
     links = links or Links()
     return render(
         "report.html", links, report=report, charts=list(_charts(report, links)), text=report_text,
-        most=_MAX_ROWS, unhealthy=None if health is None else health.unhealthy,
+        most=_MAX_ROWS, health=health, verdict=_verdict(health, links),
         said_of_operations_outside=said_of_operations_outside,
     )  # fmt: skip
+
+
+def _verdict(health: Health | None, links: Links) -> str:
+    """Return in one line what is wrong with the run, or that nothing is."""
+    if health is None:
+        return "This run is being checked." if links.health() else "Is anything wrong with this run?"
+    wrong = [finding for finding in health.findings if finding.status == UNHEALTHY]
+    if not wrong:
+        return f"Nothing is wrong, as far as the checks see: {verdict_of(health)}."
+    more = f" And {counted(len(wrong) - 1, 'other check')} found something." if len(wrong) > 1 else ""
+    return f"{wrong[0].message}{more}"
 
 
 def page_of_step(step: Step, links: Links | None = None) -> str:
@@ -107,13 +129,7 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     if not steps and not validation:
         return
     main = steps or validation
-    rewards = (
-        [Series("training, p10 to p90", [_reward_point(step, links) for step in steps])] if steps else []
-    )
-    if validation:
-        points = [_reward_point(step, links, has_band=not steps) for step in validation]
-        rewards.append(Series("validation", points, "evaluator"))
-    yield line_chart("Reward, mean", rewards, Axes(from_zero=False))
+    yield from _rewards(steps, validation, links)
     yield from _lines(
         "Shares", main, links, Axes(number=report_text.percent),
         ("groups without spread", lambda step: _share(step.groups_without_spread, step.groups_compared)),
@@ -147,6 +163,26 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
         ("mean", lambda step: step.policy_lag.mean), ("greatest", lambda step: step.policy_lag.max),
     )  # fmt: skip
     yield from _trainer_lines(main, links)
+
+
+def _rewards(
+    training: Sequence[StepReport], validation: Sequence[StepReport], links: Links
+) -> Iterator[Markup]:
+    """Yield a chart of the mean reward; of rewards with few values, charts of the values' shares."""
+    values = sorted(
+        {value for step in (*training, *validation) for value in step.reward.values}, reverse=True
+    )
+    if values:
+        parts = [*map(Slice, map(report_text.number, values), _COLOURS_OF_VALUES[len(values)]), _NO_REWARD]
+        for steps, title in ((training, "Rewards"), (validation, "Rewards of validation")):
+            if any(step.reward.count for step in steps):
+                columns = [_shares(step, values, links) for step in steps]
+                yield column_chart(title, parts, columns, Axes("step: mean reward", report_text.percent))
+    elif any(step.reward.count for step in (*training, *validation)):
+        points = [_reward_point(step, links) for step in training]
+        of_validation = [_reward_point(step, links, has_band=not training) for step in validation]
+        lines = (Series("training, p10 to p90", points), Series("validation", of_validation, "evaluator"))
+        yield line_chart("Reward, mean", [line for line in lines if line.points], Axes(from_zero=False))
 
 
 def _engine_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:
@@ -238,6 +274,14 @@ def _errors_of(name: str) -> Figure:
         return None if tool is None else _share(tool.errors, tool.calls)
 
     return errors
+
+
+def _shares(step: StepReport, values: Sequence[float], links: Links) -> ChartColumn:
+    """Return the shares of the trajectories with each reward, and without one."""
+    counts = [step.reward.values.get(value, 0) for value in values]
+    shares = [count / step.trajectories for count in (*counts, step.trajectories - sum(counts))]
+    label = f"{step.step}: {report_text.number(step.reward.mean)}"
+    return ChartColumn(label, shares, f"step {step.step}", links.step(step.step, step.validate))
 
 
 def _phases(step: StepReport, links: Links) -> ChartColumn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from otel_rollout.look.analysis.report.engine_time import StepEngineTime, engine_times_of
@@ -19,6 +19,8 @@ from otel_rollout.table.row_set import dicts_of
 
 StepKey = tuple[bool, int | None]
 """Whether a step is of validation, and its number."""
+_MAX_VALUES: Final = 5
+"""Different rewards of a run up to which each is counted."""
 _MIN_GROUPS: Final = 10
 """Groups of a step from which on their differences tell the error of its mean reward."""
 
@@ -39,6 +41,7 @@ class Reward:
         p90: nine tenths of the rewards are at most this.
         max: the greatest.
         mean_error: standard error of the mean, as the groups differ; null with fewer than ten groups.
+        values: how often each value occurs; empty if the run has more than five.
     """
 
     count: int
@@ -52,6 +55,7 @@ class Reward:
     p90: float | None
     max: float | None
     mean_error: float | None = None
+    values: Mapping[float, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +235,13 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
     tools = _tools(engine, rows, where)
     trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
     engine_times = engine_times_of(engine, run, condition)
+    values: dict[StepKey, dict[float, int]] = defaultdict(dict)
+    for row in _asked(engine, _VALUES, rows, where):
+        values[row["validate"], row["step"]][row["reward"]] = row["number"]
     steps = []
     for row in _asked(engine, _STEPS, rows, where):
         key = row["validate"], row["step"]
-        step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()))
+        step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()), values[key])
         steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
     training = tuple(step for step in steps if not step.validate)
     validation = tuple(step for step in steps if step.validate)
@@ -251,7 +258,11 @@ def _by_step(engine: Engine, sql: str, rows: str, where: str) -> dict[StepKey, d
 
 
 def _step(
-    row: dict[str, Any], groups: dict[str, Any], errors: Mapping[str, int], tools: Iterable[Tool]
+    row: dict[str, Any],
+    groups: dict[str, Any],
+    errors: Mapping[str, int],
+    tools: Iterable[Tool],
+    values: Mapping[float, int],
 ) -> StepReport:
     """Build a step's report of the rows of the queries."""
     return StepReport(
@@ -260,7 +271,7 @@ def _step(
         groups_without_spread=groups.get("without_spread", 0),
         error_types=errors,
         tools=tuple(tools),
-        reward=Reward(**_part(row, "reward_"), mean_error=_error(groups)),
+        reward=Reward(**_part(row, "reward_"), mean_error=_error(groups), values=values),
         seconds=Seconds(**_part(row, "seconds_")),
         policy_lag=PolicyLag(**_part(row, "lag_")),
         **{name: value for name, value in row.items() if not name.startswith(_PARTS)},
@@ -352,6 +363,12 @@ FROM (
 ) AS compared_group
 GROUP BY validate, step
 """
+_VALUES = f"""
+SELECT validate, step, reward, count(*) AS number
+FROM {{rows}}
+WHERE reward IS NOT NULL AND (SELECT count(DISTINCT reward) FROM {{rows}}) <= {_MAX_VALUES}
+GROUP BY validate, step, reward
+"""  # noqa: S608
 _ERRORS = """
 SELECT validate, step, coalesce(error_type, 'error') AS error_type, count(*) AS failed
 FROM {rows}

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from otel_rollout.look.analysis.health.rates import in_words
-from otel_rollout.look.analysis.report.changes import RunChange
+from otel_rollout.look.analysis.report.changes import RunChange, histories_of
 from otel_rollout.look.analysis.report.measures import Unit
 from otel_rollout.look.analysis.report.report import StepReport
-from otel_rollout.look.conversation.formatting import duration
+from otel_rollout.look.conversation.formatting import duration, steps_in_words
 from otel_rollout.look.pages.scale import short_number
 
 UNKNOWN: Final = "–"
 """What stands where nothing was recorded."""
+_NOTHING: Final = {UNKNOWN, "0", "0 %", "0 s"}
+"""Cells of a column that has nothing to say."""
 _NAMED: Final = 5
 """Trajectories that a note names at most."""
+_MAX_TOOLS: Final = 12
+"""Tools that are listed: those with the most errors."""
 _REASONS: Final = 10
 """Reasons, or classes of errors, that have a line each; each trajectory may have another reason."""
 
@@ -86,33 +89,84 @@ def parts(given: RunChange) -> Iterator[str]:
 
 FIGURES: Final = (
     "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
-    "tokens out", "cut", "tool calls", "tool errors", "unparsable calls", "lag",
+    "tokens out", "cut replies", "tool calls", "tool errors", "unparsable calls", "policy lag",
 )  # fmt: skip
 """Headings of a step's figures."""
+LONGEST: Final = "longest trajectory"
+"""Heading of the column whose cells name trajectories."""
 TIMES: Final = (
-    "step",
-    "p50",
-    "p95",
-    "longest",
-    "generate",
-    "tool",
-    "reward",
-    "waiting",
-    "longest trajectory",
-)
+    "step", "median", "p95", "longest", "generate", "tool", "reward", "waiting", LONGEST,
+)  # fmt: skip
 """Headings of a step's durations; the parts are means of a trajectory."""
 TRAINER: Final = (
-    "step", "trained", "advantage", "reward", "differs", "lag", "mismatch", "turn", "ratio",
+    "step", "trained", "advantage", "trained reward", "reward differs", "policy lag", "mismatch", "at turn",
+    "importance ratio",
 )  # fmt: skip
 """Headings of what training made of a step."""
 
 ENGINE: Final = (
-    "step", "requests", "calls without", "queue", "prefill", "decode", "queue p50", "queue p95",
+    "step", "requests", "calls without request", "queue", "prefill", "decode", "queue p50", "queue p95",
     "first token p50", "first token p95",
 )  # fmt: skip
 """Headings of what a step's requests took in the engine; the first times are means of a trajectory."""
 ENGINE_TITLE: Final = "in the engine: queue, prefill and decode of a trajectory, quantiles of a request"
 """Heading of the table."""
+
+
+class StepTable(NamedTuple):
+    """A table with a row for each of some steps.
+
+    Attributes:
+        title: its title; empty for the first one.
+        steps: the steps.
+        columns: heading and cells of each column.
+    """
+
+    title: str
+    steps: Sequence[StepReport]
+    columns: list[tuple[str, list[str]]]
+
+
+def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
+    """Yield the tables that steps have figures for, with the columns that have something to say."""
+    timed = [step for step in steps if step.seconds.slowest]
+    requested = [step for step in steps if step.engine]
+    scored = [step for step in steps if step.trainer]
+    for title, headings, row_of, some, hidden in (
+        ("", FIGURES, figures, steps, _NOTHING),
+        ("time of a trajectory", TIMES, times, timed, _NOTHING),
+        (ENGINE_TITLE, ENGINE, engine, requested, {UNKNOWN}),
+        ("what training made of them", TRAINER, trainer, scored, {UNKNOWN}),
+    ):
+        columns = zip(headings, map(list, zip(*map(row_of, some), strict=True)), strict=False)
+        said = [(heading, cells) for heading, cells in columns if heading == "step" or set(cells) - hidden]
+        if said:
+            yield StepTable(title, some, said)
+
+
+def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]:
+    """Return a table of the tools that steps call: how often each fails, since when, its errors by step.
+
+    Args:
+        steps: the steps.
+        most: steps, the last ones, that have a column each.
+    """
+    found = histories_of(steps)[:_MAX_TOOLS]
+    first = max(0, len(steps) - most)
+    return [
+        ("tool", [tool.name or UNKNOWN for tool in found]),
+        ("calls", [str(tool.calls) for tool in found]),
+        ("tool errors", [f"{tool.errors} ({share(tool.errors, tool.calls)})" for tool in found]),
+        ("since step", [tool.since or UNKNOWN for tool in found]),
+        *(
+            (
+                f"step {steps[place].name}",
+                [f"{of.errors}/{of.calls}" if (of := tool.steps[place]) else "" for tool in found],
+            )
+            for place in range(first, len(steps) if len(steps) > 1 else 0)
+        ),
+        ("by type", [", ".join(f"{each} {n}" for each, n in tool.error_types.items()) for tool in found]),
+    ]
 
 
 def figures(step: StepReport) -> tuple[str, ...]:
@@ -128,7 +182,7 @@ def figures(step: StepReport) -> tuple[str, ...]:
         trajectories,
         str(step.failed),
         f"{number(reward.mean)}{spread}{covered}",
-        *map(number, (reward.p10, reward.p50, reward.p90)),
+        *map(number, (None,) * 3 if reward.values else (reward.p10, reward.p50, reward.p90)),
         f"{step.groups_without_spread} of {step.groups_compared}" if step.groups_compared else UNKNOWN,
         number(step.turns_mean),
         *map(number, (step.tokens_in, step.tokens_out)),
@@ -220,7 +274,7 @@ def _filter_notes(filtered: Sequence[tuple[StepReport, Mapping[str, int]]]) -> I
 
 
 def _in(steps: Iterable[StepReport]) -> str:
-    return in_words(sorted({step.step for step in steps if step.step is not None}))
+    return steps_in_words(sorted({step.step for step in steps if step.step is not None}))
 
 
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:

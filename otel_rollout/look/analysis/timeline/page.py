@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from otel_rollout.look.analysis.timeline import text as timeline_text
 from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
 from otel_rollout.look.analysis.timeline.phase_drawing import WIDTH, Box, Total, boxes_of, path_of, ticks_of
-from otel_rollout.look.analysis.timeline.phases import DRAWN, GENERATE, TOOL
-from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE, PhaseTime
+from otel_rollout.look.analysis.timeline.phases import DRAWN, GENERATE
+from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.pages.links import Links
@@ -26,14 +26,6 @@ _MAX_ROWS: Final = 20
 _LANE_HEIGHT: Final = 12
 _BAR_HEIGHT: Final = 9
 _CHART_HEIGHT: Final = 120.0
-
-
-class _PhaseRow(NamedTuple):
-    """A row of the table of phases."""
-
-    name: str
-    is_inner: bool
-    figures: tuple[str, ...]
 
 
 class _DrawnLane(NamedTuple):
@@ -60,7 +52,8 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
     since = (found.since - timeline.start) / (end - timeline.start) * WIDTH if found else WIDTH
     return render(
         "timeline.html", links, timeline=timeline, text=timeline_text, duration=duration, most=_MAX_ROWS,
-        facts=list(_facts(timeline)), phases=list(_phase_rows(timeline)), legend=list(_legend(timeline)),
+        facts=list(_facts(timeline)), phases=list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
+        legend=list(_legend(timeline)),
         concurrency=list(_concurrency(timeline)), ticks=ticks_of(end - timeline.start),
         selection=_selection(timeline, drawn), height=len(drawn) * _LANE_HEIGHT,
         window=(since, WIDTH - since) if found else None, lanes=list(_drawn_lanes(timeline, drawn, end)),
@@ -85,22 +78,6 @@ def _legend(timeline: Timeline) -> Iterator[Total]:
             is_outside = part.name == OUTSIDE_ENGINE
             name = f"{GENERATE}, {part.name}"
             yield Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
-
-
-def _phase_rows(timeline: Timeline) -> Iterator[_PhaseRow]:
-    for time in timeline.phases:
-        yield _PhaseRow(time.phase, False, _figures(time))
-        if time.phase == GENERATE:
-            yield from (_PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
-        if time.phase == TOOL:
-            yield from (_PhaseRow(tool.name, True, _figures(tool)) for tool in timeline.tools[:_MAX_ROWS])
-            if more := timeline.tools[_MAX_ROWS:]:
-                total = duration(sum(tool.seconds for tool in more))
-                yield _PhaseRow(f"{len(more)} more tools", True, (total, "", "", ""))
-
-
-def _figures(time: PhaseTime) -> tuple[str, ...]:
-    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
 
 
 def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:

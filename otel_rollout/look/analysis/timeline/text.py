@@ -1,12 +1,13 @@
-"""Put the time of a step in sentences, for the terminal and the page."""
+"""Put the time of a step in sentences and rows, for the terminal and the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.look.analysis.timeline.phases import TOOL
+from otel_rollout.look.analysis.timeline.phases import GENERATE, TOOL
+from otel_rollout.look.analysis.timeline.step_time import PhaseTime
 from otel_rollout.look.analysis.timeline.stragglers import HeldTime, Stragglers, Tail
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.analysis.timeline.workers import SlowWorker
@@ -30,6 +31,19 @@ _LEAST: Final = 0.02
 """Part of the held time from which a sentence names what it went into."""
 
 
+class PhaseRow(NamedTuple):
+    """A row of the table of phases: a phase, or below it a tool or an engine phase."""
+
+    name: str
+    is_inner: bool
+    figures: tuple[str, ...]
+
+    @property
+    def indented(self) -> str:
+        """The name, with its place among the others."""
+        return f"  {self.name}" if self.is_inner else self.name
+
+
 def title(timeline: Timeline) -> str:
     """Return the step's name."""
     if timeline.step is None:
@@ -47,6 +61,19 @@ def summary(timeline: Timeline) -> str:
         f"{number} trajectories in {wall}: {timeline.mean_running:.1f} at once on average, "
         f"{timeline.peak} at most."
     )
+
+
+def phase_rows(timeline: Timeline, most: int) -> Iterator[PhaseRow]:
+    """Yield the rows of the table of phases, with at most so many tools."""
+    for time in timeline.phases:
+        yield PhaseRow(time.phase, False, _figures(time))
+        if time.phase == GENERATE:
+            yield from (PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
+        if time.phase == TOOL:
+            yield from (PhaseRow(tool.name, True, _figures(tool)) for tool in timeline.tools[:most])
+            if more := timeline.tools[most:]:
+                total = duration(sum(tool.seconds for tool in more))
+                yield PhaseRow(f"{len(more)} more tools", True, (total, "", "", ""))
 
 
 def straggling(timeline: Timeline) -> str:
@@ -98,6 +125,10 @@ def part(part: HeldTime) -> str:
     if part.phase == TOOL:
         return f"{duration(part.seconds)} in tool {tool(part.name)}"
     return f"{duration(part.seconds)} {_ENGINE_PHRASES.get(part.name) or _PHRASES[part.phase]}"
+
+
+def _figures(time: PhaseTime) -> tuple[str, ...]:
+    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
 
 
 def _tail(found: Tail, timeline: Timeline) -> str:

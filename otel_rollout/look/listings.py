@@ -1,28 +1,33 @@
-"""Name the columns of `list`, `groups` and `steps`, and the options that filter by them."""
+"""Name the columns of `list`, `groups` and `steps`, and the filters by them."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
 
-import typer
-
+from otel_rollout.base.printable import in_one_line
 from otel_rollout.table import broken_prefix, engine_time, filters, training
+from otel_rollout.table.select import literal
 
 Form = Literal["", "name", "id", "number", "seconds", "mark"]
 """How values are printed: as they are, whole, their first digits, with few digits, as durations, if true."""
 _NAMES: Final = ("path", "group_path", "trace_id", "span_id", "run_id")
 """Columns of a query that a person pastes."""
+_MAX_CELL: Final = 200
+"""Maximum characters of a value in a table."""
+_DIGITS: Final = 6
+_DIGITS_OF_ID: Final = 8
+"""Digits of a trace id in a table, which `show` takes."""
 
 
 class Filter(NamedTuple):
-    """An option that filters by a column.
+    """An option of a command, or a field of a page, that filters by a column.
 
     Attributes:
         flag: the option; ``--yes/--no`` has two sides.
-        help: what it means.
-        condition: SQL of a switch; an option without one takes numbers, or a name.
+        help: what it means: a few words for a field, and more after a colon.
+        condition: SQL of a switch, or with ``{}`` of a name; without one, numbers are given.
     """
 
     flag: str
@@ -31,8 +36,38 @@ class Filter(NamedTuple):
 
     @property
     def argument(self) -> str:
-        """Name of the command's argument."""
+        """Name of the command's argument, and of the page's field."""
         return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
+
+    @property
+    def label(self) -> str:
+        """The words of the page's field."""
+        words = self.help.partition(":")[0].rstrip(".")
+        return words[:1].lower() + words[1:]
+
+    @property
+    def sides(self) -> list[str]:
+        """The words of its sides."""
+        return self.flag.replace("--", "").split("/")
+
+    @property
+    def takes(self) -> Literal["switch", "choice", "name", "numbers"]:
+        """What the option takes: nothing, one of two sides, a name, or numbers."""
+        if "/" in self.flag:
+            return "choice"
+        return "name" if "{}" in self.condition else "switch" if self.condition else "numbers"
+
+    def sql(self, column: str, value: Any) -> str:
+        """Return the condition of a value: a bool, a name, or numbers.
+
+        Raises:
+            QueryError: the numbers cannot be read.
+        """
+        if self.takes == "numbers":
+            return filters.numbers(column, value, self.flag)
+        if self.takes == "name":
+            return self.condition.replace("{}", literal(value))
+        return self.condition if value else f"NOT {self.condition}"
 
 
 class ListedColumn(NamedTuple):
@@ -50,6 +85,11 @@ class ListedColumn(NamedTuple):
     rank: int | None = None
     filters: tuple[Filter, ...] = ()
 
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers."""
+        return self.form in ("number", "seconds")
+
 
 class Listing(NamedTuple):
     """What a command lists.
@@ -66,39 +106,24 @@ class Listing(NamedTuple):
     columns: tuple[ListedColumn, ...]
     order: str
 
-    def parameters(self) -> Iterator[inspect.Parameter]:
-        """Yield the options of the columns."""
+    @property
+    def filters(self) -> Iterator[tuple[str, Filter]]:
+        """Yield name of the column and filter."""
         for column in self.columns:
             for each in column.filters:
-                metavar = None if each.condition or column.form == "name" else "NUMBERS"
-                option = typer.Option(each.flag, help=each.help, metavar=metavar)
-                type_: Any = bool | None if each.condition else str | None
-                kind = inspect.Parameter.KEYWORD_ONLY
-                yield inspect.Parameter(
-                    each.argument, kind, default=None, annotation=Annotated[type_, option]
-                )
+                yield column.name, each
 
     def conditions(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """Return column → condition of its options; of several, one must hold.
+        """Return column → condition of its filters; of several, one must hold.
 
         Raises:
-            QueryError: an option's numbers cannot be read.
+            QueryError: a filter's numbers cannot be read.
         """
         found: dict[str, list[str]] = {}
-        for column in self.columns:
-            for each in column.filters:
-                if given[each.argument] is not None:
-                    condition = _condition(column, each, given[each.argument])
-                    found.setdefault(column.name, []).append(condition)
+        for column, each in self.filters:
+            if given[each.argument] is not None:
+                found.setdefault(column, []).append(each.sql(column, given[each.argument]))
         return {name: filters.any_of(conditions) for name, conditions in found.items()}
-
-
-def _condition(column: ListedColumn, filter_: Filter, value: Any) -> str:
-    if filter_.condition:
-        return filter_.condition if value else f"NOT {filter_.condition}"
-    if column.form == "name":
-        return filters.equals(column.name, value)
-    return filters.numbers(column.name, value, filter_.flag)
 
 
 def of_query(names: Sequence[str]) -> list[ListedColumn]:
@@ -125,20 +150,48 @@ def source_of(view: str, named: Sequence[str]) -> str:
     return engine_time.joined_to(source) if engine_time.is_named_in(*named) else source
 
 
+def cell(form: Form, value: Any) -> str:
+    """Return a value as a cell of a table."""
+    if value is None or (form == "mark" and not value):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)) and form in ("seconds", "number"):
+        from otel_rollout.look.analysis.report import text as report_text
+
+        return report_text.seconds(value) if form == "seconds" else report_text.number(value)
+    if isinstance(value, float):
+        return f"{value:.1f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    text = in_one_line(value.hex() if isinstance(value, bytes) else str(value))
+    if form == "id":
+        return text[:_DIGITS_OF_ID]
+    return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"
+
+
 _ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step"
 _ORDER_OF_GROUPS: Final = f"{_ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
 _STEP: Final = (Filter("--step", "Steps."),)
-_SAMPLE: Final = ListedColumn("sample_index", "name", None, (Filter("--sample", "One dataset row."),))
-_VALIDATE: Final = (
-    Filter("--validation/--training", "Only of validation, or only of training.", "validate"),
+_SAMPLE: Final = ListedColumn(
+    "sample_index", "name", None, (Filter("--sample", "Dataset row.", "sample_index = {}"),)
 )
+_VALIDATE: Final = (Filter("--validation/--training", "Of validation, or of training.", "validate"),)
 _REWARD: Final = (Filter("--reward", "Mean reward."),)
-_FAILED: Final = Filter("--failed", "That raised: ended with an error.", "state = 'error'")
-_RUNNING: Final = Filter("--running", "Not ended yet.", "state = 'running'")
-_TOOL_ERROR: Final = Filter("--tool-error", "With a tool error.", "tool_errors > 0")
+_STATE: Final = (
+    Filter("--failed", "Failed: it raised an error.", "state = 'error'"),
+    Filter("--running", "Running: it has not ended yet.", "state = 'running'"),
+    Filter("--ok", "Ok: it ended without an error.", "state = 'ok'"),
+)
+_CALLED: Final = "trace_id IN (SELECT trace_id FROM tool_calls WHERE tool_name = {}"
+_TOOL: Final = Filter("--tool", "Tool: it called this one.", f"{_CALLED})")
+_FAILED_TOOL: Final = Filter(
+    "--failed-tool", "Failed tool: it has an error of this one.", f"{_CALLED} AND status = 'error')"
+)
+_TOOL_ERROR: Final = Filter("--tool-error", "With a tool error: of any tool.", "tool_errors > 0")
 _FILTERED: Final = Filter("--filtered", "Not trained on: the loss left them out.", training.FILTERED)
-_MISMATCH: Final = "Largest difference of the sampler's and the trainer's log probability."
-_QUEUE: Final = (Filter("--queue", "Seconds in an inference engine's queue."),)
+_MISMATCH: Final = "Mismatch: largest difference of the sampler's and the trainer's log probability."
+_QUEUE: Final = (Filter("--queue", "Seconds in queue: of an inference engine."),)
 _BROKEN: Final = "With a turn whose tokens are not the next prompt's beginning."
 _TRAJECTORIES: Final = (
     ListedColumn("step", "", None, _STEP),
@@ -146,18 +199,18 @@ _TRAJECTORIES: Final = (
     ListedColumn("path", "name", 0),
     ListedColumn("trace_id", "id", 8),
     ListedColumn("reward", "number", 1, (Filter("--reward", "Reward."),)),
-    ListedColumn("state", "", 1, (_FAILED, _RUNNING)),
+    ListedColumn("state", "", 1, _STATE),
     ListedColumn("seconds", "seconds", 4, (Filter("--seconds", "Duration."),)),
-    ListedColumn("turns", "number", 3, (Filter("--turns", "Model calls."),)),
-    ListedColumn("tool_calls", "number", 5),
-    ListedColumn("tool_errors", "number", 3, (_TOOL_ERROR,)),
+    ListedColumn("turns", "number", 3, (Filter("--turns", "Turns: model calls."),)),
+    ListedColumn("tool_calls", "number", 5, (_TOOL,)),
+    ListedColumn("tool_errors", "number", 3, (_TOOL_ERROR, _FAILED_TOOL)),
     ListedColumn("tokens_in", "number", 7),
     ListedColumn("tokens_out", "number", 6),
     ListedColumn("error_type", "", 4),
     ListedColumn("trained", "", 2),
     ListedColumn("reason", "", 2, (_FILTERED,)),
     ListedColumn("advantage", "number", 2),
-    ListedColumn("lag", "number", 2, (Filter("--lag", "Policy lag, in versions."),)),
+    ListedColumn("lag", "number", 2, (Filter("--lag", "Policy lag: in versions."),)),
     ListedColumn("mismatch", "number", 2, (Filter("--mismatch", _MISMATCH),)),
     ListedColumn("mismatch_turn", "number", 2),
     ListedColumn("requests", "number", 2),
