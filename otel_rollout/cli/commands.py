@@ -29,6 +29,7 @@ _PLACES: Final = {
     "steps": "otel_rollout.cli.table:steps",
     "timeline": "otel_rollout.cli.timeline:timeline",
     "query": "otel_rollout.cli.table:query",
+    "export": "otel_rollout.cli.export:export",
     "import": "otel_rollout.cli.importing:import_",
     "table": "otel_rollout.cli.maintenance:app",
 }
@@ -76,6 +77,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "query": (
         ("query 'SELECT tool_name, count(*) FROM tool_calls GROUP BY 1'", ""),
         ("query 'SELECT * FROM turns' --format parquet -o turns.parquet", ""),
+    ),
+    "export": (
+        ("export --format atif --to trials", "as Harbor's trials"),
+        ("export --reward 1 --format messages", "what was solved"),
     ),
     "view": (
         ("view", "the newest run"),

@@ -6,16 +6,21 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from otel_rollout import settings_reader
 from otel_rollout.base.printable import printable
-
-if TYPE_CHECKING:
-    from otel_rollout.look.dumps.opening import Dumps
+from otel_rollout.look.dumps import cache, formats
+from otel_rollout.look.dumps.dump_file import DumpFile
+from otel_rollout.look.dumps.opening import Dumps, below
+from otel_rollout.look.dumps.readers.messages import Mapped
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.otlp.json_line import is_trace_data
+from otel_rollout.spool import files, layout
 
 _GLOB: Final = "*?["
 MapOption = Annotated[
@@ -31,7 +36,8 @@ DumpFormatOption = Annotated[
 ]
 
 
-class DumpName(str):
+@dataclass(frozen=True)
+class DumpName:
     """Files that a person names as a dump.
 
     Attributes:
@@ -41,15 +47,11 @@ class DumpName(str):
     """
 
     paths: tuple[str, ...]
-    format_: str | None
-    mapped: str | None
+    format_: str | None = None
+    mapped: str | None = None
 
-    @classmethod
-    def of(cls, paths: Sequence[str], format_: str | None = None, mapped: str | None = None) -> DumpName:
-        """Return the name of files."""
-        found = cls(" ".join(paths))
-        found.paths, found.format_, found.mapped = tuple(paths), format_, mapped
-        return found
+    def __str__(self) -> str:
+        return " ".join(self.paths)
 
 
 def reading(command: Callable[..., None]) -> Callable[..., None]:
@@ -57,9 +59,8 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_map(*args: Any, map_: str | None = None, from_: str | None = None, **options: Any) -> None:
-        if map_ is not None and from_ is not None:
-            from_ = DumpName.of([from_], mapped=map_)
-        command(*args, from_=from_, **options)
+        is_mapped = map_ is not None and from_ is not None
+        command(*args, from_=DumpName((str(from_),), mapped=map_) if is_mapped else from_, **options)
 
     signature = inspect.signature(command, eval_str=True)
     added = inspect.Parameter("map_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MapOption)
@@ -69,33 +70,25 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
     return with_map
 
 
-def named(name: str) -> Dumps | None:
-    """Return the dump that a name means, which may be ``FORMAT:PATH``; None for anything else.
+def named(text: str) -> DumpName | None:
+    """Return what a text names as a dump, which may be ``FORMAT:PATH``; None for anything else."""
+    prefix, _, rest = text.partition(":")
+    if rest and not Path(text).exists() and prefix in formats.installed():
+        return DumpName((rest,), prefix)
+    return DumpName((text,)) if _is_dump(text) else None
+
+
+def opened(name: DumpName) -> Dumps:
+    """Open a dump.
 
     Raises:
         ViewerError: the dump cannot be opened.
     """
-    from otel_rollout.look.dumps import formats
-    from otel_rollout.look.dumps.opening import Dumps
-    from otel_rollout.look.dumps.readers.messages import Mapped
-
-    if not isinstance(name, DumpName):
-        prefix, _, rest = name.partition(":")
-        is_format = bool(rest) and not Path(name).exists() and prefix in formats.installed()
-        name = DumpName.of([rest], prefix) if is_format else DumpName.of([name])
-    if not (name.format_ or name.mapped or len(name.paths) > 1 or _is_dump(name)):
-        return None
     return Dumps(name.paths, name.format_, Mapped.parse(name.mapped) if name.mapped else None)
 
 
 def _is_dump(text: str) -> bool:
     """Return whether a path is neither a spool nor a file of OTLP JSON, and there is something to read."""
-    from otel_rollout.look.dumps.dump_file import DumpFile
-    from otel_rollout.look.dumps.opening import below
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.otlp.json_line import is_trace_data
-    from otel_rollout.spool import files, layout
-
     path = Path(text).expanduser()
     if path.is_dir():
         is_spool = bool(layout.node_directories(path)) or bool(files.segments_below(path))
@@ -109,17 +102,13 @@ def _is_dump(text: str) -> bool:
     return bool(head) and not any(map(is_trace_data, head))
 
 
-def table_of(name: str) -> Path | None:
-    """Return the table of a dump, and say on standard error what was opened; None for anything else.
+def table_of(name: DumpName) -> Path:
+    """Return the table of a dump, and say on standard error what was opened.
 
     Raises:
         ViewerError: the dump cannot be opened, holds no trajectory, or its table cannot be kept.
     """
-    dump = named(name)
-    if dump is None:
-        return None
-    from otel_rollout.look.dumps import cache
-
+    dump = opened(name)
     configured, _ = settings_reader.from_environment(os.environ)
     path, remarks = cache.table_of(dump, configured.cache_dir)
     say([*dump.notes, *remarks])

@@ -75,11 +75,16 @@ def import_(
     configured = runs.with_exporters(configured, [_EXPORTER])
     with errors_reported(), ExitStack() as until_end:
         target = _Target(sources.store_at(sources.default_address()), until_end)
-        is_described = bool(format_ or map_)
-        named = [DumpName.of([path], format_, map_) if is_described else path for path in paths]
-        status = max(_status(path, target, configured) for path in named)
+        status = max(_status(_named(path, format_, map_), target, configured) for path in paths)
     if status:
         raise typer.Exit(status)
+
+
+def _named(path: str, format_: str | None, map_: str | None) -> str | DumpName:
+    """Return the dump that an argument names, else the argument."""
+    if format_ or map_:
+        return DumpName((path,), format_, map_)
+    return path if _is_mlflow(path) else dumps.named(path) or path
 
 
 class _Target:
@@ -106,41 +111,41 @@ class _Target:
         return Engine(self._store.open())
 
 
-def _status(path: str, target: _Target, configured: Settings) -> int:
+def _status(name: str | DumpName, target: _Target, configured: Settings) -> int:
     """Import one source; return the command's exit status for it."""
     try:
-        return 0 if _import(path, target, configured) else _UNDELIVERED
+        return 0 if _import(name, target, configured) else _UNDELIVERED
     except ViewerError as error:
         typer.echo(printable(str(error)), err=True)
         return _UNREADABLE
 
 
-def _import(path: str, target: _Target, configured: Settings) -> bool:
+def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool:
     """Import one source, and print its counts; return whether all of its spans are in the table."""
     spans = NewSpans(target.engine)
     rest = ""
     unreadable: list[str] = []
     try:
-        named = ((name, spans.of(lines)) for name, lines in _lines_of(path, unreadable.append))
-        near = [] if _is_mlflow(path) else [Path(path)]
+        named = ((file, spans.of(lines)) for file, lines in _lines_of(name, unreadable.append))
+        paths = name.paths if isinstance(name, DumpName) else () if _is_mlflow(name) else (name,)
         with replay.as_node_directory(
-            near, configured.spool_dir, [_EXPORTER], configured.spool_limit, named
+            list(map(Path, paths)), configured.spool_dir, [_EXPORTER], configured.spool_limit, named
         ) as node_dir:
             if layout.segments(node_dir):
                 forward_directory(node_dir, configured)
                 rest = _rest(node_dir, configured)
     except (OSError, ValueError) as error:
-        raise ViewerError(f"{path} cannot be imported: {error}") from error
+        raise ViewerError(f"{name} cannot be imported: {error}") from error
     for reason in unreadable:
-        typer.echo(f"{path}: {reason}", err=True)
+        typer.echo(f"{name}: {reason}", err=True)
     if rest:
         typer.echo(
-            f"{path}: {spans.new} spans are not in the table at {target.uri}, or not all of them. {rest}",
+            f"{name}: {spans.new} spans are not in the table at {target.uri}, or not all of them. {rest}",
             err=True,
         )
     else:
         typer.echo(
-            f"{path}: {spans.new} spans imported to the table at {target.uri}, "
+            f"{name}: {spans.new} spans imported to the table at {target.uri}, "
             f"{spans.known} were there already"
         )
     return not (rest or unreadable)
@@ -161,19 +166,19 @@ def _is_mlflow(path: str) -> bool:
     return path.partition(":")[0] == _MLFLOW and not Path(path).exists()
 
 
-def _lines_of(path: str, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
-    """Yield the files of a source, or MLflow as a whole, with their lines."""
-    if not _is_mlflow(path):
-        if dump := dumps.named(path):
-            yield dump.location, map(line_of, dump.spans())
-            dumps.say([*dump.notes, *dump.remarks])
-            return
-        for file in files.files_of([Path(path)]):
+def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
+    """Yield the files of a source, or a dump or MLflow as a whole, with their lines."""
+    if isinstance(name, DumpName):
+        dump = dumps.opened(name)
+        yield dump.location, map(line_of, dump.spans())
+        dumps.say([*dump.notes, *dump.remarks])
+    elif _is_mlflow(name):
+        uri = name.partition(":")[2]
+        source = MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+        yield source.location, source.every_line(skipped)
+    else:
+        for file in files.files_of([Path(name)]):
             yield str(file), _lines_of_file(file)
-        return
-    uri = path.partition(":")[2]
-    source = MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
-    yield source.location, source.every_line(skipped)
 
 
 def _lines_of_file(path: Path) -> Iterable[bytes]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from otel_rollout import settings_reader
 from otel_rollout.cli import dumps
+from otel_rollout.cli.dumps import DumpName
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.sources.private_table import table_of
+from otel_rollout.look.sources.private_table import SpanSource, table_of
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import DEFAULT_URI, location_of
@@ -21,21 +22,24 @@ _URI_VARIABLE: Final = "OTEL_ROLLOUT_DELTA_URI"
 _LOG: Final = "_delta_log"
 
 
-def table_address(from_: str | None) -> str | None:
-    """Return the address of the table that is meant; None if no table is.
+def table_address(from_: str | DumpName | None) -> str | None:
+    """Return the address of the table that is meant, which is made of a dump; None if no table is.
 
     Args:
         from_: the option; without it, the table of the environment, or the one in this directory.
     """
+    named = from_ if isinstance(from_, DumpName) else table_or_dump(from_)
+    return str(dumps.table_of(named)) if isinstance(named, DumpName) else named
+
+
+def table_or_dump(from_: str | None) -> str | DumpName | None:
+    """Return the address of the table that is meant, or the dump; None if it is neither."""
     if from_ is None:
         configured = os.environ.get(_URI_VARIABLE)
         return configured or (DEFAULT_URI if _is_table(DEFAULT_URI, unknown=True) else None)
     scheme, separator, _ = from_.partition("://")
     is_uri = bool(separator) and ":" not in scheme  # unlike mlflow:http://…
-    if is_uri or _is_table(from_, unknown=False):
-        return from_
-    table = dumps.table_of(from_)
-    return None if table is None else str(table)
+    return from_ if is_uri or _is_table(from_, unknown=False) else dumps.named(from_)
 
 
 def default_address() -> str:
@@ -56,12 +60,17 @@ def store_at(address: str) -> Store:
 
 
 @contextmanager
-def as_table(from_: str | None, address: str | None = None) -> Iterator[tuple[Store, str]]:
+def as_table(
+    from_: str | None,
+    address: str | None = None,
+    spans: Callable[[str | None], SpanSource] | None = None,
+) -> Iterator[tuple[Store, str]]:
     """Yield a table, and the name of its source; the spans of a spool become a table for a moment.
 
     Args:
         from_: the option ``--from``.
         address: the table's address if it is known.
+        spans: opens what is no table; by default a spool alone.
 
     Raises:
         TableError: the table cannot be read.
@@ -72,7 +81,7 @@ def as_table(from_: str | None, address: str | None = None) -> Iterator[tuple[St
         store = store_at(address)
         yield store, name_of(store, address, from_)
         return
-    source = spool_source(from_)
+    source = (spans or spool_source)(from_)
     with table_of(source) as store:
         yield store, source.location
 

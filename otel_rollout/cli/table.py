@@ -27,6 +27,7 @@ from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
+from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
     from arro3.core import Table
@@ -79,18 +80,24 @@ OutputOption = Annotated[
 ]
 
 
-def _command_of(view: str) -> Callable[..., None]:
-    """Return the command that lists a view: its options are those of the view's columns, and of a query."""
-    listing = LISTINGS[view]
+def command_of(view: str, help_: str = "", answer: Callable[..., None] | None = None) -> Callable[..., None]:
+    """Return a command for rows of a view: its options are those of the view's columns, and of its answer.
+
+    Args:
+        view: the view.
+        help_: what the command does; by default it lists the rows.
+        answer: answers with the view, what a listing has of it, and the options.
+    """
+    listing, answer = LISTINGS[view], answer or _list
 
     def command(**given: Any) -> None:
         with errors_reported():
-            _list(view, listing, **given)
+            answer(view, listing, **given)
 
-    command.__doc__ = f"{listing.help}\n\n{_NUMBERS}"
+    command.__doc__ = f"{help_ or listing.help}\n\n{_NUMBERS}"
     first, *others = (
         parameter
-        for parameter in inspect.signature(_list, eval_str=True).parameters.values()
+        for parameter in inspect.signature(answer, eval_str=True).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     )
     command.__signature__ = inspect.Signature([first, *_options(listing), *others])  # type: ignore[attr-defined]
@@ -127,57 +134,91 @@ def _list(
 ) -> None:
     """Show the rows of a view that the options describe."""
     chosen = _format(format_, output)
-    by_column = listing.conditions(given)
-    named = [*by_column, *by_column.values(), *filter(None, (where, sort, columns))]
-    source = source_of(view, named)
-    conditions = [*by_column.values(), *([] if where is None else [filters.where(where)])]
     with as_table(from_) as (store, location):
-        engine = Engine(store.open(), keep=frozenset() if source == view else views.SLOW)
-        of_run = run_of(engine, run).condition if run is not None else "true"
-        sql = _statement(engine, listing, source, [of_run, *conditions], sort, columns)
+        selected = Selected(store, view, listing, given, run, where, sort, columns)
         is_table = chosen == "table"
-        if most := _PAGE if limit is None and is_table else limit:
-            sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
+        most = _PAGE if limit is None and is_table else limit
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-            checked = _checked(engine, sql, where, source)
+            engine = selected.engine
+            # One row more than a table shows, to know whether there are more.
+            checked = selected.checked(most + is_table if most else None)
             if not is_table:
                 _write(engine, checked, chosen, None, output)
                 return
             rows, notes = _page(engine, checked, limit)
             if not rows.num_rows:
-                notes = [_nothing(engine, listing, of_run, by_column, source)]
+                notes = [selected.nothing()]
             runs = _columns_of_runs(engine)
             notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
-            asked = " ".join([*by_column, *filter(None, (where, sort))])
-            shown = _shown(listing, rows.column_names, _parts(columns), runs, asked)
+            shown = _shown(listing, rows.column_names, _parts(columns), runs, selected.asked)
             print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
 
 
-def _checked(engine: Engine, sql: str, where: str | None, source: str) -> str:
-    """Plan the query; an error in the condition names its place in what a person has typed."""
-    from otel_rollout.table.select import QueryError
+class Selected:
+    """The rows of a view that a command's options describe.
 
-    try:
-        return engine.check(sql)
-    except QueryError:
-        if where is not None:
-            engine.check_condition(where, source)
-        raise
+    Args:
+        store: the table.
+        view: the view.
+        listing: what a listing has of it.
+        given: the options of its columns.
+        run: the run; None for all.
+        where: a further condition.
+        sort: columns to sort by.
+        columns: columns to show.
 
+    Attributes:
+        engine: asks the table.
+        asked: what the options ask about, as words.
+    """
 
-def _statement(
-    engine: Engine,
-    listing: Listing,
-    source: str,
-    conditions: Sequence[str],
-    sort: str | None,
-    columns: str | None,
-) -> str:
-    """Return the query that the options describe, but for its limit."""
-    known = engine.columns_of(source)
-    order = [*(filters.order(name, known) for name in _parts(sort)), listing.order]
-    names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
-    return f"SELECT {names} FROM {source}{filters.all_of(conditions)} ORDER BY {', '.join(order)}"  # noqa: S608
+    def __init__(
+        self,
+        store: Store,
+        view: str,
+        listing: Listing,
+        given: Mapping[str, Any],
+        run: str | None,
+        where: str | None,
+        sort: str | None,
+        columns: str | None,
+    ) -> None:
+        self._listing, self._where = listing, where
+        self._by_column = by_column = listing.conditions(given)
+        self.asked = " ".join([*by_column, *filter(None, (where, sort))])
+        self._source = source_of(view, [self.asked, *by_column.values(), columns or ""])
+        self.engine = Engine(store.open(), keep=frozenset() if self._source == view else views.SLOW)
+        self._of_run = run_of(self.engine, run).condition if run is not None else "true"
+        conditions = [self._of_run, *by_column.values(), *([] if where is None else [filters.where(where)])]
+        known = self.engine.columns_of(self._source)
+        order = ", ".join([*(filters.order(name, known) for name in _parts(sort)), listing.order])
+        names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
+        self._sql = f"SELECT {names} FROM {self._source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
+
+    def checked(self, limit: int | None = None) -> str:
+        """Plan the query; an error in the condition names its place in what a person has typed."""
+        try:
+            return self.engine.check(f"{self._sql} LIMIT {limit}" if limit else self._sql)
+        except QueryError:
+            if self._where is not None:
+                self.engine.check_condition(self._where, self._source)
+            raise
+
+    def nothing(self) -> str:
+        """Say why no row fits: which steps there are, or that no trainer has spoken."""
+        noun, by_column = self._listing.noun, self._by_column
+        conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
+        rows = self.engine.run(
+            f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
+            f"FROM steps WHERE {self._of_run} ORDER BY step"
+        )
+        steps = [step for step in rows["step"].to_pylist() if step is not None]
+        if steps and not any(rows["is_wanted"].to_pylist()):
+            verb = " are " if len(steps) > 1 else " is "
+            return f"no {noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
+        is_known = training.TRAJECTORIES not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
+        unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
+        return f"no {noun} is like that{unknown}"
 
 
 def _parts(text: str | None) -> list[str]:
@@ -185,7 +226,7 @@ def _parts(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
-list_, groups, steps = (reading(_command_of(view)) for view in ("trajectories", "groups", "steps"))
+list_, groups, steps = (reading(command_of(view)) for view in ("trajectories", "groups", "steps"))
 
 
 @reading
@@ -246,22 +287,6 @@ def _shown(
             if column.rank is not None and column.name in present
         ),
     ]
-
-
-def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[str, str], source: str) -> str:
-    """Say why no row fits: which steps there are, or that no trainer has spoken."""
-    conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
-    rows = engine.run(
-        f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
-        f"FROM steps WHERE {of_run} ORDER BY step"
-    )
-    steps = [step for step in rows["step"].to_pylist() if step is not None]
-    if steps and not any(rows["is_wanted"].to_pylist()):
-        verb = " are " if len(steps) > 1 else " is "
-        return f"no {listing.noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
-    is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
-    unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
-    return f"no {listing.noun} is like that{unknown}"
 
 
 def _columns_of_runs(engine: Engine) -> list[str]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from otel_rollout.cli import sources
+from otel_rollout.cli import dumps, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import FromOption, errors_reported
+from otel_rollout.look.dumps.opening import files_of
 from otel_rollout.look.web import server
 from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
 from otel_rollout.look.web.live import Live, NotReadyError
-from otel_rollout.look.web.snapshot import Origin, SpoolOrigin, TableOrigin
+from otel_rollout.look.web.snapshot import Origin, SpoolOrigin, TableOrigin, TableState
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _PORT: Final = 8642
 _PACKAGES: Final = ("starlette", "uvicorn", "deltalake")
@@ -63,22 +71,55 @@ def view(
             followed.stop()
 
 
-def _source(paths: list[str], from_: str | None, format_: str | None, map_: str | None) -> str | None:
+def _source(
+    paths: list[str], from_: str | None, format_: str | None, map_: str | None
+) -> str | DumpName | None:
     """Return what the arguments name, in the form of the option ``--from``."""
     named = [*([from_] if from_ is not None else []), *paths]
     if len(named) > 1 or format_ or map_:
-        return DumpName.of(named, format_, map_)
+        return DumpName(tuple(named), format_, map_)
     return named[0] if named else None
 
 
-def _origin(from_: str | None) -> Origin:
-    """Return the table or spool that the option ``--from`` names."""
-    address = sources.table_address(from_)
-    if address is not None:
-        store = sources.store_at(address)
-        return TableOrigin(store, sources.name_of(store, address, from_))
-    location = sources.spool_source(from_).location
-    return SpoolOrigin(location, lambda: sources.spool_source(from_))
+def _origin(from_: str | DumpName | None) -> Origin:
+    """Return the table, dump or spool that the arguments name."""
+    if isinstance(from_, DumpName):
+        return _DumpOrigin(from_)
+    named = sources.table_or_dump(from_)
+    if isinstance(named, DumpName):
+        return _DumpOrigin(named)
+    if named is not None:
+        return TableOrigin(sources.store_at(named))
+    return SpoolOrigin(sources.spool_source(from_).location, lambda: sources.spool_source(from_))
+
+
+class _DumpOrigin:
+    """A dump that may grow while its pages are served; see :class:`otel_rollout.look.web.snapshot.Origin`.
+
+    Args:
+        name: the dump.
+    """
+
+    def __init__(self, name: DumpName) -> None:
+        self.location = str(name)
+        self._name = name
+        self._newest: Path | None = None
+
+    def state(self) -> TableState:
+        """Return names, sizes and times of the files."""
+        states = [(path, path.stat()) for path, _ in files_of(self._name.paths)]
+        found = tuple((str(path), state.st_size, state.st_mtime_ns) for path, state in states)
+        return TableState(found, max((state.st_mtime for _, state in states), default=0.0))
+
+    @contextmanager
+    def table(self) -> Iterator[DeltaTable]:
+        """Yield the table of the dump; it is removed afterwards if the dump has grown meanwhile."""
+        table = self._newest = dumps.table_of(self._name)
+        try:
+            yield sources.store_at(str(table)).open()
+        finally:
+            if table != self._newest:
+                shutil.rmtree(table, ignore_errors=True)
 
 
 def _first_page(followed: Live, run: str | None) -> str:

@@ -172,9 +172,8 @@ class RolloutTable:
         Args:
             trajectories: rows of :attr:`trajectories`; all by default.
         """
-        return training_data.examples(
-            self._engine, self.trajectories if trajectories is None else trajectories
-        )
+        chosen = self.trajectories if trajectories is None else trajectories
+        return training_data.examples(self._engine, chosen.select("trace_id", "path", "reward").dicts())
 
     def preference_pairs(
         self, trajectories: Rows | None = None, *, min_spread: float = 0.0

@@ -141,7 +141,7 @@ def _of_fields(span: Span) -> Row:
         "parent_span_id": span.parent_id or None,
         "name": span.name,
         "scope": span.scope.name,
-        "start_time": start // 1000 if start >= schema.FIRST_TIME_NS else None,
+        "start_time": start // 1000 if schema.has_time(start) else None,
         "start_ns": start,
         "duration_ns": None if span.is_running else max(0, end - start),  # a clock may be set back
         "status": STATUS.get(span.status, "unset"),

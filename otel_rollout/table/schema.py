@@ -23,9 +23,13 @@ COMMENT: Final = "comment"
 ColumnType = Literal["text", "int64", "float64", "bool", "timestamp", "scores"]
 
 
-FIRST_TIME_NS: Final = 10**15
-"""Earliest start that is a time: 12 days after the beginning of 1970. An earlier one is a place in an order,
-of a span whose times are unknown."""
+_FIRST_TIME_NS: Final = 10**15
+"""12 days after the beginning of 1970."""
+
+
+def has_time(start_ns: int) -> bool:
+    """Return whether a start is a time; else it is a place in an order, of a span whose times are unknown."""
+    return start_ns >= _FIRST_TIME_NS
 
 
 class Column(NamedTuple):

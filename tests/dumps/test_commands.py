@@ -8,6 +8,7 @@ import pytest
 from tests.cli.command import run
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_readers import LOOP
+from tests.waiting import wait_for
 from tests.web.served import Served
 
 
@@ -78,6 +79,22 @@ def test_view_takes_paths(dump, tmp_path):
             assert (page, answer.status) == (page, 200)
         assert "validation/3/0/0" in server.get("/trajectories").text
         assert server.end() == 0
+
+
+def test_view_follows_a_dump_that_grows(dump, tmp_path):
+    """A new file and new lines are on the pages without a restart; the table of what was there is removed."""
+    with Served(dump, tmp_path) as server:
+        kept = tmp_path / "kept/otel-rollout-dumps"
+        (first,) = kept.iterdir()
+        write_lines(dump / "rollouts/11.jsonl", [verl_line(step=11)])
+        wait_for(lambda: "2–11" in server.get("/").text, 60, "the new step")
+        with (dump / "rollouts/11.jsonl").open("a") as file:
+            file.write(json.dumps(verl_line(1, step=11)) + "\n" + '{"half": ')
+        wait_for(lambda: "11/0/1" in server.get("/trajectories?step=11").text, 60, "the new line")
+        wait_for(lambda: len(list(kept.iterdir())) == 1, 60, "older tables removed")
+        assert not first.exists()
+        assert server.end() == 0
+    assert "10 trajectories" in run("list", "--from", dump)
 
 
 def test_import_makes_a_dump_lasting(dump, tmp_path, monkeypatch):

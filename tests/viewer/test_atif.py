@@ -10,7 +10,7 @@ import pytest
 import otel_rollout
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
-from otel_rollout.look.conversation.turn import MODEL, TOOL
+from otel_rollout.look.conversation.turn import MODEL, TOOL, Turn
 from otel_rollout.look.dumps import atif
 from otel_rollout.otlp.messages import Call, Message
 
@@ -52,7 +52,11 @@ def test_document_of_a_failed_tool_call(demo_table: Path) -> None:
     (call,) = asked["tool_calls"]
     assert (call["function_name"], call["arguments"]) == ("calculator", {"expression": "8 / 0"})
     assert asked["observation"]["results"] == [
-        {"source_call_id": call["tool_call_id"], "content": "Error: division by zero in '8 / 0'"}
+        {
+            "source_call_id": call["tool_call_id"],
+            "content": "Error: division by zero in '8 / 0'",
+            "extra": {"error": "ToolError: division by zero in '8 / 0'"},
+        }
     ]
 
 
@@ -67,7 +71,8 @@ def test_calls_and_results_without_ids_and_odd_messages_are_valid() -> None:
         Message(TOOL, "one too many", call_id="unknown"),
         Message("user", "Thanks."),
     ]
-    document = atif.document_of(Conversation(Summary("f" * 32), (), said))
+    heard = [(message, Turn(message.role, message.text, calls=message.calls)) for message in said]
+    document = atif.document_of(Conversation(Summary("f" * 32), (), heard))
     read = models.Trajectory.model_validate(document)
     assert [step.source for step in read.steps] == ["system", "system", "agent", "user"]
     asked = document["steps"][2]
@@ -79,8 +84,23 @@ def test_calls_and_results_without_ids_and_odd_messages_are_valid() -> None:
     ]
 
 
-def test_trajectory_without_messages_has_no_steps() -> None:
-    """The document says who, when and how well all the same."""
-    document = atif.document_of(Conversation(Summary("f" * 32, path="1/7/0"), ()))
+def test_calls_that_no_reply_names_are_the_steps_own() -> None:
+    """A tool that the agent calls by itself is a call of the step, with its result."""
+    reply = Turn(MODEL, "I add.", is_call=True, token_ids=(5, 6), finish_reason="stop")
+    tool = Turn(TOOL, "3", name="add", arguments={"a": 1}, error="late", is_call=True)
+    said = [(Message(MODEL, "I add."), reply), (Message(TOOL, "3", call_id="c9"), tool)]
+    document = atif.document_of(Conversation(Summary("f" * 32), (), said))
     models.Trajectory.model_validate(document)
-    assert document["steps"] == []
+    (step,) = document["steps"]
+    assert step["tool_calls"] == [{"tool_call_id": "c9", "function_name": "add", "arguments": {"a": 1}}]
+    assert step["observation"]["results"] == [
+        {"source_call_id": "c9", "content": "3", "extra": {"error": "late"}}
+    ]
+    assert (step["llm_call_count"], step["metrics"]["completion_token_ids"]) == (1, [5, 6])
+
+
+def test_trajectory_without_messages_has_a_step_with_its_error() -> None:
+    """The format wants a step; the document says who, when and how well."""
+    document = atif.document_of(Conversation(Summary("f" * 32, path="1/7/0", error="no sandbox"), ()))
+    models.Trajectory.model_validate(document)
+    assert [(step["source"], step["message"]) for step in document["steps"]] == [("system", "no sandbox")]

@@ -43,6 +43,8 @@ class Conversation:
     Attributes:
         summary: the trajectory's identity, state and scores.
         turns: each message and call once.
+        said: each message of its model calls once, with its turn, which is a call for a reply and for a
+            tool's result. Evaluators and trajectories inside this one say nothing of it.
         longest: the messages and the reply of the trajectory's model call with the longest context, of equal
             ones the last; empty without any. A failed call counts only if all have, an evaluator's never.
         is_longest_known: whether these are what was said, as a whole.
@@ -52,6 +54,7 @@ class Conversation:
 
     summary: Summary
     turns: Sequence[Turn]
+    said: Sequence[tuple[Message, Turn]] = ()
     longest: Sequence[Message] = ()
     is_longest_known: bool = False
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
@@ -104,6 +107,7 @@ def conversation_of(recorded: RecordedTrajectory, is_passed_over: bool = False) 
     return Conversation(
         recorded.summary,
         turns,
+        builder.said(),
         builder.longest(),
         builder.is_longest_known(),
         recorded.token_values,
@@ -126,6 +130,7 @@ class _TurnBuilder:
         self._by_message = context_diff.Turns(context_diff.MESSAGE_BYTES)
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._calls: dict[str, ModelCall] = {}
+        self._said: list[tuple[Message | ModelCall, Turn]] = []
         self._longest: ModelCall | None = None
         self._recent: deque[ModelCall] = deque(maxlen=context_diff.MAX_BRANCHES)
         self._open_calls = OpenCalls()
@@ -144,6 +149,17 @@ class _TurnBuilder:
         elif error_of(span) and not self._tree.is_error_shown_elsewhere(span):
             self._append(span, failure_turn(span))
 
+    def said(self) -> Sequence[tuple[Message, Turn]]:
+        """Return each message with its turn, and the results of tools that no model call has got."""
+        found = [
+            (each.resent or _reply_of(each) if isinstance(each, ModelCall) else each, turn)
+            for each, turn in self._said
+        ]
+        for id_, turn in self._open_calls.left():
+            if not turn.sub_trajectory:
+                found.append((Message(TOOL, turn.text, call_id=id_), turn))
+        return found
+
     def longest(self) -> Sequence[Message]:
         """Return messages and reply of the model call with the longest context."""
         call = self._longest
@@ -153,9 +169,7 @@ class _TurnBuilder:
             return messages.spoken(call.text, "")
         if call.has_failed and not call.turn.text:
             return call.request.messages
-        said = call.reply.message.text
-        text = said if said and "<|" not in said else call.turn.text
-        return (*call.request.messages, replace(call.reply.message, role=MODEL, text=text))
+        return (*call.request.messages, _reply_of(call))
 
     def is_longest_known(self) -> bool:
         """Return whether :meth:`longest` is what was said: nothing is cut, and the reply is text or calls."""
@@ -185,7 +199,8 @@ class _TurnBuilder:
         call = ModelCall(self._restored(read_request(spans)), read_reply(spans))
         new, note = self._new_messages(call, span)
         self._calls |= {inner.span_id: call for inner in spans}
-        added = self._turns_of(new)
+        heard = self._turns_of(new)
+        added = [turn for turn in heard if not turn.is_call]
         for each in added:
             self._append(span, each)
         answer = call.answer(span, self._recorded.tokens.get(span.span_id, Tokens()))
@@ -201,6 +216,7 @@ class _TurnBuilder:
             self._recent.append(call)
         if answer.sub_trajectory or self._is_judging(span):
             return
+        self._said += [*zip(new, heard, strict=True), (call, answer)]
         if self._longest is None or call.rank >= self._longest.rank:
             self._longest = call
 
@@ -288,16 +304,22 @@ class _TurnBuilder:
         return next((found for value in values if (found := messages.asked_in(value))), ())
 
     def _turns_of(self, new: Sequence[Message]) -> list[Turn]:
-        """Return messages as turns; a tool's result goes to the turn of the tool's call."""
+        """Return the turn of each message; a tool's result goes to the turn of the tool's call."""
         answered = iter(self._open_calls.take([message for message in new if message.role == TOOL]))
         turns = []
         for message in new:
-            turn = next(answered) if message.role == TOOL else None
-            if turn is None:
-                turns.append(Turn(message.role, message.text, calls=message.calls))
-            else:
-                turn.text = message.text
+            turn = (next(answered) if message.role == TOOL else None) or Turn(
+                message.role, calls=message.calls
+            )
+            turn.text = message.text
+            turns.append(turn)
         return turns
+
+
+def _reply_of(call: ModelCall) -> Message:
+    """Return the reply of a model call as it was said, where its text has no template's marks."""
+    said = call.reply.message.text
+    return replace(call.reply.message, role=MODEL, text=said if said and "<|" not in said else call.turn.text)
 
 
 def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:

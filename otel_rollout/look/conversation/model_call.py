@@ -29,6 +29,7 @@ class ModelCall:
         length: number of the request's messages; for token ids, number of tokens of request and reply.
         text: text of these tokens, as far as it is known.
         turn: the reply's turn.
+        resent: the reply as a later context has it.
     """
 
     request: Request
@@ -36,6 +37,7 @@ class ModelCall:
     length: int = 0
     text: str = ""
     turn: Turn = field(default_factory=lambda: Turn(MODEL))
+    resent: Message | None = None
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -81,6 +83,7 @@ class ModelCall:
         if message.role != MODEL or squeezed(message.text) not in squeezed(self.turn.text):
             return False
         self.turn.calls = message.calls or self.turn.calls
+        self.resent = message
         return True
 
     def is_repeated_by(self, message: Message, is_in_place: bool) -> bool:
@@ -198,6 +201,10 @@ class OpenCalls:
     def add(self, call_id: str, turn: Turn) -> None:
         """Add a tool call; ``call_id`` is empty if none was recorded."""
         self._open.append((call_id, turn))
+
+    def left(self) -> Sequence[tuple[str, Turn]]:
+        """Return id and turn of each call."""
+        return self._open
 
     def take(self, results: Sequence[Message]) -> list[Turn | None]:
         """Return the turn of each result, None for the result of an older or unrecorded call.

@@ -11,7 +11,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.span import Span
-from otel_rollout.table.schema import FIRST_TIME_NS
+from otel_rollout.table.schema import has_time
 
 VALIDATION: Final = "validation"
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
@@ -104,7 +104,7 @@ def path_of(identity: Mapping[str, Any]) -> str:
 
 def start_time(summary: Summary) -> str:
     """Format a trajectory's start in UTC; return empty text if it is unknown."""
-    if summary.start_ns < FIRST_TIME_NS:
+    if not has_time(summary.start_ns):
         return ""
     return datetime.fromtimestamp(summary.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

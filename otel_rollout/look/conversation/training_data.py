@@ -49,13 +49,13 @@ def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return chat_of(conversation_of(RecordedTrajectory(summary, spans)))
 
 
-def examples(engine: Engine, trajectories: Rows) -> Iterator[Example]:
-    """Yield trace id, path, reward and chat messages of trajectories, in their order.
+def examples(engine: Engine, trajectories: Iterable[Mapping[str, Any]]) -> Iterator[Example]:
+    """Yield trajectories, which have a ``trace_id``, with their chat messages, in their order.
 
     Trajectories without known messages are left out; one line of the log counts them.
     """
     without = 0
-    for part in chunks(trajectories.select("trace_id", "path", "reward").dicts(), _TRACES_AT_ONCE):
+    for part in chunks(trajectories, _TRACES_AT_ONCE):
         chats = _chats(engine, [row["trace_id"] for row in part])
         for row in part:
             found = chats.get(row["trace_id"])

@@ -12,7 +12,7 @@ from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.otlp import engine_phases, messages, model_calls
 from otel_rollout.otlp.messages import Call
 from otel_rollout.otlp.span import Span
-from otel_rollout.table.schema import FIRST_TIME_NS
+from otel_rollout.table.schema import has_time
 
 MODEL: Final = "assistant"
 TOOL: Final = "tool"
@@ -132,7 +132,7 @@ def ending_of(span: Span) -> Ending:
         "error": error_of(span),
         "stack": stacks[-1] if stacks else "",
         "is_call": True,
-        "seconds": (span.end_ns - span.start_ns) / 1e9 if span.start_ns >= FIRST_TIME_NS else None,
+        "seconds": (span.end_ns - span.start_ns) / 1e9 if has_time(span.start_ns) else None,
     }
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.version import VERSION
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.summary import Tokens
-from otel_rollout.look.conversation.turn import MODEL, TOOL
+from otel_rollout.look.conversation.summary import Summary, Tokens
+from otel_rollout.look.conversation.turn import MODEL, TOOL, Turn
+from otel_rollout.look.dumps.trajectory import REWARD
 from otel_rollout.otlp.messages import Call, Message
+from otel_rollout.table.schema import has_time
 
-SCHEMA_VERSION: Final = "ATIF-v1.6"
+SCHEMA_VERSION: Final = "ATIF-v1.7"
 _AGENT: Final = "agent"
 _SOURCES: Final = {"system": "system", "developer": "system", "user": "user", MODEL: _AGENT}
 """Role of a message → source of a step. A tool's result belongs to the agent's step."""
@@ -21,78 +24,98 @@ _SOURCES: Final = {"system": "system", "developer": "system", "user": "user", MO
 def document_of(conversation: Conversation) -> dict[str, Any]:
     """Return a trajectory as an ATIF document; identity, state and scores are in its ``extra``."""
     summary = conversation.summary
-    steps = _steps(conversation)
+    steps = _steps(conversation.said) or [{"step_id": 1, "source": "system", "message": summary.error}]
     name = summary.facts.get(semconv.short_name(semconv.AGENT_NAME)) or summary.name or _AGENT
-    identity = {"path": summary.path, "project": summary.project, "experiment": summary.experiment}
+    known = {name: getattr(summary, name) for name in ("path", "project", "experiment", "error")}
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": summary.trace_id,
         "agent": {"name": str(name), "version": "unknown"},
         "steps": steps,
-        "final_metrics": {**_totals(summary.tokens), "total_steps": len(steps)},
+        "final_metrics": {**_counts(summary.tokens, "total_"), "total_steps": len(steps)},
         "extra": {
             "otel_rollout": VERSION,
             "run": summary.run,
-            **{key: value for key, value in identity.items() if value},
+            **{key: value for key, value in known.items() if value},
             "state": summary.state,
             "scores": {score.name: score.value for score in summary.scores},
         },
     }
 
 
-def _steps(conversation: Conversation) -> list[dict[str, Any]]:
-    """Return the messages as steps; token counts if each reply has a model call of its own."""
-    said = conversation.longest
-    calls = [turn for turn in conversation.turns if turn.is_model_call and not turn.sub_trajectory]
-    counted = iter(calls if len(calls) == sum(message.role == MODEL for message in said) else ())
+def result_of(summary: Summary) -> dict[str, Any]:
+    """Return what Harbor's result of a trial tells beside the document: reward, error and times."""
+    rewards = {score.name: score.value for score in summary.scores if score.name == REWARD}
+    result: dict[str, Any] = {"verifier_result": {"rewards": rewards}}
+    if summary.error:
+        result["exception_info"] = {"exception_message": summary.error}
+    if summary.seconds is not None and has_time(summary.start_ns):
+        start = summary.start_ns / 1e9
+        for name, seconds in (("started_at", start), ("finished_at", start + summary.seconds)):
+            result[name] = datetime.fromtimestamp(seconds, UTC).isoformat()
+    return result
+
+
+def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
+    """Return messages as steps; results of tools are in the step that asked for them."""
     steps: list[dict[str, Any]] = []
-    for message in said:
+    for message, turn in said:
         if message.role == TOOL and steps and steps[-1]["source"] == _AGENT:
-            _add_result(steps[-1], message)
+            _add_result(steps[-1], message, turn)
             continue
-        step = {
-            "step_id": len(steps) + 1,
-            "source": _SOURCES.get(message.role, "system"),
-            "message": message.text,
-        }
-        if step["source"] == _AGENT:
-            turn = next(counted, None)
-            step |= _actions(message.calls, len(steps) + 1) | (_metrics(turn.tokens) if turn else {})
-        steps.append(step)
+        source = _SOURCES.get(message.role, "system")
+        steps.append({"step_id": len(steps) + 1, "source": source, "message": message.text})
+        if source == _AGENT:
+            steps[-1] |= _facts(turn)
+            for call in turn.calls:
+                _add_call(steps[-1], call)
     return steps
 
 
-def _actions(calls: Sequence[Call], step: int) -> dict[str, Any]:
-    """Return the tool calls of a step; a call without id gets one."""
-    found = [
+def _facts(turn: Turn) -> dict[str, Any]:
+    """Return what is known of a reply beside its text; of one that was given, that no model was asked."""
+    if not turn.is_call:
+        return {"llm_call_count": 0}
+    metrics = _counts(turn.tokens)
+    if turn.token_ids:
+        metrics["completion_token_ids"] = list(turn.token_ids)
+    ending = {"finish_reason": turn.finish_reason, "error": turn.error}
+    extra = {name: text for name, text in ending.items() if text}
+    found = {"llm_call_count": 1, "metrics": metrics, "extra": extra}
+    return {name: value for name, value in found.items() if value}
+
+
+def _add_call(step: dict[str, Any], call: Call) -> str:
+    """Add a tool call to a step; return its id, which it gets if it has none."""
+    calls = step.setdefault("tool_calls", [])
+    is_named = isinstance(call.arguments, Mapping)
+    calls.append(
         {
-            "tool_call_id": call.id or f"{step}-{number}",
+            "tool_call_id": call.id or f"{step['step_id']}-{len(calls) + 1}",
             "function_name": call.name,
-            "arguments": dict(call.arguments)
-            if isinstance(call.arguments, Mapping)
-            else {"arguments": call.arguments},
+            "arguments": dict(call.arguments) if is_named else {"arguments": call.arguments},
         }
-        for number, call in enumerate(calls, start=1)
-    ]
-    return {"tool_calls": found} if found else {}
+    )
+    return str(calls[-1]["tool_call_id"])
 
 
-def _add_result(step: dict[str, Any], message: Message) -> None:
-    """Add a tool's result to the step that asked for it; the first without result if it has no id."""
-    results: list[dict[str, Any]] = step.setdefault("observation", {"results": []})["results"]
+def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
+    """Add a tool's result to a step: to its call, to the first one without result, or to one of its own.
+
+    The agent may call a tool that the model's reply does not name as a call.
+    """
+    results = step.setdefault("observation", {"results": []})["results"]
     ids = [call["tool_call_id"] for call in step.get("tool_calls", ())]
     answered = {result.get("source_call_id") for result in results}
-    open_ids = [id_ for id_ in ids if id_ not in answered]
-    id_ = message.call_id if message.call_id in ids else next(iter(open_ids), None)
-    named = {} if id_ is None else {"source_call_id": id_}
-    results.append({**named, "content": message.text})
+    id_ = (
+        message.call_id if message.call_id in ids else next((id_ for id_ in ids if id_ not in answered), None)
+    )
+    if id_ is None and turn.is_call:
+        id_ = _add_call(step, Call(turn.name, turn.arguments, message.call_id))
+    known = {"source_call_id": id_, "content": message.text, "extra": turn.error and {"error": turn.error}}
+    results.append({name: value for name, value in known.items() if value or name == "content"})
 
 
-def _metrics(tokens: Tokens) -> dict[str, Any]:
+def _counts(tokens: Tokens, prefix: str = "") -> dict[str, Any]:
     named = {"prompt": tokens.input, "completion": tokens.output, "cached": tokens.cached}
-    found = {f"{name}_tokens": count for name, count in named.items() if count is not None}
-    return {"metrics": found} if found else {}
-
-
-def _totals(tokens: Tokens) -> dict[str, int]:
-    return {f"total_{name}": count for name, count in _metrics(tokens).get("metrics", {}).items()}
+    return {f"{prefix}{name}_tokens": count for name, count in named.items() if count is not None}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_rollout.look.dumps.dump_file import in_text
-from otel_rollout.look.dumps.trajectory import MODEL
+from otel_rollout.look.dumps.trajectory import MODEL, PARSED
 from otel_rollout.otlp import messages
 
 _CALL_BEGIN: Final = re.compile(r"<tool_call>\s*\{")
@@ -20,6 +20,7 @@ _RESULTS_END: Final = re.compile(r"</tool_response>\s*(?:<\|im_end\|>\s*)?(?:<\|
 
 A beginning and its end are two expressions: one for both reads the rest of the text for each beginning.
 """
+_RESULT: Final = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _HEADER: Final = ("<|im_start|>", "<|start_header_id|>")
 
 
@@ -34,8 +35,8 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
     end = 0
     for begin, last in _pairs(_RESULTS_BEGIN, _RESULTS_END, text):
         found.append(reply(text[end : begin.start() + len("</tool_call>")]))
-        results = _results(text[begin.end() - len("<tool_response>") : last.end()])
-        found += [{"role": "tool", "content": result} for result in results]
+        results = _RESULT.findall(text, begin.end() - len("<tool_response>"), last.end())
+        found += [{"role": "tool", "content": result, PARSED: True} for result in results]
         end = last.end()
     return [*found, reply(text[end:])]
 
@@ -47,7 +48,7 @@ def reply(text: str) -> Mapping[str, Any]:
     marked = (text[begin.end() - 1 : last.start() + 1] for begin, last in pairs)
     calls = [call for each in marked if (call := _call(each))]
     message = {"role": MODEL, "content": text}
-    return message | {"tool_calls": calls} if calls else message
+    return message | {"tool_calls": calls, PARSED: True} if calls else message
 
 
 def _pairs(
@@ -58,17 +59,6 @@ def _pairs(
     while (first := begin.search(text, at)) and (last := end.search(text, first.end())):
         yield first, last
         at = last.end()
-
-
-def _results(text: str) -> Iterator[str]:
-    """Yield what is between ``<tool_response>`` and the next ``</tool_response>``."""
-    end = 0
-    while (begin := text.find("<tool_response>", end)) >= 0:
-        begin += len("<tool_response>")
-        end = text.find("</tool_response>", begin)
-        if end < 0:
-            return
-        yield text[begin:end].removeprefix("\n").removesuffix("\n")
 
 
 def _call(text: str) -> Mapping[str, Any] | None:

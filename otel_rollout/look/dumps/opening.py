@@ -32,6 +32,7 @@ _OF_RUN: Final = re.compile(
     r"(\D*_?(step)?_?\d+|traces|results|rollouts?|(train|eval)_rollouts.*|trajectory.*|.*_rollout_summaries)\..*"
 )
 """Names of files that frameworks give, so that the folder tells the run."""
+_MAX_NAMED: Final = 3
 _FIELDS: Final = 12
 """Maximum names of fields in a message."""
 _NUMBER: Final = re.compile(r"(\d+)")
@@ -97,7 +98,8 @@ class Dumps:
             self._formats[format_] = Format(format_, mapped.fits, mapped.read)
         elif format_ is not None:
             formats.check_name(format_, self._formats)
-        found = [DumpFile(path, root) for path, root in _files_of(paths)]
+        found = [DumpFile(path, root) for path, root in files_of(paths)]
+        others: list[Path] = []
         for file in found:
             name = format_ or self._format_of(file, is_alone=len(found) == 1)
             if name is not None:
@@ -105,10 +107,13 @@ class Dumps:
                 if format_of_last == name and last.path.parent == file.path.parent:
                     file.before = last.path
                 self.files.append((file, name))
-            elif len(found) > 1:
-                self.notes.append(f"{file.path} holds no trajectories: it is left out.")
+            else:
+                others.append(file.path)
         if not self.files:
             raise ViewerError(self._nothing(found))
+        if others:
+            named = ", ".join(map(str, others[:_MAX_NAMED])) + ", …" * (len(others) > _MAX_NAMED)
+            self.notes.append(f"Left out, without trajectories: {named} ({len(others):,} in all).")
 
     def _format_of(self, file: DumpFile, is_alone: bool) -> str | None:
         try:
@@ -178,7 +183,7 @@ def experiment_of(file: DumpFile) -> str:
     return file.path.name.partition(".")[0]
 
 
-def _files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
+def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
     """Return files with the folder that a person named, in the order of the numbers in their names.
 
     Raises:

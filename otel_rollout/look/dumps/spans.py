@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.look.dumps.trajectory import DumpedCall, DumpedTrajectory, RolloutIdentity
+from otel_rollout.look.dumps.trajectory import PARSED, DumpedCall, DumpedTrajectory, RolloutIdentity
 from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import ERROR, Span
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
@@ -52,6 +52,8 @@ class DumpSpans:
             semconv.DUMP_PLACE: place,
             semconv.GROUP_ID: dumped.identity.group or None,
         }
+        if any(message.get(PARSED) for message in dumped.messages):
+            root[semconv.EXTRA_PREFIX + "parsed"] = "turns and tool calls are parsed from the text"
         for name, value in dumped.facts.items():
             root[name if "." in name else semconv.EXTRA_PREFIX + name] = value
         for name, value in dumped.rewards.items():

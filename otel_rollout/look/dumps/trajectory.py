@@ -24,6 +24,10 @@ Times: TypeAlias = tuple[int, int]
 
 MODEL: Final = "assistant"
 REWARD: Final = "reward"
+GIVEN: Final = "is_given"
+"""Key of a message of the model's role that the model was given."""
+PARSED: Final = "is_parsed"
+"""Key of a message, or of its calls, that was found in the text of several."""
 _TOOL_ROLES: Final = ("tool", "function", "ipython")
 
 
@@ -85,7 +89,8 @@ class DumpedTrajectory:
     Attributes:
         place: number of its line or row in the file.
         identity: which trajectory it is.
-        messages: the conversation, as OpenAI's chat API has it: ``role``, ``content``, ``tool_calls``.
+        messages: the conversation, as OpenAI's chat API has it: ``role``, ``content``, ``tool_calls``. A
+            tool's result may have an ``error``.
         rewards: score → value; ``reward`` is the one that training used. None is no score.
         times: start and end in ns; None if the dump does not say them.
         turns: what the dump says of each model call, in order.
@@ -118,7 +123,7 @@ class DumpedTrajectory:
         replies = [
             place
             for place, message in enumerate(self.messages)
-            if message.get("role") == MODEL and place >= self.prompt
+            if message.get("role") == MODEL and place >= self.prompt and not message.get(GIVEN)
         ]
         for place in replies:
             turn = next(said, _UNKNOWN)
@@ -201,7 +206,8 @@ def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) 
             **_content(semconv.INPUT_VALUE, call.get("arguments")),
             **_content(semconv.OUTPUT_VALUE, result.get("content")),
         }
-        yield DumpedCall(name, attributes, None if end is None else (end, end))
+        times = None if end is None else (end, end)
+        yield DumpedCall(name, attributes, times, str(result.get("error") or ""))
 
 
 def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -19,7 +19,6 @@ from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
-from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.otlp.span import Span
 from otel_rollout.spool import segments
@@ -54,6 +53,9 @@ class SpanSource(Protocol):
         decide what training made of them, and whose a score by identity is. If only some of the trajectories
         are read, their number comes with it.
         """
+
+    def every_span(self) -> Iterator[Span]:
+        """Yield the spans of all runs."""
 
     def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
         """Return remarks about trajectories that were found."""
@@ -123,11 +125,11 @@ def asked_as_table(spans: SpanSource) -> Iterator[PrivateTableSource]:
 
 
 @contextmanager
-def table_of(source: SpoolSource) -> Iterator[Store]:
-    """Yield a table of all spans of a spool, which is removed afterwards.
+def table_of(source: SpanSource) -> Iterator[Store]:
+    """Yield a table of all spans of a source, which is removed afterwards.
 
     Raises:
-        ViewerError: the spool holds no span.
+        ViewerError: the source holds no span.
     """
     with _private_directory() as directory:
         store = Store(location_of(str(directory / "table")))

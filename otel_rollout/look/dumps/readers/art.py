@@ -11,11 +11,6 @@ from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, entries_of
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the rows have ART's columns."""
-    return file.has("group_index", "trajectory_index", "reward", "messages")
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a group without any is a row without an index."""
     for place, row in file.records():
@@ -46,4 +41,6 @@ def _facts(row: Record) -> dict[str, Any]:
     }
 
 
-FORMAT: Final = Format("ART trajectories", fits, read)
+FORMAT: Final = Format(
+    "ART trajectories", lambda file: file.has("group_index", "trajectory_index", "messages"), read
+)

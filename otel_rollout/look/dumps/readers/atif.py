@@ -11,6 +11,7 @@ from otel_rollout.base import semconv
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import (
+    GIVEN,
     MODEL,
     DumpedTrajectory,
     ModelTurn,
@@ -22,7 +23,6 @@ from otel_rollout.look.dumps.trajectory import (
 
 _JSON = Mapping[str, Any]
 _VERSION: Final = "ATIF-v"
-_PATH_PARTS: Final = 3
 
 
 def fits(file: DumpFile) -> bool:
@@ -37,33 +37,29 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         result = _result_beside(file.path)
         steps = [step for step in document.get("steps") or () if not step.get("is_copied_context")]
         messages = [message for step in steps for message in _messages(step)]
-        turns = [_turn(step) for step in steps if step.get("source") == "agent"]
+        turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_given(step)]
         facts = {
             "session_id": document.get("session_id"),
             semconv.AGENT_NAME: at(document, "agent", "name"),
             "model": at(document, "agent", "model_name"),
         }
         rewards = rewards_in(at(result, "verifier_result", "rewards") or {})
+        scores = {**(at(document, "extra", "scores") or {}), **rewards}
         raised = [at(result, "exception_info", f"exception_{part}") for part in ("type", "message")]
-        yield DumpedTrajectory(
-            place,
-            _identity(document, result, file),
-            messages,
-            {**(at(document, "extra", "scores") or {}), **rewards},
-            _times(result.get("started_at"), result.get("finished_at")),
-            turns,
-            facts=facts,
-            error=": ".join(map(str, filter(None, raised))),
-        )
+        error = ": ".join(map(str, filter(None, raised))) or str(at(document, "extra", "error") or "")
+        times, identity = _times(result), _identity(document, result, file)
+        yield DumpedTrajectory(place, identity, messages, scores, times, turns, facts=facts, error=error)
 
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:
     """Return what otel-rollout wrote into the document, else the trial's task."""
     path = str(at(document, "extra", "path") or "")
-    parts = path.removeprefix("validation/").split("/")
-    if len(parts) == _PATH_PARTS:
-        step, sample, rollout = (int(part) if part.isdecimal() else part for part in parts)
-        return RolloutIdentity(step, sample, rollout, path != "/".join(parts))
+    named = path.removeprefix("validation/")
+    first, _, rest = named.partition("/")
+    second, _, last = rest.rpartition("/")  # a sample's name may have slashes
+    if second:
+        step, sample, rollout = (int(part) if part.isdecimal() else part for part in (first, second, last))
+        return RolloutIdentity(step, sample, rollout, path != named)
     task = result.get("task_name") or document.get("session_id") or file.path.stem
     _, order = file.groups.place(task)
     rollout = str(result["trial_name"]).rpartition("__")[2] if result.get("trial_name") else order
@@ -73,30 +69,33 @@ def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentit
 def _messages(step: _JSON) -> Iterator[_JSON]:
     """Yield a step's message, and the results of its tools."""
     source = step.get("source")
+    names = {"id": "tool_call_id", "name": "function_name", "arguments": "arguments"}
     calls = [
-        {
-            "id": call.get("tool_call_id"),
-            "type": "function",
-            "function": {"name": call.get("function_name"), "arguments": call.get("arguments")},
-        }
-        for call in step.get("tool_calls") or ()
+        {ours: call.get(theirs) for ours, theirs in names.items()} for call in step.get("tool_calls") or ()
     ]
-    others = {"reasoning_content": step.get("reasoning_content"), "tool_calls": calls}
+    others = {"reasoning_content": step.get("reasoning_content"), "tool_calls": calls, GIVEN: _is_given(step)}
     said = {name: value for name, value in others.items() if value}
     yield {"role": MODEL if source == "agent" else source, "content": step.get("message"), **said}
     for result in at(step, "observation", "results") or ():
-        yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}
+        named = {"tool_call_id": result.get("source_call_id"), "error": at(result, "extra", "error")}
+        yield {"role": "tool", "content": result.get("content"), **named}
+
+
+def _is_given(step: _JSON) -> bool:
+    """Return whether no model was asked for an agent's step."""
+    return step.get("llm_call_count") == 0
 
 
 def _turn(step: _JSON) -> ModelTurn:
-    metrics = step.get("metrics")
+    metrics, reason = step.get("metrics"), at(step, "extra", "finish_reason")
     facts = {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: at(metrics, "prompt_tokens"),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: at(metrics, "completion_tokens"),
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: at(metrics, "cached_tokens"),
         semconv.GEN_AI_REQUEST_MODEL: step.get("model_name"),
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(reason)] if reason else None,
     }
-    return ModelTurn(facts)
+    return ModelTurn(facts, error=str(at(step, "extra", "error") or ""))
 
 
 def _result_beside(path: Path) -> _JSON:
@@ -109,12 +108,13 @@ def _result_beside(path: Path) -> _JSON:
     return {}
 
 
-def _times(start: Any, end: Any) -> Times | None:
+def _times(result: _JSON) -> Times | None:
+    stamps = (str(result.get(name)) for name in ("started_at", "finished_at"))
     try:
-        begun, ended = (datetime.fromisoformat(str(stamp).replace("Z", "+00:00")) for stamp in (start, end))
-        return round(begun.timestamp() * 1e9), round(ended.timestamp() * 1e9)
+        start, end = (round(datetime.fromisoformat(stamp).timestamp() * 1e9) for stamp in stamps)
     except ValueError:
         return None
+    return start, end
 
 
 FORMAT: Final = Format("ATIF trajectories", fits, read)

@@ -11,11 +11,6 @@ from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity, at
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the lines are rollouts, or failures of them."""
-    return file.has("_ng_task_index", "_ng_rollout_index")
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a line without a response is a failure, and has no reward."""
     for place, record in file.records():
@@ -50,8 +45,7 @@ def _messages(output: Any) -> list[dict[str, Any]]:
             found.append({"role": MODEL, "content": ""})
         reply = found[-1]
         if item.get("type") == "function_call":
-            call = {"id": item.get("call_id"), "type": "function"}
-            call["function"] = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
             reply.setdefault("tool_calls", []).append(call)
         elif item.get("type") == "reasoning":
             reply["reasoning_content"] = _text(item.get("content") or item.get("summary"))
@@ -66,4 +60,6 @@ def _text(content: Any) -> str:
     return str(content or "")
 
 
-FORMAT: Final = Format("NeMo Gym rollouts", fits, read)
+FORMAT: Final = Format(
+    "NeMo Gym rollouts", lambda file: file.has("_ng_task_index", "_ng_rollout_index"), read
+)

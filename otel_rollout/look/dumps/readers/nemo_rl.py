@@ -10,11 +10,6 @@ from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the lines have the keys of a batch of one."""
-    return file.has("content", "rewards", "idx")
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; siblings are lines with equal prompts."""
     for place, record in file.records():
@@ -47,4 +42,4 @@ def _advantage(record: Record) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
-FORMAT: Final = Format("NeMo RL data", fits, read)
+FORMAT: Final = Format("NeMo RL data", lambda file: file.has("content", "rewards", "idx"), read)

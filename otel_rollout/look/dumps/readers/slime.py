@@ -14,11 +14,6 @@ from otel_rollout.look.dumps.trajectory import MODEL, DumpedTrajectory, ModelTur
 _FAILED: Final = ("aborted", "failed")
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the samples are slime's."""
-    return file.has("of_rollout", "group_index", "response")
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the samples of a rollout."""
     for place, sample in file.records():
@@ -51,4 +46,6 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         )
 
 
-FORMAT: Final = Format("slime rollout data", fits, read)
+FORMAT: Final = Format(
+    "slime rollout data", lambda file: file.has("of_rollout", "group_index", "response"), read
+)

@@ -23,11 +23,6 @@ _CALL: Final = re.compile(r"(\w[\w.-]*)\((.*)\)", re.DOTALL)
 _CUT: Final = "stop/max_tokens"
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the lines are summaries of rollouts."""
-    return file.has("schema_version", "group_idx", "traj_idx", "total_reward", "steps")
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories."""
     file.note("This format has no prompts; texts are what the environment logged.")
@@ -75,4 +70,6 @@ def _turn(step: Mapping[str, Any]) -> ModelTurn:
     return ModelTurn(facts)
 
 
-FORMAT: Final = Format("tinker-cookbook summaries", fits, read)
+FORMAT: Final = Format(
+    "tinker-cookbook summaries", lambda file: file.has("group_idx", "traj_idx", "steps"), read
+)

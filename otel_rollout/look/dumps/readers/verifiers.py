@@ -9,6 +9,8 @@ from otel_rollout.base import semconv
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import (
+    GIVEN,
+    MODEL,
     REWARD,
     DumpedTrajectory,
     ModelTurn,
@@ -19,11 +21,6 @@ from otel_rollout.look.dumps.trajectory import (
 )
 
 _JSON = Mapping[str, Any]
-
-
-def fits(file: DumpFile) -> bool:
-    """Return whether the lines are episodes."""
-    return file.has("env", "task", "traces")
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -57,10 +54,10 @@ def _trajectory(place: int, episode: Record, trace: _JSON, identity: RolloutIden
     for number in branch:
         node = nodes[number]
         message = node.get("message") or {}
-        if message.get("role") == "assistant" and not node.get("sampled"):
-            message = {**message, "role": "assistant (given)"}  # no model call of this rollout
+        if message.get("role") == MODEL and not node.get("sampled"):
+            message = {**message, GIVEN: True}
         messages.append(message)
-        if message.get("role") == "assistant":
+        if message.get("role") == MODEL and not message.get(GIVEN):
             parent = node.get("parent")
             is_new = before is not None and not _is_below(nodes, parent, before)
             turns.append(_turn(calls.get(number) or {}, node, is_new))
@@ -150,4 +147,4 @@ def _message_of(error: Any) -> str:
     return str(error or "")
 
 
-FORMAT: Final = Format("verifiers traces", fits, read)
+FORMAT: Final = Format("verifiers traces", lambda file: file.has("env", "task", "traces"), read)

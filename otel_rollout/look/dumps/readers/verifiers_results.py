@@ -14,11 +14,6 @@ from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, 
 _STEP: Final = re.compile(r"step_(\d+)")
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the lines are rollouts; 0.4 writes other lines to a file of this name."""
-    return file.has("example_id", "prompt", "completion", "reward")
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories."""
     folder = _STEP.fullmatch(file.path.parent.name)
@@ -58,4 +53,5 @@ def _error(error: Any) -> str:
     return str(error or "")
 
 
-FORMAT: Final = Format("verifiers results", fits, read)
+# 0.4 writes other lines to a file of this name.
+FORMAT: Final = Format("verifiers results", lambda file: file.has("example_id", "completion", "reward"), read)

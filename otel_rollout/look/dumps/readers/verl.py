@@ -26,11 +26,6 @@ _KEYS: Final = ("input", "output", "gts", "score", "step")
 _OTHER_KEYS: Final = (*_KEYS, "uid", "request_id", "reward")
 
 
-def fits(file: DumpFile) -> bool:
-    """Return whether the lines have verl's keys."""
-    return file.has(*_KEYS)
-
-
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories of a step's file."""
     for _, lines in groupby(file.records(), key=_session):
@@ -47,7 +42,6 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             "gts": last.get("gts"),
             "request_id": last.get("request_id"),
             "pieces": len(pieces) if len(pieces) > 1 else None,
-            "parsed": "turns and tool calls are parsed from the text" if len(turns) > len(pieces) else None,
         }
         identity = _identity(last, file)
         yield DumpedTrajectory(place, identity, messages, _scores(last), turns=turns, facts=facts)
@@ -94,4 +88,4 @@ def _number(value: Any) -> Any:
         return value
 
 
-FORMAT: Final = Format("verl rollout dump", fits, read)
+FORMAT: Final = Format("verl rollout dump", lambda file: file.has(*_KEYS), read)

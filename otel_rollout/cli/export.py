@@ -1,0 +1,141 @@
+"""Implement the command ``export``: write trajectories of any source in the formats of other tools."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import orjson
+import typer
+
+from otel_rollout.base.printable import printable
+from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.page_output import writing
+from otel_rollout.cli.show import FromOption, spans_of
+from otel_rollout.cli.sources import as_table
+from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption, command_of
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.look.conversation import training_data
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.dumps import atif
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.listings import Listing
+from otel_rollout.look.sources.table_source import conversations_in
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+
+_HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
+_ATIF, _MESSAGES = "atif", "messages"
+_FIELDS: Final = {
+    "step": "step",
+    "sample_index": "sample_index",
+    "rollout_n": "rollout_n",
+    "validate": "validate",
+    "reward": "reward",
+    "error": "error_message",
+}
+"""Field of a line of messages → column of its trajectory."""
+_IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
+_MAX_NAME: Final = 100
+_TRACE_DIGITS: Final = 7
+"""Digits of a trace id in the name of a trial: Harbor has seven letters there."""
+_AT_ONCE: Final = 200
+"""Trajectories that are read with one query."""
+
+
+def _export(
+    view: str,
+    listing: Listing,
+    *,
+    from_: FromOption = None,
+    run: RunOption = None,
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum trajectories.")] = None,
+    format_: Annotated[str, typer.Option("--format", help=f"{_ATIF} or {_MESSAGES}.")],
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            help=f"A new directory for {_ATIF}, a file for {_MESSAGES}. \\[default: JSON lines to "
+            "standard output]",
+        ),
+    ] = None,
+    **given: Any,
+) -> None:
+    """Write the trajectories that the options describe."""
+    if format_ not in (_ATIF, _MESSAGES):
+        raise ViewerError(f"There is no format {format_!r}: {_ATIF} or {_MESSAGES}.")
+    if format_ == _ATIF and to is not None and to.exists() and (to.is_file() or any(to.iterdir())):
+        raise ViewerError(f"{to} is no empty directory: --to names a new one for {_ATIF}.")
+    with as_table(from_, spans=spans_of) as (store, _), writing("export"):
+        columns = ", ".join(["trace_id", *_FIELDS.values()])
+        selected = Selected(store, view, listing, given, run, where, sort, columns)
+        engine = selected.engine
+        rows = dicts_of(engine.run(selected.checked(), limit))
+        if not rows:
+            raise ViewerError(selected.nothing())
+        if format_ == _MESSAGES:
+            number = _write_lines(_examples(engine, rows), to)
+        elif to is None:
+            number = _write_lines(map(atif.document_of, _conversations(engine, rows)), None)
+        else:
+            number = _write_trials(_conversations(engine, rows), to)
+    if to is not None:
+        typer.echo(f"{number} trajectories written to {to}")
+
+
+export = reading(command_of("trajectories", _HELP, _export))
+
+
+def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a line of messages for each trajectory whose messages are known."""
+    for example in training_data.examples(engine, rows):
+        named = {field: example[column] for field, column in _FIELDS.items()}
+        yield {**named, "messages": example["messages"]}
+
+
+def _conversations(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[Conversation]:
+    """Yield the trajectories of rows, in their order."""
+    for part in chunks((row["trace_id"] for row in rows), _AT_ONCE):
+        found = {each.summary.trace_id: each for each in conversations_in(engine, part)}
+        yield from (found[trace_id] for trace_id in part if trace_id in found)
+
+
+def _write_trials(conversations: Iterator[Conversation], to: Path) -> int:
+    """Write each trajectory as Harbor writes a trial: its document, with the reward beside it."""
+    number = 0
+    for conversation in conversations:
+        summary = conversation.summary
+        name = f"{_name(summary.path)}__{summary.trace_id[:_TRACE_DIGITS]}"
+        trial = to / _name(summary.experiment) / name
+        (trial / "agent").mkdir(parents=True)
+        _write_lines([atif.document_of(conversation)], trial / "agent/trajectory.json")
+        result = {"task_name": summary.path.rpartition("/")[0], "trial_name": name}
+        _write_lines([result | atif.result_of(summary)], trial / "result.json")
+        number += 1
+    return number
+
+
+def _name(text: str) -> str:
+    """Return a text as a name in a directory."""
+    return _IN_NO_NAME.sub("-", text)[:_MAX_NAME].strip(".")
+
+
+def _write_lines(records: Iterable[Mapping[str, Any]], to: Path | None) -> int:
+    """Write JSON lines to a file, or to standard output; return their number.
+
+    On a terminal, control characters become visible.
+    """
+    is_seen = to is None and sys.stdout.isatty()
+    number = 0
+    with nullcontext(sys.stdout.buffer) if to is None else to.open("wb") as file:
+        for record in records:
+            line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+            file.write(printable(line.decode()).encode() if is_seen else line)
+            number += 1
+    return number

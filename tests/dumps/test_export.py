@@ -1,0 +1,155 @@
+"""What `otel-rollout export` writes is what its readers read again."""
+
+import json
+import shlex
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from otel_rollout.cli import app
+from otel_rollout.cli.sources import as_table
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from tests.dumps.reading import verl_line, write_lines
+from tests.dumps.test_example import ROOT
+from tests.dumps.test_readers import CALL, EPISODE, LOOP
+
+ROWS = "path, reward, turns, tool_calls, tool_errors, tokens_in, tokens_out, state, error_message"
+NAME = "step, sample_index, rollout_n, validate"
+SAID = {
+    "replies": f"SELECT {NAME}, reply, finish_reason FROM turns",
+    "tools": f"SELECT {NAME}, tool_name, arguments, result FROM tool_calls",
+}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_ROLLOUT_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.chdir(tmp_path)
+
+
+def facts(place, columns=ROWS):
+    """Return the trajectories of a dump or table, and what was said in them."""
+    with as_table(str(place)) as (store, _):
+        engine = Engine(store.open())
+        found = {"rows": dicts_of(engine.run(f"SELECT {columns} FROM trajectories ORDER BY path"))}
+        for name, sql in SAID.items():
+            rows = dicts_of(engine.run(f"{sql} ORDER BY {NAME}, start_ns"))
+            found[name] = [{key: _plain(value) for key, value in row.items()} for row in rows]
+    return found
+
+
+def _plain(value):
+    """Return JSON text decoded, and the blanks around a text removed."""
+    text = value.strip() if isinstance(value, str) else value
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return text
+
+
+def _spoken(turn):
+    """Return a turn without the calls in its text, which are values in the next context."""
+    return turn | {"reply": str(turn["reply"]).partition("<tool_call>")[0].strip()}
+
+
+def _result(value):
+    """Return the text of a tool's result that is an object."""
+    return _plain(value["text"]) if isinstance(value, dict) else value
+
+
+def export(place, *options, code=0):
+    """Run the command and return its output."""
+    ran = CliRunner().invoke(app, ["export", "--from", str(place), *map(str, options)])
+    assert ran.exit_code == code, ran.output
+    return ran.stdout if code == 0 else ran.output
+
+
+def failed_episode():
+    """Return an episode that failed, whose prompt has a reply, and whose second context is its own."""
+    said = [("user", "1+1?"), ("assistant", "2"), ("user", "6*7?"), ("assistant", "42")]
+    nodes = [
+        {
+            "parent": place - 1 if place else None,
+            "sampled": place == 3,
+            "message": {"role": role, "content": text},
+        }
+        for place, (role, text) in enumerate(said)
+    ]
+    nodes += [
+        {"sampled": False, "message": {"role": "user", "content": "Shorter."}},
+        {"parent": 4, "sampled": True, "message": {"role": "assistant", "content": "So."}},
+    ]
+    trace = {"nodes": nodes, "calls": [], "rewards": {}, "errors": [{"type": "T", "message": "late"}]}
+    return EPISODE | {"id": "e2", "traces": [trace]}
+
+
+def test_atif_of_a_dump_is_read_again_with_the_same_facts(tmp_path):
+    """Rewards, turns, calls, texts, errors and times of both contexts and of given replies are the same."""
+    episodes = [EPISODE, failed_episode()]
+    dump = write_lines(tmp_path / "own/traces.jsonl", episodes)
+    assert "2 trajectories written to trials" in export(dump, "--format", "atif", "--to", "trials")
+    columns = f"{ROWS}, seconds, start_time, experiment"
+    assert facts("trials", columns) == facts(dump, columns)
+    results = [json.loads(path.read_text()) for path in (tmp_path / "trials").rglob("result.json")]
+    assert {} in [result["verifier_result"]["rewards"] for result in results]
+
+
+@pytest.mark.parametrize("format_", ["atif", "messages"])
+def test_the_example_is_read_again_from_a_file(tmp_path, format_):
+    """Documents and messages in lines have the same facts, also where a call is only in the text."""
+    example, made = ROOT / "examples/dumps/rollouts", tmp_path / "made.jsonl"
+    made.write_text(export(example, "--format", format_))
+    assert len(made.read_bytes().splitlines()) == 36
+    assert facts(made) == facts(example)
+
+
+def test_a_live_run_is_exported_with_its_failed_tools(tmp_path, demo_table):
+    """A failed call stays one in ATIF; messages have the same rewards and turns."""
+    export(demo_table, "--format", "atif", "--to", "trials")
+    made, live = facts("trials"), facts(demo_table)
+    assert made["rows"] == live["rows"]
+    assert [_spoken(turn) for turn in made["replies"]] == [_spoken(turn) for turn in live["replies"]]
+    results = [
+        (call["result"], _result(of["result"])) for call, of in zip(made["tools"], live["tools"], strict=True)
+    ]
+    assert [pair for pair in results if pair[1] is not None and pair[0] != pair[1]] == []
+    export(demo_table, "--format", "messages", "--to", "all.jsonl")
+    rows = "path, reward, turns"
+    assert facts("all.jsonl", rows)["rows"] == facts(demo_table, rows)["rows"]
+
+
+def test_the_options_of_list_select(tmp_path):
+    """Filters, conditions, order and limit are those of `list`; nothing selected is an error."""
+    lines = [verl_line(number, step=2) for number in range(4)]
+    dump = write_lines(tmp_path / "run/2.jsonl", lines)
+    options = shlex.split("--format messages --reward 1 --sort -path --limit 1")
+    (line,) = export(dump, *options).splitlines()
+    assert json.loads(line) == {
+        "step": 2, "sample_index": "1", "rollout_n": 1, "validate": False, "reward": 1.0, "error": None,
+        "messages": [
+            {"role": "user", "content": "user\n3+1?\nassistant\n"},
+            {"role": "assistant", "content": "4"},
+        ],
+    }  # fmt: skip
+    assert "no trajectory" in export(dump, "--format", "messages", "--step", "9", code=2)
+
+
+def test_bad_arguments_are_named(tmp_path):
+    """A format that is none, and a directory that has files, are refused in one line."""
+    dump = write_lines(tmp_path / "run/2.jsonl", [verl_line()])
+    assert "atif or messages" in export(dump, "--format", "xml", code=2)
+    assert "is no empty directory" in export(dump, "--format", "atif", "--to", dump.parent, code=2)
+
+
+def test_documents_are_valid_by_the_formats_models(tmp_path):
+    """Also those of a trajectory without messages, and of calls that only the text has."""
+    models = pytest.importorskip("atif", reason="needs Python 3.11")
+    empty = EPISODE | {"id": "e3", "traces": [], "errors": [{"type": "BootError", "message": "no sandbox"}]}
+    for name, lines in {"verl": [verl_line(output=LOOP), verl_line(1, output=CALL)],
+                        "verifiers": [EPISODE, failed_episode(), empty]}.items():  # fmt: skip
+        dump = write_lines(tmp_path / name / "1.jsonl", lines)
+        for line in export(dump, "--format", "atif").splitlines():
+            read = models.Trajectory.model_validate(orjson.loads(line))
+            assert len(read.steps) >= 1
