@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,8 +15,8 @@ from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.look import fitted_table
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunChange, RunComparison
+from otel_rollout.look.analysis.report.measures import MEASURES, values_of
 from otel_rollout.look.analysis.report.report import RunReport, StepReport
-from otel_rollout.look.analysis.report.trainer import Trainer
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.fitted_table import TableColumn
 from otel_rollout.look.pages.scale import finite
@@ -37,8 +37,14 @@ _RANKS: Final = {
 }  # fmt: skip
 """Rank of a figure: those of a high rank are left out where the terminal has no room."""
 _USUAL_RANK: Final = 3
-_Curve = tuple[str, Callable[[Any], str], list[float | None]]
-"""A figure over steps: its name, its form and its values."""
+_CURVES: Final = {
+    "reward": "reward_mean", "groups without spread": "groups_without_spread", "failed": "failed",
+    "turns": "turns", "tokens of a reply": "reply_tokens", "cut replies": "truncated",
+    "tool errors": "tool_errors", "unparsable calls": "parse_failures", "median time": "seconds_p50",
+    "longest time": "seconds_max", "policy lag": "policy_lag", "not trained": "not_trained",
+    "advantage": "advantage_magnitude", "mismatch": "mismatch_mean",
+}  # fmt: skip
+"""Name of a line → the measure that it shows."""
 
 
 def show_report(report: RunReport, location: str) -> None:
@@ -132,51 +138,16 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
     """Return a row for each figure that is known and moves."""
-    number, seconds, percent = report_text.number, report_text.seconds, report_text.percent
-    rows: tuple[_Curve, ...] = (
-        ("reward", number, [step.reward.mean for step in steps]),
-        (
-            "groups without spread",
-            percent,
-            [_share(s.groups_without_spread, s.groups_compared) for s in steps],
-        ),
-        ("failed", percent, [_share(step.failed, step.trajectories) for step in steps]),
-        ("turns", number, [step.turns_mean for step in steps]),
-        ("tokens of a reply", number, [_share(step.tokens_out or 0, step.replies) for step in steps]),
-        ("cut replies", percent, [_share(step.replies_truncated, step.replies_ended) for step in steps]),
-        ("tool errors", percent, [_share(step.tool_errors, step.tool_calls) for step in steps]),
-        ("unparsable calls", number, [float(step.parse_failures) for step in steps]),
-        ("median time", seconds, [step.seconds.p50 for step in steps]),
-        ("longest time", seconds, [step.seconds.max for step in steps]),
-        ("policy lag", number, [step.policy_lag.mean for step in steps]),
-        *_of_trainer(steps),
-    )
     table = Table(box=None, show_header=False, padding=(0, 1))
-    for name, steps_in_words, values in rows:
+    for name, measure in _CURVES.items():
+        values = values_of(measure, steps)
         known = [value for value in values if value is not None]
-        if known and any(known):
-            table.add_row(
-                name,
-                Text(sparkline(values, min(_SPARK, max(1, columns - _BESIDE))), "cyan"),
-                f"{steps_in_words(known[0])} → {steps_in_words(known[-1])}",
-            )
+        if any(known):
+            unit = MEASURES[measure].unit
+            ends = " → ".join(report_text.in_unit(known[place], unit) for place in (0, -1))
+            line = sparkline(values, min(_SPARK, max(1, columns - _BESIDE)))
+            table.add_row(name, Text(line, "cyan"), ends)
     return table
-
-
-def _of_trainer(steps: Sequence[StepReport]) -> Iterator[_Curve]:
-    """Yield what training made of the steps."""
-
-    def values(of: Callable[[Trainer], float | None]) -> list[float | None]:
-        return [None if step.trainer is None else of(step.trainer) for step in steps]
-
-    not_trained = values(lambda known: _share(known.known - known.trained, known.known))
-    yield "not trained", report_text.percent, not_trained
-    yield "advantage", report_text.number, values(lambda known: known.advantage_magnitude)
-    yield "mismatch", report_text.number, values(lambda known: known.mismatch_mean)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
 
 
 def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -115,10 +115,11 @@ def _show(timeline: Timeline, location: str) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+    phases = text.phase_rows(timeline, _MAX_ROWS)
     tables = (
-        (_PHASES, [(row.indented, *row.figures) for row in text.phase_rows(timeline, _MAX_ROWS)]),
-        (_STRAGGLERS, _first(_stragglers(timeline))),
-        (_WORKERS, _first(_workers(timeline))),
+        (_PHASES, [(f"{'  ' * row.is_inner}{row.name}", *row.figures) for row in phases]),
+        (_STRAGGLERS, _first(list(_stragglers(timeline)))),
+        (_WORKERS, _first(text.worker_rows(timeline) if len(timeline.workers) > 1 else [])),
     )
     for ranks, rows in tables:
         if rows:
@@ -141,14 +142,7 @@ def _stragglers(timeline: Timeline) -> Iterator[tuple[str, ...]]:
         yield lane.name.path, lane.state, ended, duration(lane.seconds), process
 
 
-def _workers(timeline: Timeline) -> Iterator[tuple[str, ...]]:
-    for worker in timeline.workers if len(timeline.workers) > 1 else ():
-        times = duration(worker.median_seconds), duration(worker.last_seconds)
-        yield worker.name, str(worker.trajectories), *times
-
-
-def _first(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _first(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the first rows, and one that counts the others."""
-    found = list(rows)
-    first, others = found[:_MAX_ROWS], len(found) - _MAX_ROWS
+    first, others = rows[:_MAX_ROWS], len(rows) - _MAX_ROWS
     return [*first, (f"{others} more", *[""] * (len(first[0]) - 1))] if others > 0 else first

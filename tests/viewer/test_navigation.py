@@ -28,10 +28,10 @@ SIBLINGS = [summary(1, "1/7/0", 0.5), summary(2, "1/7/1", 0.25), summary(3, "1/7
 CONVERSATION = Conversation(SIBLINGS[1], [Turn("user", "Why?")])
 
 
-def test_trajectory_links_to_run_step_group_and_siblings() -> None:
+def test_trajectory_links_to_step_group_and_siblings() -> None:
     """The best other sibling is the one to compare with."""
     assert trail_of_conversation(SIBLINGS[1], ServedElsewhere(), SIBLINGS) == Trail(
-        (("run run-1", "/run/run-1"), ("step 1", "/step/1/False"), ("group 1/7", "/group/1/7")),
+        (("step 1", "/step/1/False"), ("group 1/7", "/group/1/7")),
         "1/7/1",
         (
             ("← 1/7/0", "/trajectory/1/7/0"),
@@ -42,7 +42,7 @@ def test_trajectory_links_to_run_step_group_and_siblings() -> None:
     )
     found = Page(page.of_conversation(CONVERSATION, ServedElsewhere(), SIBLINGS))
     assert found.addresses["http://mlflow/2?a=1&b=<2>"] == ["MLflow"]
-    assert list(found.addresses)[:3] == ["/run/run-1", "/step/1/False", "/group/1/7"]
+    assert list(found.addresses)[:2] == ["/step/1/False", "/group/1/7"]
 
 
 def test_names_of_every_shape_have_links() -> None:
@@ -51,10 +51,10 @@ def test_names_of_every_shape_have_links() -> None:
     def way(path: str) -> list[str]:
         return [address for _, address in trail_of_conversation(summary(1, path), Served()).way]
 
-    assert way("validation/3/7/0") == ["/run/run-1", "/step/3/True", "/group/validation/3/7"]
-    assert way("3/a/b/0") == ["/run/run-1", "/step/3/False", "/group/3/a/b"]
-    assert way("-/7/-") == ["/run/run-1", "/step/None/False", "/group/-/7"]
-    assert way("") == ["/run/run-1"]
+    assert way("validation/3/7/0") == ["/step/3/True", "/group/validation/3/7"]
+    assert way("3/a/b/0") == ["/step/3/False", "/group/3/a/b"]
+    assert way("-/7/-") == ["/step/None/False", "/group/-/7"]
+    assert way("") == []
 
 
 def test_siblings_with_one_path_are_linked_by_trace_id() -> None:
@@ -71,7 +71,7 @@ def test_comparison_links_to_both_trajectories_and_their_groups() -> None:
     other = Conversation(summary(4, "2/8/0"), [])
     compared = compare(CONVERSATION, other)
     found = trail_of_comparison(compared, ServedElsewhere())
-    assert [text for text, _ in found.way] == ["run run-1", "step 1", "group 1/7", "group 2/8"]
+    assert [text for text, _ in found.way] == ["step 1", "group 1/7", "group 2/8"]
     assert [address for _, address in found.further] == ["/trajectory/1/7/1", "/trajectory/2/8/0"]
     assert [text for text, _ in found.elsewhere] == ["1/7/1 in MLflow", "2/8/0 in MLflow"]
     assert "/trajectory/2/8/0" in Page(page.of_comparison(compared, ServedElsewhere())).addresses

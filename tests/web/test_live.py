@@ -45,8 +45,8 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
         subprocess.run(list(map(str, command)), check=True, timeout=120)
         wait_for(
             lambda: (
-                "first · run-second live project" in server.get("/").text
-                and server.get("/trajectories?run=run-second").text.count(" ok ") == 15
+                "first · run-second live" in server.get("/").text
+                and server.get("/trajectories?run=run-second").body.count('class="state ok"') == 15
             ),
             VISIBLE_SECONDS,
             "the trajectories of the second run",

@@ -24,10 +24,6 @@ class Links:
     refresh_seconds: int | None = None
     refresh_switch: tuple[str, str] | None = None
 
-    def run(self, run_id: str | None) -> str | None:
-        """Return the address of a run's page."""
-        return None
-
     def step(self, step: int | None, validate: bool = False) -> str | None:
         """Return the address of a step's page."""
         return None

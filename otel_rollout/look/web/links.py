@@ -38,12 +38,6 @@ class ServedLinks(Links):
         self._elsewhere = elsewhere
         self.places = self._places()
 
-    def run(self, run_id: str | None) -> str | None:
-        """Return the address of a run's page; of this run for its own id."""
-        if self._run is not None and run_id == self._run.run_id:
-            return self.of_run(self._run)
-        return self._address("/run", {"run": run_id}, None)
-
     def of_run(self, run: Run) -> str:
         """Return the address of a run's page."""
         return self._address("/run", {}, run)

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.web.links import NO_STEP
 from otel_rollout.look.web.live import utc
+from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import QueryError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ REFRESH_SECONDS: Final = 5
 PENDING_SECONDS: Final = 2
 """Time after which a browser loads a page again that is being prepared."""
 RUN_PARAMETERS: Final[tuple[str, ...]] = ("run", "project", "experiment")
-_MAX_DIGITS: Final = 19
 
 
 class PendingError(Exception):
@@ -70,10 +70,10 @@ class Asked:
         text = self.given.get("step", NO_STEP)
         if text == NO_STEP:
             return None
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdecimal() and len(digits) < _MAX_DIGITS):
+        number = integer_in(text)
+        if number is None:
             raise QueryError(f"{text[:40]!r} is no step: it is a number, or - for one that was not recorded.")
-        return int(text)
+        return number
 
     @property
     def validate(self) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.look.web.links import run_parameters
 from otel_rollout.table.query import SharedEngine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
@@ -88,11 +89,12 @@ class Snapshot:
         Raises:
             QueryError: there is no such run.
         """
-        exact = Run(given.get("run"), given.get("project"), given.get("experiment"))
-        matching = [row for row in self.runs if row.run == exact] or _having(self.runs, given)
+        named = [(row, run_parameters(row.run)) for row in self.runs]
+        matching = [row for row, parts in named if parts == given]
+        matching += [row for row, parts in named if given.items() <= parts.items()]
         if not matching:
-            named = ", ".join(f"{name} {value!r}" for name, value in given.items())
-            raise QueryError(f"There is no run with {named}.")
+            asked = ", ".join(f"{name} {value!r}" for name, value in given.items())
+            raise QueryError(f"There is no run with {asked}.")
         return matching[0]
 
     def row_named(self, reference: str | None) -> RunRow:
@@ -124,15 +126,6 @@ class Snapshot:
             RunRow(Run(*(row.pop(name) for name in Run._fields)), row, index == 0)
             for index, row in enumerate(rows)
         ]
-
-
-def _having(rows: Sequence[RunRow], given: Mapping[str, str]) -> list[RunRow]:
-    parts: dict[str, Callable[[Run], str | None]] = {
-        "run": lambda run: run.run_id,
-        "project": lambda run: run.project,
-        "experiment": lambda run: run.experiment,
-    }
-    return [row for row in rows if all(parts[name](row.run) == value for name, value in given.items())]
 
 
 # --- where the spans are -----------------------------------------------------------------------------------

@@ -61,9 +61,6 @@ class Page(HTMLParser):
 class Served(Links):
     """Addresses as a server has them."""
 
-    def run(self, run_id: str | None) -> str:
-        return f"/run/{run_id}"
-
     def step(self, step: int | None, validate: bool = False) -> str:
         return f"/step/{step}/{validate}"
 
@@ -119,7 +116,6 @@ def test_leaves_and_pairs_have_links_under_a_server() -> None:
     tree = tree_of(group(sibling(0, said("a"), 0.0), sibling(1, said("b"), 1.0)))
     found = Page(page_of_group(tree, Served()))
     assert found.addresses == {
-        "/run/run-1": ["run run-1"],
         "/step/1/False": ["step 1"],
         "/trajectory/1/7/0": ["1/7/0", "1/7/0"],
         "/trajectory/1/7/1": ["1/7/1", "1/7/1"],

@@ -16,9 +16,6 @@ _FINDINGS = (
 class _Addresses(Links):
     """Addresses of a server."""
 
-    def run(self, run_id: str | None) -> str | None:
-        return f"/runs/{run_id}"
-
     def step(self, step: int | None, validate: bool = False) -> str | None:
         return f"/steps/{'validation/' if validate else ''}{step}"
 
@@ -26,11 +23,12 @@ class _Addresses(Links):
         return "/trajectories/1"
 
 
-def test_served_page_links_run_steps_and_trajectories() -> None:
+def test_served_page_links_steps_and_trajectories() -> None:
     """What is unhealthy comes first; of many steps, the first are named."""
     health = Health(Run("run-1", "project", "first"), 8, _FINDINGS, validate=True)
     page = page_of_health(health, _Addresses())
-    assert '<a href="/runs/run-1">first · run-1</a>' in page
+    assert "first · run-1" in page
+    assert "<summary>1 healthy</summary>" in page
     assert '<a href="/steps/validation/50">50</a>' in page
     assert "/steps/validation/51" not in page
     assert "and 10 more" in page

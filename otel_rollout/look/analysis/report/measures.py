@@ -1,9 +1,9 @@
-"""Define the figures of a step that two steps or runs are compared by."""
+"""Define the figures of a step that curves show, and that two steps or runs are compared by."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -255,6 +255,21 @@ _STEP_MEASURES: Final = (
         "importance_ratio",
     ),
 )  # fmt: skip
+
+
+_SHOWN: Final = (
+    Measure("seconds_max", "duration, longest", "seconds", lambda step: mean(step.seconds.max, 1)),
+    Measure("policy_lag_max", "policy lag, greatest", "number", lambda step: mean(step.policy_lag.max, 1)),
+)
+"""Figures that charts show, and steps are not compared by: the more trajectories, the greater they are."""
+MEASURES: Final = {measure.name: measure for measure in (*_STEP_MEASURES, *_SHOWN)}
+"""Name → measure of a step."""
+
+
+def values_of(name: str, steps: Iterable[StepReport]) -> list[float | None]:
+    """Return a measure's figure of each step; None where a step has none."""
+    found = map(MEASURES[name].of, steps)
+    return [None if value is None else value.value for value in found]
 
 
 def measures_of(steps: Sequence[StepReport]) -> Iterator[Measure]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from markupsafe import Markup
@@ -12,11 +13,10 @@ from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.look.analysis.health.findings import UNHEALTHY, Health
 from otel_rollout.look.analysis.health.page import verdict_of
 from otel_rollout.look.analysis.report import text as report_text
-from otel_rollout.look.analysis.report.changes import RunComparison
-from otel_rollout.look.analysis.report.engine_time import StepEngineTime
+from otel_rollout.look.analysis.report.changes import RunComparison, histories_of
+from otel_rollout.look.analysis.report.measures import MEASURES, values_of
 from otel_rollout.look.analysis.report.report import RunReport, StepReport
 from otel_rollout.look.analysis.report.step import Step
-from otel_rollout.look.analysis.report.trainer import Trainer
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.pages.charts import (
     Axes,
@@ -33,6 +33,14 @@ from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render
 
 _COLOURS: Final[tuple[Colour, ...]] = ("user", "tool", "assistant", "evaluator", "failure", "system")
+_ORDERS: Final = {
+    "widest spread": ("spread", -1),
+    "lowest mean": ("mean", 1),
+    "highest mean": ("mean", -1),
+    "most tool errors": ("tool_errors", -1),
+    "longest": ("seconds", -1),
+}
+"""Order of the groups → figure, and sign of its direction."""
 _PHASES: Final = (
     Slice("generate", "assistant"), Slice("tool", "tool"), Slice("reward", "evaluator"),
     Slice("waiting", "system"),
@@ -46,13 +54,28 @@ _COLOURS_OF_VALUES: Final[Mapping[int, tuple[Colour, ...]]] = {
 }
 """Number of different rewards → their colours, that of the greatest first."""
 _NO_REWARD: Final = Slice("none", "system")
+_CHARTS: Final = {
+    "Shares": {
+        "groups without spread": "groups_without_spread", "cut replies": "truncated",
+        "failed trajectories": "failed", "without a reward": "reward_missing",
+        "unparsable calls": "parse_failures",
+    },
+    "Calls of a trajectory": {"turns": "turns", "tool calls": "tool_calls"},
+    "Tokens of a reply": {"mean": "reply_tokens"},
+    "Duration of a trajectory": {"median": "seconds_p50", "p95": "seconds_p95", "longest": "seconds_max"},
+    "Mean time of a trajectory in the engine": {
+        "prefill": "engine_prefill", "queue": "engine_queue", "decode": "engine_decode",
+    },
+    "First token of a request": {"median": "first_token_p50", "p95": "first_token_p95"},
+    "Policy lag, in steps": {"mean": "policy_lag", "greatest": "policy_lag_max"},
+    "Magnitude of the advantage": {"mean": "advantage_magnitude"},
+    "Mismatch of sampler and trainer, in nats": {"mean": "mismatch_mean"},
+}  # fmt: skip
+"""Title of a chart → legend of each line → the measure that it shows."""
 _MAX_TOOLS: Final = len(_COLOURS)
 """Tools with a line of their own: those with the most calls."""
 _MAX_ROWS: Final = 500
 """Steps in the page's tables: the last."""
-
-Figure = Callable[["StepReport"], float | None]
-"""A step's figure; None where it has none."""
 
 
 def page_of_report(report: RunReport, links: Links | None = None, health: Health | None = None) -> str:
@@ -97,72 +120,33 @@ def page_of_step(step: Step, links: Links | None = None) -> str:
 
 
 def _orders(step: Step) -> dict[str, list[int]]:
-    """Return the place of each group in each order that the page offers."""
-    keys: dict[str, Callable[[int], tuple[bool, float]]] = {
-        "widest spread": lambda index: _descending(step.groups[index].spread),
-        "lowest mean": lambda index: _ascending(step.groups[index].mean),
-        "highest mean": lambda index: _descending(step.groups[index].mean),
-        "most tool errors": lambda index: _descending(step.groups[index].tool_errors),
-        "longest": lambda index: _descending(step.groups[index].seconds),
-    }
+    """Return the place of each group in each order that the page offers; one without the figure is last."""
     found = {}
-    for name, key in keys.items():
-        places = [0] * len(step.groups)
-        for place, index in enumerate(sorted(range(len(step.groups)), key=key)):
-            places[index] = place
-        found[name] = places
+    for name, (figure, sign) in _ORDERS.items():
+        values = [getattr(group, figure) for group in step.groups]
+        keys = [(value is None, sign * (value or 0.0), index) for index, value in enumerate(values)]
+        places = {key: place for place, key in enumerate(sorted(keys))}
+        found[name] = [places[key] for key in keys]
     return found
-
-
-def _ascending(value: float | None) -> tuple[bool, float]:
-    return value is None, value or 0.0
-
-
-def _descending(value: float | None) -> tuple[bool, float]:
-    return value is None, -(value or 0.0)
 
 
 def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     """Yield the charts whose figures are known in some step."""
-    steps = [step for step in report.training if step.step is not None]
+    training = [step for step in report.training if step.step is not None]
     validation = [step for step in report.validation if step.step is not None]
-    if not steps and not validation:
-        return
-    main = steps or validation
-    yield from _rewards(steps, validation, links)
-    yield from _lines(
-        "Shares", main, links, Axes(number=report_text.percent),
-        ("groups without spread", lambda step: _share(step.groups_without_spread, step.groups_compared)),
-        ("cut replies", lambda step: _share(step.replies_truncated, step.replies_ended)),
-        ("failed trajectories", lambda step: _share(step.failed, step.trajectories)),
-        ("without a reward", lambda step: _share(step.reward.missing + step.reward.odd, step.trajectories)),
-    )  # fmt: skip
-    yield from _tool_lines(main, links)
-    yield from _lines(
-        "Calls of a trajectory", main, links, Axes(),
-        ("turns", lambda step: step.turns_mean),
-        ("tool calls", lambda step: _share(step.tool_calls, step.trajectories)),
-        ("unparsable calls", lambda step: _share(step.parse_failures, step.trajectories)),
-    )  # fmt: skip
-    yield from _lines(
-        "Tokens of a reply", main, links, Axes(),
-        ("mean", lambda step: _share(step.tokens_out, step.replies)),
-    )  # fmt: skip
-    seconds = Axes(number=report_text.seconds)
-    yield from _lines(
-        "Duration of a trajectory", main, links, seconds,
-        ("median", lambda step: step.seconds.p50),
-        ("p95", lambda step: step.seconds.p95),
-        ("longest", lambda step: step.seconds.max),
-    )  # fmt: skip
-    if any(step.seconds.p50 is not None for step in main):
-        yield column_chart("Mean time of a trajectory", _PHASES, [_phases(s, links) for s in main], seconds)
-    yield from _engine_lines(main, links)
-    yield from _lines(
-        "Policy lag, in steps", main, links, Axes(),
-        ("mean", lambda step: step.policy_lag.mean), ("greatest", lambda step: step.policy_lag.max),
-    )  # fmt: skip
-    yield from _trainer_lines(main, links)
+    yield from _rewards(training, validation, links)
+    steps = training or validation
+    percent = Axes(number=report_text.percent)
+    yield from _lines("Tool errors", steps, links, percent, _tool_errors(steps))
+    if any(step.seconds.p50 is not None for step in steps):
+        columns = [_phases(step, links) for step in steps]
+        yield column_chart("Mean time of a trajectory", _PHASES, columns, Axes(number=report_text.seconds))
+    for title, figures in _CHARTS.items():
+        units = {MEASURES[name].unit for name in figures.values()}
+        axes = Axes(number=partial(report_text.in_unit, unit=units.pop()))
+        named = {legend: values_of(name, steps) for legend, name in figures.items()}
+        yield from _lines(title, steps, links, axes, named)
+    yield from _lines("Not trained on", steps, links, percent, _left_out(steps))
 
 
 def _rewards(
@@ -185,50 +169,24 @@ def _rewards(
         yield line_chart("Reward, mean", [line for line in lines if line.points], Axes(from_zero=False))
 
 
-def _engine_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:
-    """Yield the charts of the requests in the engine."""
-
-    def figure(of: Callable[[StepEngineTime], float | None]) -> Figure:
-        return lambda step: None if step.engine is None else of(step.engine)
-
-    seconds = Axes(number=report_text.seconds)
-    yield from _lines(
-        "Mean time of a trajectory in the engine", steps, links, seconds,
-        ("prefill", figure(lambda known: known.prefill_seconds)),
-        ("queue", figure(lambda known: known.queue_seconds)),
-        ("decode", figure(lambda known: known.decode_seconds)),
-    )  # fmt: skip
-    yield from _lines(
-        "First token of a request", steps, links, seconds,
-        ("median", figure(lambda known: known.first_token_p50)),
-        ("p95", figure(lambda known: known.first_token_p95)),
-    )  # fmt: skip
+def _tool_errors(steps: Sequence[StepReport]) -> dict[str, list[float | None]]:
+    """Return the share of failed calls in each step, of the tools with the most calls."""
+    tools = sorted(histories_of(steps), key=lambda tool: -tool.calls)[:_MAX_TOOLS]
+    return {
+        tool.name or report_text.UNKNOWN: [of.errors / of.calls if of else None for of in tool.steps]
+        for tool in tools
+    }
 
 
-def _trainer_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:
-    """Yield the charts of what training made of the trajectories."""
-
-    def figure(of: Callable[[Trainer], float | None]) -> Figure:
-        return lambda step: None if step.trainer is None else of(step.trainer)
-
-    percent = Axes(number=report_text.percent)
-    yield from _lines(
-        "Not trained on", steps, links, percent,
-        ("all reasons", figure(lambda known: _share(known.known - known.trained, known.known))),
-        *((reason, figure(_filtered_by(reason))) for reason in _reasons(steps)),
-    )  # fmt: skip
-    yield from _lines(
-        "Magnitude of the advantage", steps, links, Axes(),
-        ("mean", figure(lambda known: known.advantage_magnitude)),
-    )  # fmt: skip
-    yield from _lines(
-        "Mismatch of sampler and trainer, in nats", steps, links, Axes(),
-        ("mean", figure(lambda known: known.mismatch_mean)),
-    )  # fmt: skip
-
-
-def _filtered_by(reason: str) -> Callable[[Trainer], float | None]:
-    return lambda known: _share(known.filtered.get(reason, 0), known.known)
+def _left_out(steps: Sequence[StepReport]) -> dict[str, list[float | None]]:
+    """Return the share of the trajectories that the loss did not use in each step, by reason."""
+    shares = {"all reasons": values_of("not_trained", steps)}
+    for reason in _reasons(steps):
+        shares[reason] = [
+            of.filtered.get(reason, 0) / of.known if (of := step.trainer) and of.known else None
+            for step in steps
+        ]
+    return shares
 
 
 def _reasons(steps: Sequence[StepReport]) -> list[str]:
@@ -240,40 +198,23 @@ def _reasons(steps: Sequence[StepReport]) -> list[str]:
 
 
 def _lines(
-    title: str, steps: Sequence[StepReport], links: Links, axes: Axes, *named: tuple[str, Figure]
+    title: str,
+    steps: Sequence[StepReport],
+    links: Links,
+    axes: Axes,
+    named: Mapping[str, Sequence[float | None]],
 ) -> Iterator[Markup]:
     """Yield a chart of the figures that are above zero in some step, unless none is."""
-    known = [(name, figure) for name, figure in named if any(figure(step) for step in steps)]
+    known = {name: values for name, values in named.items() if any(values)}
     if known:
         yield line_chart(
-            title if len(known) > 1 else f"{title}: {known[0][0]}",
+            title if len(known) > 1 else f"{title}: {next(iter(known))}",
             [
-                Series(name, [_point(step, figure(step), links) for step in steps], _COLOURS[place])
-                for place, (name, figure) in enumerate(known)
+                Series(name, [_point(*each, links) for each in zip(steps, values, strict=True)], colour)
+                for (name, values), colour in zip(known.items(), _COLOURS, strict=False)
             ],
             axes,
         )
-
-
-def _tool_lines(steps: Sequence[StepReport], links: Links) -> Iterator[Markup]:
-    calls: dict[str, int] = {}
-    for step in steps:
-        for tool in step.tools:
-            calls[tool.name or report_text.UNKNOWN] = (
-                calls.get(tool.name or report_text.UNKNOWN, 0) + tool.calls
-            )
-    names = sorted(calls, key=lambda name: (-calls[name], name))[:_MAX_TOOLS]
-    figures = [(name, _errors_of(name)) for name in names]
-    yield from _lines("Tool errors", steps, links, Axes(number=report_text.percent), *figures)
-
-
-def _errors_of(name: str) -> Figure:
-    def errors(step: StepReport) -> float | None:
-        of_name = (tool for tool in step.tools if (tool.name or report_text.UNKNOWN) == name)
-        tool = next(of_name, None)
-        return None if tool is None else _share(tool.errors, tool.calls)
-
-    return errors
 
 
 def _shares(step: StepReport, values: Sequence[float], links: Links) -> ChartColumn:
@@ -299,10 +240,6 @@ def _reward_point(step: StepReport, links: Links, has_band: bool = True) -> Poin
 
 def _point(step: StepReport, value: float | None, links: Links) -> Point:
     return Point(float(step.step or 0), value, link=links.step(step.step, step.validate))
-
-
-def _share(part: int | None, whole: int) -> float | None:
-    return None if part is None or not whole else part / whole
 
 
 def page_of_changes(comparison: RunComparison) -> str:

@@ -51,7 +51,7 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
     drawn, found = _chosen(timeline), timeline.stragglers
     since = (found.since - timeline.start) / (end - timeline.start) * WIDTH if found else WIDTH
     return render(
-        "timeline.html", links, timeline=timeline, text=timeline_text, duration=duration, most=_MAX_ROWS,
+        "timeline.html", links, timeline=timeline, text=timeline_text, most=_MAX_ROWS,
         facts=list(_facts(timeline)), phases=list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
         legend=list(_legend(timeline)),
         concurrency=list(_concurrency(timeline)), ticks=ticks_of(end - timeline.start),

@@ -1,4 +1,4 @@
-"""Put the time of a step in sentences and rows, for the terminal and the page."""
+"""Put the time of a step in sentences, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -31,19 +31,6 @@ _LEAST: Final = 0.02
 """Part of the held time from which a sentence names what it went into."""
 
 
-class PhaseRow(NamedTuple):
-    """A row of the table of phases: a phase, or below it a tool or an engine phase."""
-
-    name: str
-    is_inner: bool
-    figures: tuple[str, ...]
-
-    @property
-    def indented(self) -> str:
-        """The name, with its place among the others."""
-        return f"  {self.name}" if self.is_inner else self.name
-
-
 def title(timeline: Timeline) -> str:
     """Return the step's name."""
     if timeline.step is None:
@@ -61,19 +48,6 @@ def summary(timeline: Timeline) -> str:
         f"{number} trajectories in {wall}: {timeline.mean_running:.1f} at once on average, "
         f"{timeline.peak} at most."
     )
-
-
-def phase_rows(timeline: Timeline, most: int) -> Iterator[PhaseRow]:
-    """Yield the rows of the table of phases, with at most so many tools."""
-    for time in timeline.phases:
-        yield PhaseRow(time.phase, False, _figures(time))
-        if time.phase == GENERATE:
-            yield from (PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
-        if time.phase == TOOL:
-            yield from (PhaseRow(tool.name, True, _figures(tool)) for tool in timeline.tools[:most])
-            if more := timeline.tools[most:]:
-                total = duration(sum(tool.seconds for tool in more))
-                yield PhaseRow(f"{len(more)} more tools", True, (total, "", "", ""))
 
 
 def straggling(timeline: Timeline) -> str:
@@ -115,6 +89,39 @@ def notes(timeline: Timeline) -> Iterator[str]:
         yield "No process is known: the spans' resource names none."
 
 
+class PhaseRow(NamedTuple):
+    """A row of the table of phases: a phase, or within it a tool or a phase of the engine."""
+
+    name: str
+    is_inner: bool
+    figures: tuple[str, ...]
+
+
+def phase_rows(timeline: Timeline, most: int) -> Iterator[PhaseRow]:
+    """Yield the phases with time, share, how many at once, and part of the wall time; of tools the first."""
+    for time in timeline.phases:
+        yield PhaseRow(time.phase, False, _figures(time))
+        if time.phase == GENERATE:
+            yield from (PhaseRow(part.name, True, _figures(part)) for part in timeline.engine)
+        if time.phase == TOOL:
+            yield from (PhaseRow(each.name, True, _figures(each)) for each in timeline.tools[:most])
+            if more := timeline.tools[most:]:
+                total = duration(sum(each.seconds for each in more))
+                yield PhaseRow(f"{len(more)} more tools", True, (total, "", "", ""))
+
+
+def _figures(time: PhaseTime) -> tuple[str, ...]:
+    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
+
+
+def worker_rows(timeline: Timeline) -> list[tuple[str, ...]]:
+    """Return name, number of trajectories, median and last end of each process."""
+    return [
+        (each.name, str(each.trajectories), duration(each.median_seconds), duration(each.last_seconds))
+        for each in timeline.workers
+    ]
+
+
 def tool(name: str) -> str:
     """Return a tool's name as a sentence has it."""
     return f"`{in_one_line(name)}`"
@@ -125,10 +132,6 @@ def part(part: HeldTime) -> str:
     if part.phase == TOOL:
         return f"{duration(part.seconds)} in tool {tool(part.name)}"
     return f"{duration(part.seconds)} {_ENGINE_PHRASES.get(part.name) or _PHRASES[part.phase]}"
-
-
-def _figures(time: PhaseTime) -> tuple[str, ...]:
-    return duration(time.seconds), f"{time.share:.1%}", f"{time.at_once:.1f}", f"{time.wall_share:.1%}"
 
 
 def _tail(found: Tail, timeline: Timeline) -> str:
