@@ -10,7 +10,7 @@ import pytest
 
 from otel_rollout.look.analysis.group.siblings import MAX_SIBLINGS, GroupName, Siblings, names_in, siblings_in
 from otel_rollout.look.analysis.run_choice import Run, run_of
-from otel_rollout.look.conversation.navigation import reward_of
+from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.trajectories import summaries_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.table_source import TableSource

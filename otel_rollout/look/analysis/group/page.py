@@ -10,7 +10,8 @@ from otel_rollout.look.analysis.group.siblings import Sibling
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
 from otel_rollout.look.conversation.comparison import Divergence
-from otel_rollout.look.conversation.navigation import Trail, reward_of, way_to
+from otel_rollout.look.conversation.page import Trail, way_to
+from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render

@@ -10,8 +10,7 @@ from otel_rollout.base.printable import in_one_line
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.navigation import references
-from otel_rollout.look.conversation.summary import VALIDATION, Summary
+from otel_rollout.look.conversation.summary import VALIDATION, Summary, references
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.private_table import Source
