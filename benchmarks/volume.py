@@ -33,7 +33,7 @@ from benchmarks.volume_shape import ANSWER, GROWTH, TURNS
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import semconv
 from otel_rollout.deliver.compaction import archive
-from otel_rollout.record.runs import directory, membership
+from otel_rollout.record.runs import founding, membership
 from otel_rollout.spool import layout
 from otel_rollout.turns.line_rewriter import LineRewriter
 
@@ -103,7 +103,7 @@ def _ours(place: Path, tokenizer_file: Path, trajectories: list[list[int]]) -> d
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     agents = [Agent(tokenizer, ids) for ids in trajectories]
     otel_rollout.configure({"spool": {}}, spool_dir=str(place / "spool"), spool_limit=1 << 40)
-    node_dir = directory.node_directory(membership.decide())
+    node_dir = founding.node_directory(membership.decide())
 
     async def trajectory(number: int, agent: Agent) -> None:
         with rollout_trace_attr(step=1, sample_index=number // SIBLINGS, rollout_n=number % SIBLINGS):

@@ -22,9 +22,9 @@ def main() -> None:
     """
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # only this user may read the files written here
-    from otel_rollout.base.access_variables import access_in
+    from otel_rollout.base.environment import access_in
     from otel_rollout.base.waits import waits
-    from otel_rollout.spool.forwarder_lock import SUCCESSOR, ForwarderLock
+    from otel_rollout.spool.locks import SUCCESSOR, ForwarderLock
 
     try:
         lock = ForwarderLock(node_dir)

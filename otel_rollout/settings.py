@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from otel_rollout.base import redaction_names, setting_parsers
-from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
+from otel_rollout.base.environment import DELIVERY_PREFIXES
 
 PREFIX: Final = "OTEL_ROLLOUT_"
 """Prefix of this package's variables."""

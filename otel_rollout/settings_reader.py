@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import redaction_names, setting_parsers
-from otel_rollout.base.errors import Unusable
+from otel_rollout.base.environment import KNOWN_EXPORTERS, NAMES_VARIABLE, without_receiver
+from otel_rollout.base.errors import Unusable, pass_on
 from otel_rollout.base.given import MAX_NAMES, items, listed
-from otel_rollout.base.interrupts import pass_on
-from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
 from otel_rollout.base.suggest import closest, did_you_mean
 from otel_rollout.base.version import VERSION
 from otel_rollout.settings import (

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests.page_session import blocks_of
 
 ROOT = Path(__file__).parents[1]

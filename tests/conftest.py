@@ -17,7 +17,7 @@ import pytest
 
 import otel_rollout
 from otel_rollout import settings
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.base.state import state as base
 from otel_rollout.record.launch import launcher
 from otel_rollout.record.recording.state import state as recording

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 from urllib.parse import urljoin
 from urllib.request import urlopen
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests.page_session import Block, Shell, blocks_of, missing_lines
 from tests.waiting import wait_for
 

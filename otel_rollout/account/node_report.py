@@ -18,13 +18,13 @@ from otel_rollout.account.report import (
     StepCount,
     bounded_scopes,
 )
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_batch import spans_in, steps_in
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.private_files import ForeignFileError, check_private, open_private
-from otel_rollout.spool.recorded_lines import place_of
 from otel_rollout.spool.root_table import read_open
+from otel_rollout.spool.segments import place_of
 
 if TYPE_CHECKING:
     from otel_rollout.account.ledger_reader import LedgerState

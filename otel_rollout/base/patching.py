@@ -14,6 +14,8 @@ from typing import Any
 
 from otel_rollout.base.errors import internal_errors
 
+Function = Callable[..., Any]
+"""A function or method of any kind."""
 ImportCallback = Callable[[ModuleType], None]
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -23,8 +23,6 @@ Pause = float
 """Seconds between two looks or attempts, or until something is worth doing. Tests shorten it."""
 Limit = float
 """Seconds that others have for something: to answer, to end, to follow. Tests keep it, for slow machines."""
-_SHORTEST: Final = 0.02
-"""Seconds of the shortest pause in tests: shorter ones would take the processor from what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +194,6 @@ class Waits:
     """For a node's answer to ``doctor``: it may have to start a worker and import exporters."""
     node_clock: Limit = 20.0
     """For one reading of a node's clock."""
-
-    def scaled(self, factor: float) -> Waits:
-        """Return waiting times with shorter pauses and the same limits, for tests."""
-        pauses = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "Pause"}
-        return replace(self, **{name: max(min(s, _SHORTEST), s * factor) for name, s in pauses.items()})
 
 
 def waits() -> Waits:

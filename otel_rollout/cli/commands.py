@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
@@ -144,11 +143,6 @@ def epilog(command: str = _OF_ALL) -> str:
     width = max(len(line) for line, _ in lines)
     printed = (f"  {line.ljust(width)}  {purpose}".rstrip() for line, purpose in lines)
     return "\n\n".join(["\nExamples:", *printed])
-
-
-def arguments(command: str) -> list[list[str]]:
-    """Return the arguments of a command's examples, as a shell splits them."""
-    return [shlex.split(text) for text, _ in EXAMPLES[command]]
 
 
 class CommandGroup(TyperGroup):

@@ -18,7 +18,7 @@ from otel_rollout.deliver.forwarder import forward
 from otel_rollout.record.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
-from otel_rollout.spool.forwarder_lock import ForwarderLock
+from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.waiting import WaitingProgram
 
 _logger = logging.getLogger("otel_rollout.forwarder")

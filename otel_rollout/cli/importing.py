@@ -18,7 +18,7 @@ import typer
 from otel_rollout import settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.base.printable import printable
-from otel_rollout.cli import dumps, replay, runs, sources
+from otel_rollout.cli import dumps, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.forwarding import forward_directory
 from otel_rollout.cli.table import errors_reported
@@ -128,7 +128,7 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
     try:
         named = ((file, spans.of(lines)) for file, lines in _lines_of(name, unreadable.append))
         paths = name.paths if isinstance(name, DumpName) else () if _is_mlflow(name) else (name,)
-        with replay.as_node_directory(
+        with runs.as_node_directory(
             list(map(Path, paths)), configured.spool_dir, [_EXPORTER], configured.spool_limit, named
         ) as node_dir:
             if layout.segments(node_dir):
@@ -166,7 +166,7 @@ def _is_mlflow(path: str) -> bool:
     return path.partition(":")[0] == _MLFLOW and not Path(path).exists()
 
 
-def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[replay.Named]:
+def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[runs.Named]:
     """Yield the files of a source, or a dump or MLflow as a whole, with their lines."""
     if isinstance(name, DumpName):
         dump = dumps.opened(name)

@@ -281,7 +281,6 @@ def replay(
     A backend that identifies spans by id, as MLflow does, stores a span once however often it is sent.
     """
     from otel_rollout.cli.forwarding import forward_directory
-    from otel_rollout.cli.replay import as_node_directory
 
     _log_to_stderr()
     everything = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}  # no archive, no tail sampling
@@ -291,7 +290,7 @@ def replay(
     report = Report.empty()
     try:
         spool_dir, limit = configured.spool_dir, configured.spool_limit
-        with as_node_directory(paths, spool_dir, list(configured.exporters), limit) as node_dir:
+        with runs.as_node_directory(paths, spool_dir, list(configured.exporters), limit) as node_dir:
             try:
                 with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
                     forward_directory(node_dir, configured)

@@ -68,6 +68,7 @@ def check(
         typer.Exit: something was found.
     """
     from otel_rollout.doctor import delivery
+    from otel_rollout.doctor.diagnosis import DoctorCheck
     from otel_rollout.spool import layout
 
     chosen = _chosen(only, delivery.CHECKS)
@@ -75,9 +76,9 @@ def check(
     directory = spool or configured.spool_dir
     found, runs = delivery.check_delivery(directory, limits)
     if spool is not None and not os.path.lexists(spool):  # a typing error would be healthy for ever
-        found = [delivery.finding("spool", f"{spool} does not exist")]
+        found = [DoctorCheck("spool").fail(f"{spool} does not exist")]
     elif spool is not None and not runs and not found and (others := layout.owners(spool) - {os.geteuid()}):
-        found.append(delivery.finding("spool", _of_others(spool, others)))
+        found.append(DoctorCheck("spool").fail(_of_others(spool, others)))
     found = [each for each in found if each.check in chosen]
     for each in found[:_MAX_LINES]:
         typer.echo(_line(each))

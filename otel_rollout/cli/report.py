@@ -67,6 +67,7 @@ def report(
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
     with errors_reported(), _opened(from_) as (engine, location):
         chosen = run_of(engine, run)
+        found: RunReport | RunComparison
         if compare is None:
             found = _report(engine, chosen, step, location)
             show = partial(show_report, found, location)

@@ -38,8 +38,8 @@ from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
 from otel_rollout.spool import layout, segments
+from otel_rollout.spool.files import running_roots
 from otel_rollout.spool.layout import SegmentName
-from otel_rollout.spool.running_roots import running_roots
 
 BATCH_SPANS = 500
 """Maximum lines per batch."""

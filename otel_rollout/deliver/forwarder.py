@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unreadable
-from otel_rollout.base.access_variables import access_in
+from otel_rollout.base.environment import access_in
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver import compaction
@@ -29,8 +29,8 @@ from otel_rollout.exporting.entry_points import is_for_another_machine, load
 from otel_rollout.redaction.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
-from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.layout import SegmentName
+from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
 from otel_rollout.spool.waiting import WaitingPrograms
 from otel_rollout.turns.line_rewriter import LineRewriter

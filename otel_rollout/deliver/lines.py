@@ -18,7 +18,7 @@ from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_batch import is_batch
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.spool.layout import SegmentName
-from otel_rollout.spool.recorded_lines import recorded_lines
+from otel_rollout.spool.segments import recorded_lines
 
 CACHE_BYTES: Final = 32 << 20
 """Bytes of recorded lines kept for exporters; lines take about three times as much memory."""

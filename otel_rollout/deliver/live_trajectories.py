@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_rollout.base.waits import waits
 from otel_rollout.otlp.span import Span
-from otel_rollout.spool.running_roots import running_roots
+from otel_rollout.spool.files import running_roots
 
 
 class LiveTrajectories:

@@ -26,8 +26,8 @@ from otel_rollout.otlp.outcome import TrajectoryOutcome, trajectories_in
 from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
-from otel_rollout.spool.recorded_lines import recorded_lines
 from otel_rollout.spool.root_table import read_open
+from otel_rollout.spool.segments import recorded_lines
 
 READ_BYTES = 8 << 20
 """Maximum bytes read from a segment at once."""

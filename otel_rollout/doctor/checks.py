@@ -9,15 +9,21 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from otel_rollout import settings, settings_reader
-from otel_rollout.doctor import filesystem, frameworks, libraries, receiving, variables
-from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
+from otel_rollout.base.environment import without_receiver
+from otel_rollout.doctor import filesystem, frameworks, libraries, variables
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
+from otel_rollout.integrations.instrumentors import is_importable
+from otel_rollout.record.receiver.listening import ListenError, check_address, check_free, split_address
 
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
 """Packages whose versions are shown and compared."""
 _SPOOL_VARIABLE: Final = "OTEL_ROLLOUT_SPOOL_DIR"
+_EXPORTER: Final = DoctorCheck("exporter")
+_ENDPOINT: Final = DoctorCheck("endpoint")
 
 _ADVICE: Final = {
     FailureKind.UNAVAILABLE: "Start the target, or correct its address. Until then spans stay on disk.",
@@ -30,10 +36,10 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Check the driver's machine in the given environment."""
     configured, problems = settings_reader.from_environment(environ)
     yield check_tracing(environ, configured, problems)
-    yield DoctorFinding("library", Verdict.OK, described_versions(versions()))
-    yield DoctorFinding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
+    yield DoctorCheck("library").ok(described_versions(versions()))
+    yield DoctorCheck("python").ok(f"{sys.executable} (prefix {sys.prefix})")
     present = sorted({*variables.names(environ), *variables.of_other_exporters(environ)})
-    yield DoctorFinding("variables", Verdict.OK, ", ".join(present) or "none")
+    yield DoctorCheck("variables").ok(", ".join(present) or "none")
     yield from frameworks.check_frameworks(configured)
     yield from frameworks.check_engines()
     yield from libraries.check_libraries(configured)
@@ -59,7 +65,7 @@ def _check_recording_and_delivery(
     """
     shown = f"${_SPOOL_VARIABLE}" if environ.get(_SPOOL_VARIABLE) else str(configured.spool_dir)
     yield filesystem.check_spool_directory(Path(configured.spool_dir), shown)
-    yield from receiving.check_receiver(environ, configured)
+    yield from check_receiver(environ, configured)
     for name, options in configured.exporters.items():
         yield from _check_exporter(name, options, environ, writes_files)
 
@@ -84,22 +90,20 @@ def check_tracing(
     environ: Mapping[str, str], configured: settings.Settings, problems: list[str]
 ) -> DoctorFinding:
     """Check whether tracing is on, and which variable switches it on or off."""
-    check = "tracing"
+    check = DoctorCheck("tracing")
     problems = [*problems, *settings_reader.unknown_variables(environ)]
     if problems:
         found = variables.mask(" ".join(problems), environ)
-        return DoctorFinding(check, Verdict.FAIL, found, "Correct or unset these variables.")
+        return check.fail(found, "Correct or unset these variables.")
     if configured.sdk_disabled:
-        return DoctorFinding(check, Verdict.WARN, "off: OTEL_SDK_DISABLED is true", "Unset it to trace.")
+        return check.warn("off: OTEL_SDK_DISABLED is true", "Unset it to trace.")
     if not configured.exporters:
-        return DoctorFinding(
-            check,
-            Verdict.WARN,
+        return check.warn(
             "off in this environment: no variable names an exporter",
             f"Set {variables.EXPORTERS}=mlflow, or call otel_rollout.configure(exporters=…) in the driver.",
         )
     source = variables.EXPORTERS if environ.get(variables.EXPORTERS, "").strip() else settings.CONFIG_VARIABLE
-    return DoctorFinding(check, Verdict.OK, f"on: {source} names {', '.join(configured.exporters)}")
+    return check.ok(f"on: {source} names {', '.join(configured.exporters)}")
 
 
 def _check_exporter(
@@ -116,17 +120,15 @@ def _check_exporter(
             message = str(error) if is_ours else f"{type(error).__name__}: {error}"
             found = variables.mask(f"{name}: {message}", environ)
             advice = "Correct this. Until then this exporter delivers nothing, and spans stay on disk."
-            yield DoctorFinding("exporter", Verdict.FAIL, found, advice)
+            yield _EXPORTER.fail(found, advice)
             return
         class_ = type(exporter)
-        yield DoctorFinding("exporter", Verdict.OK, f"{name}: {class_.__module__}.{class_.__qualname__}")
+        yield _EXPORTER.ok(f"{name}: {class_.__module__}.{class_.__qualname__}")
         try:
             if writes_files or not variables.is_target_a_file(environ, options):
                 yield _check_endpoint(name, exporter, environ)
             else:
-                yield DoctorFinding(
-                    "endpoint", Verdict.OK, f"{name}: a file, which only the driver's node writes"
-                )
+                yield _ENDPOINT.ok(f"{name}: a file, which only the driver's node writes")
         finally:
             with contextlib.suppress(Exception):
                 exporter.shutdown()
@@ -135,9 +137,7 @@ def _check_exporter(
 def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> DoctorFinding:
     """Check the target of an exporter that offers ``check()``."""
     if not isinstance(exporter, Checks):
-        return DoctorFinding(
-            "endpoint",
-            Verdict.WARN,
+        return _ENDPOINT.warn(
             f"{name}: not checked, because the exporter has no check()",
             "Run `otel-rollout status` after the first spans were recorded.",
         )
@@ -146,13 +146,66 @@ def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Doc
     except Exception as error:  # noqa: BLE001 - an exporter's check() may raise anything
         found = variables.mask(f"{name}: check() raised {type(error).__name__}: {error}", environ)
         advice = "This is an error in the exporter: report it to its makers."
-        return DoctorFinding("endpoint", Verdict.FAIL, found, advice)
+        return _ENDPOINT.fail(found, advice)
     if failure is None:
-        return DoctorFinding(
-            "endpoint", Verdict.OK, f"{name}: reachable, recent enough, accepts our credentials"
-        )
+        return _ENDPOINT.ok(f"{name}: reachable, recent enough, accepts our credentials")
     if not isinstance(failure, ExportFailure):
         found = f"{name}: not known, because check() returned neither None nor an ExportFailure"
-        return DoctorFinding("endpoint", Verdict.WARN, found)
+        return _ENDPOINT.warn(found)
     found = variables.mask(f"{name}: {failure.message}", environ)
-    return DoctorFinding("endpoint", Verdict.FAIL, found, _ADVICE[failure.kind])
+    return _ENDPOINT.fail(found, _ADVICE[failure.kind])
+
+
+# --- whether this machine can receive OTLP, if OTEL_ROLLOUT_RECEIVE asks for it -----------------------------
+
+
+_RECEIVER: Final = DoctorCheck("receiver")
+_NEEDED: Final = ("uvicorn", "opentelemetry.proto", "google.rpc")
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_DEFAULT_ENDPOINT: Final = "http://localhost:4318"
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+
+def check_receiver(environ: Mapping[str, str], configured: settings.Settings) -> Iterator[DoctorFinding]:
+    """Check what the receiver imports, its address, and where the variables send other programs' spans."""
+    if not configured.receive:
+        return
+    missing = [name for name in _NEEDED if not is_importable(name)]
+    if missing:
+        advice = "Install it with: pip install 'otel-rollout[receive]'"
+        yield _RECEIVER.fail(f"cannot start without {', '.join(missing)}", advice)
+        return
+    endpoint = next(
+        filter(None, (without_receiver(environ).get(name, "").strip() for name in _ENDPOINTS)), ""
+    )
+    if "otlp" in configured.exporters and _is_at(configured, endpoint or _DEFAULT_ENDPOINT):
+        yield _RECEIVER.fail(
+            "the exporter otlp delivers to the address at which this run receives",
+            "Name another port in OTEL_ROLLOUT_RECEIVE, or the Collector in OTEL_EXPORTER_OTLP_ENDPOINT.",
+        )
+        return
+    try:
+        check_address(configured)
+    except ListenError as error:
+        yield _RECEIVER.fail(str(error), "Until then nothing is received.")
+        return
+    try:
+        check_free(configured)
+    except ListenError as error:
+        yield _RECEIVER.warn(str(error), "This is right while a run receives there.")
+        return
+    if endpoint:
+        found = "OTEL_EXPORTER_OTLP_ENDPOINT is set: child processes send their spans there, not to the run"
+        yield _RECEIVER.warn(found, "Unset it, or unset OTEL_ROLLOUT_RECEIVE.")
+        return
+    yield _RECEIVER.ok("can listen; child processes learn its address by child_environment()")
+
+
+def _is_at(configured: settings.Settings, endpoint: str) -> bool:
+    """Return whether an endpoint is the receiver's address."""
+    host, port = split_address(configured.receive)
+    try:
+        found = urlsplit(endpoint)
+        return found.port == port and (found.hostname == host or found.hostname in _LOOPBACK)
+    except ValueError:  # no URL: the exporter's check says so
+        return False

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.base.waits import waits
 from otel_rollout.doctor import checks, libraries, variables
-from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.doctor.probe import make_chain_end, make_clock, make_probe
+from otel_rollout.record.launch.ray_nodes import on_node
 
 OLDEST_RAY: Final = (2, 41)
 """Oldest supported version of Ray, major and minor number."""
@@ -57,7 +58,7 @@ def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Docto
         import ray
     except ImportError as error:
         advice = f"Install Ray: {sys.executable} -m pip install 'otel-rollout[ray]'"
-        return [DoctorFinding("ray", Verdict.FAIL, f"Ray cannot be imported: {error}", advice, driver)]
+        return [DoctorCheck("ray").fail(f"Ray cannot be imported: {error}", advice).at(driver)]
     with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):
         if not ray.is_initialized():
             stack.callback(ray.shutdown)
@@ -103,7 +104,7 @@ def _no_connection(error: Exception, environ: Mapping[str, str]) -> DoctorFindin
         "Give the address of a running cluster (`ray start --head` shows it), and run this command with the "
         f"cluster's versions of Python and Ray; this Python is {sys.executable}."
     )
-    return DoctorFinding("ray", Verdict.FAIL, found, advice)
+    return DoctorCheck("ray").fail(found, advice)
 
 
 def _check_cluster(
@@ -113,17 +114,15 @@ def _check_cluster(
     found = f"Ray {version}, nodes alive: {len(nodes)}"
     if _version(version) < OLDEST_RAY:
         needed = ".".join(map(str, OLDEST_RAY))
-        yield DoctorFinding(
-            "ray", Verdict.WARN, found, f"Upgrade Ray: the oldest supported version is {needed}."
-        )
+        yield DoctorCheck("ray").warn(found, f"Upgrade Ray: the oldest supported version is {needed}.")
     elif (missing := _missing_name()) is not None:
         advice = (
             "With this Ray, trajectories do not continue in workers by themselves. Put "
             "@otel_rollout.ray.carry_context below each @ray.remote."
         )
-        yield DoctorFinding("ray", Verdict.WARN, f"{found}; this Ray has no {missing}", advice)
+        yield DoctorCheck("ray").warn(f"{found}; this Ray has no {missing}", advice)
     else:
-        yield DoctorFinding("ray", Verdict.OK, found)
+        yield DoctorCheck("ray").ok(found)
     yield check_loopback(nodes, environ)
 
 
@@ -152,17 +151,17 @@ def check_loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> DoctorF
     found = variables.on_loopback(environ, configured.exporters)
     machines = len({node.address for node in nodes})
     if not found:
-        return DoctorFinding("loopback", Verdict.OK, "no endpoint is on a loopback address")
+        return DoctorCheck("loopback").ok("no endpoint is on a loopback address")
     shown = f"a loopback address is in {', '.join(found)}; machines: {machines}"
     if machines < 2:
-        return DoctorFinding("loopback", Verdict.OK, shown)
+        return DoctorCheck("loopback").ok(shown)
     advice = (
         "Each node delivers its own spans, and on each node a loopback address means that node: only spans "
         "recorded on the server's machine arrive. Use an address that all nodes reach, and let the server "
         "listen on it. If every node has a Collector (docs/collector.md), a loopback address is right: the "
         "row `endpoint` of each node then says that it is reachable."
     )
-    return DoctorFinding("loopback", Verdict.WARN, shown, advice)
+    return DoctorCheck("loopback").warn(shown, advice)
 
 
 def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[str, Any] | str]:
@@ -171,9 +170,8 @@ def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[
 
     given = variables.of_tracing(environ)
     distributions = (*checks.DISTRIBUTIONS, *_chosen_by_driver(environ))
-    probe = ray.remote(num_cpus=0, max_retries=0)(make_probe())
     sent = {
-        node.id: probe.options(scheduling_strategy=_on(node)).remote(given, PREFIXES, distributions)
+        node.id: on_node(ray, node.id, make_probe(), max_retries=0).remote(given, PREFIXES, distributions)
         for node in nodes
     }
     if not sent:
@@ -192,13 +190,6 @@ def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[
     return answers
 
 
-def _on(node: Node) -> Any:
-    """Return a scheduling strategy with which a task runs on ``node`` or not at all."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(node.id, soft=False)
-
-
 def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Compare a node's answer with the driver.
 
@@ -208,7 +199,7 @@ def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]
     """
     if isinstance(answer, str):
         advice = "Look at the node's logs (`ray logs`): its workers do not start, or are held up."
-        yield DoctorFinding("probe", Verdict.FAIL, answer, advice)
+        yield DoctorCheck("probe").fail(answer, advice)
         return
     yield _compare_library(answer, environ)
     yield _compare_python(answer)
@@ -235,7 +226,7 @@ def _compare_instrumentors(answer: Mapping[str, Any], environ: Mapping[str, str]
         advice = (
             f"Run `{answer['executable']} -m pip install {packages}` there: spans of these libraries differ."
         )
-        yield DoctorFinding(libraries.CHECK, Verdict.WARN, shown, advice)
+        yield libraries.CHECK.warn(shown, advice)
 
 
 def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> DoctorFinding:
@@ -244,9 +235,7 @@ def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> D
     install = f"{answer['executable']} -m pip install otel-rollout=={ours.get('otel-rollout', '…')}"
     if answer["problem"] is not None:
         problem = variables.mask(answer["problem"], environ)
-        return DoctorFinding(
-            "library",
-            Verdict.FAIL,
+        return DoctorCheck("library").fail(
             f"otel-rollout cannot be used on this node ({problem}); {shown}",
             f"Run `{install}` there. Until then jobs run, but nothing is recorded on this node.",
         )
@@ -254,18 +243,16 @@ def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> D
     if different:
         drivers = ", ".join(f"{name} {ours.get(name, 'absent')}" for name in different)
         found = f"{shown}; the driver has {drivers}"
-        return DoctorFinding("library", Verdict.WARN, found, f"Run `{install}` there.")
-    return DoctorFinding("library", Verdict.OK, shown)
+        return DoctorCheck("library").warn(found, f"Run `{install}` there.")
+    return DoctorCheck("library").ok(shown)
 
 
 def _compare_python(answer: Mapping[str, Any]) -> DoctorFinding:
     executable, prefix, version = answer["executable"], answer["prefix"], answer["versions"]["Python"]
     ours = checks.versions()["Python"]
     if (prefix, version) == (sys.prefix, ours):
-        return DoctorFinding("python", Verdict.OK, f"{executable}, the driver's")
-    return DoctorFinding(
-        "python",
-        Verdict.WARN,
+        return DoctorCheck("python").ok(f"{executable}, the driver's")
+    return DoctorCheck("python").warn(
         f"workers run {executable} (prefix {prefix}, {version}), the driver {sys.executable} "
         f"(prefix {sys.prefix}, {ours})",
         f"Packages installed for one Python are missing in the other. Start Ray with the driver's Python "
@@ -283,13 +270,13 @@ def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) ->
     if different:
         found += f"; with another value than the driver's: {', '.join(different)}"
     if not missing and not different:
-        return DoctorFinding("variables", Verdict.OK, found)
+        return DoctorCheck("variables").ok(found)
     advice = (
         "Workers get the driver's variables if OTEL_TRACES_EXPORTER is set before ray.init, or "
         "otel_rollout.instrument() is called before it (docs/recording.md). The node's other checks ran with "
         "the driver's variables."
     )
-    return DoctorFinding("variables", Verdict.WARN, found, advice)
+    return DoctorCheck("variables").warn(found, advice)
 
 
 def _check_chain(node: Node, environ: Mapping[str, str]) -> DoctorFinding:
@@ -299,7 +286,7 @@ def _check_chain(node: Node, environ: Mapping[str, str]) -> DoctorFinding:
 
     trace_id = secrets.randbits(127) + 1
     above = trace.NonRecordingSpan(trace.SpanContext(trace_id, secrets.randbits(63) + 1, is_remote=False))
-    actor = ray.remote(num_cpus=0)(make_chain_end()).options(scheduling_strategy=_on(node)).remote()
+    actor = on_node(ray, node.id, make_chain_end()).remote()
     token = context.attach(trace.set_span_in_context(above))
     try:
         reference = actor.trace_id.remote()
@@ -308,17 +295,15 @@ def _check_chain(node: Node, environ: Mapping[str, str]) -> DoctorFinding:
     try:
         seen = ray.get(reference, timeout=waits().node_probe)
     except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
-        return DoctorFinding("chain", Verdict.WARN, f"an actor did not answer: {type(error).__name__}")
+        return DoctorCheck("chain").warn(f"an actor did not answer: {type(error).__name__}")
     if seen == trace_id:
-        return DoctorFinding("chain", Verdict.OK, "a call to an actor stays in the caller's trace")
+        return DoctorCheck("chain").ok("a call to an actor stays in the caller's trace")
     disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if "ray" in map(str.strip, disabled.split(",")):
         advice = "Take `ray` out of the variable, or call otel_rollout.instrument() in the program."
         found = f"a call leaves the caller's trace: OTEL_PYTHON_DISABLED_INSTRUMENTATIONS is {disabled}"
-        return DoctorFinding("chain", Verdict.WARN, found, advice)
-    return DoctorFinding(
-        "chain",
-        Verdict.FAIL,
+        return DoctorCheck("chain").warn(found, advice)
+    return DoctorCheck("chain").fail(
         "a call to an actor leaves the caller's trace: no trajectory is whole",
         "Set OTEL_TRACES_EXPORTER before Python starts, or call otel_rollout.instrument() before ray.init; "
         "docs/recording.md says what keeps Ray from being traced.",
@@ -328,7 +313,7 @@ def _check_chain(node: Node, environ: Mapping[str, str]) -> DoctorFinding:
 def _check_clock(node: Node) -> DoctorFinding:
     import ray
 
-    clock = ray.remote(num_cpus=0, max_retries=0)(make_clock()).options(scheduling_strategy=_on(node))
+    clock = on_node(ray, node.id, make_clock(), max_retries=0)
 
     def read() -> float:
         return float(ray.get(clock.remote(), timeout=waits().node_clock))
@@ -336,7 +321,7 @@ def _check_clock(node: Node) -> DoctorFinding:
     try:
         return skew_finding(*measure_skew(read))
     except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
-        return DoctorFinding("clock", Verdict.WARN, f"the node's clock was not read: {type(error).__name__}")
+        return DoctorCheck("clock").warn(f"the node's clock was not read: {type(error).__name__}")
 
 
 def measure_skew(read: Callable[[], float]) -> tuple[float, float]:
@@ -359,11 +344,11 @@ def skew_finding(ahead: float, error: float) -> DoctorFinding:
     """Judge a clock; accept a difference that the measurement's error may explain."""
     found = f"{abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the driver's (± {error:.3f} s)"
     if abs(ahead) - error <= MAX_SKEW:
-        return DoctorFinding("clock", Verdict.OK, found)
+        return DoctorCheck("clock").ok(found)
     advice = (
         "Synchronize the nodes' clocks (chrony, ntpd). Until then spans seem to start before their parents."
     )
-    return DoctorFinding("clock", Verdict.WARN, found, advice)
+    return DoctorCheck("clock").warn(found, advice)
 
 
 def _first_lines(error: Exception) -> str:

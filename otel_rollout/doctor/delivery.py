@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.dead_letters import rejected_file
-from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.doctor.filesystem import problem_of, shown_size, unreadable_directories
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.otlp.scan import LINE_HEAD, end_time_of
 from otel_rollout.spool import journal, layout, segments
-from otel_rollout.spool.forwarder_lock import LOCK_FILE
+from otel_rollout.spool.locks import LOCK_FILE
 from otel_rollout.spool.private_files import open_private
-from otel_rollout.spool.recorded_lines import place_of
+from otel_rollout.spool.segments import place_of
 
 if TYPE_CHECKING:
     from otel_rollout.account.ledger_reader import LedgerState
@@ -67,22 +67,17 @@ def check_delivery(spool: Path, limits: AlarmLimits) -> tuple[list[DoctorFinding
     """
     try:
         if problem := problem_of(spool):
-            return [finding("spool", problem)], 0
+            return [DoctorCheck("spool").fail(problem)], 0
         if not os.path.lexists(spool):
             return [], 0
-        found = [finding("spool", sentence) for sentence in unreadable_directories(spool)]
+        found = [DoctorCheck("spool").fail(sentence) for sentence in unreadable_directories(spool)]
         node_dirs = layout.node_directories(spool)[-_MAX_RUNS:]
         found += _disk(spool, limits)
     except OSError as error:
-        return [finding("spool", f"{spool} cannot be read: {error.strerror or error}")], 0
+        return [DoctorCheck("spool").fail(f"{spool} cannot be read: {error.strerror or error}")], 0
     for node_dir in reversed(node_dirs):
         found += _guarded(node_dir, limits)
     return found, len(node_dirs)
-
-
-def finding(check: str, found: str, advice: str = "") -> DoctorFinding:
-    """Return a finding that fails the probe."""
-    return DoctorFinding(check, Verdict.FAIL, found, advice)
 
 
 def _guarded(node_dir: Path, limits: AlarmLimits) -> list[DoctorFinding]:
@@ -99,7 +94,7 @@ def _guarded(node_dir: Path, limits: AlarmLimits) -> list[DoctorFinding]:
             problem = error
             break
     why = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
-    return [finding("spool", f"{node_dir} cannot be read: {why}")]
+    return [DoctorCheck("spool").fail(f"{node_dir} cannot be read: {why}")]
 
 
 def _disk(spool: Path, limits: AlarmLimits) -> Iterator[DoctorFinding]:
@@ -109,8 +104,7 @@ def _disk(spool: Path, limits: AlarmLimits) -> Iterator[DoctorFinding]:
         return
     share = 100 * free / (state.f_frsize * state.f_blocks)
     if share < limits.min_free:
-        yield finding(
-            "disk",
+        yield DoctorCheck("disk").fail(
             f"{spool} has {shown_size(free)} ({share:.1f} %) left",
             "Free disk space: spans that do not fit are dropped.",
         )
@@ -156,9 +150,9 @@ class _Node:
     def findings(self, limits: AlarmLimits) -> Iterator[DoctorFinding]:
         """Yield what is wrong."""
         if not self._exporters:
-            yield finding("spool", f"{self._node_dir / layout.MANIFEST} names no exporter")
+            yield DoctorCheck("spool").fail(f"{self._node_dir / layout.MANIFEST} names no exporter")
         if self._ledger.problem:
-            yield finding("spool", self._ledger.problem)
+            yield DoctorCheck("spool").fail(self._ledger.problem)
         has_forwarder = segments.is_being_written(self._node_dir / LOCK_FILE)
         for exporter in self._exporters:
             yield from self._delivery(exporter, has_forwarder, limits)
@@ -173,7 +167,7 @@ class _Node:
             if writer not in self._living:
                 sizes = {name: size for name, size in self._on_disk.items() if name.writer == writer}
                 for found in _journal_damage(file, sizes):
-                    yield finding("damaged", found, _DAMAGE_ADVICE)
+                    yield DoctorCheck("damaged").fail(found, _DAMAGE_ADVICE)
         for name, size in self._on_disk.items():
             cursor = min(
                 (self._ledger.cursors.get(exporter, {}).get(name.stem, 0) for exporter in self._exporters),
@@ -181,7 +175,7 @@ class _Node:
             )
             damage = _segment_damage(self._node_dir / name.file, size, cursor, self._is_complete(name))
             if damage and not self._ledger.problem:  # without the cursors, nobody knows what is pending
-                yield finding("damaged", damage, _DAMAGE_ADVICE)
+                yield DoctorCheck("damaged").fail(damage, _DAMAGE_ADVICE)
 
     def _is_complete(self, name: layout.SegmentName) -> bool:
         """Return whether a segment's writer has begun another one since."""
@@ -201,13 +195,13 @@ class _Node:
             not has_forwarder and age > waits().missing_forwarder and not is_refused
         ):  # a forwarder would be refused too
             advice = f"Deliver with: otel-rollout forward --spool {self._node_dir}"
-            yield finding("forwarder", f"no forwarder runs: {what}", advice)
+            yield DoctorCheck("forwarder").fail(f"no forwarder runs: {what}", advice)
         if age > limits.max_age or pending > limits.max_bytes:
-            yield finding("backlog", f"{what}{why}")
+            yield DoctorCheck("backlog").fail(f"{what}{why}")
         if failure and is_refused:
             advice = f"Correct this, and deliver with: otel-rollout forward --spool {self._node_dir}"
-            yield finding(
-                "refused", f"{exporter} takes nothing from {self._node_dir}: {failure.message}", advice
+            yield DoctorCheck("refused").fail(
+                f"{exporter} takes nothing from {self._node_dir}: {failure.message}", advice
             )
 
     def _backlog(self, cursors: Mapping[str, int]) -> tuple[int, float]:
@@ -252,7 +246,7 @@ class _Node:
             advice = (
                 f"Correct the cause, run `otel-rollout replay {path} --to {exporter}`, and remove the file."
             )
-            yield finding("rejected", f"{exporter} rejected spans, with reasons in {path}", advice)
+            yield DoctorCheck("rejected").fail(f"{exporter} rejected spans, with reasons in {path}", advice)
 
     def _dropped(self) -> Iterator[DoctorFinding]:
         """Check for dropped spans while the run records; afterwards, nobody can act on them."""
@@ -262,15 +256,14 @@ class _Node:
                 dropped[reason] = dropped.get(reason, 0) + number
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items() if number)
         if reasons and self._living:
-            yield finding("dropped", f"spans were not recorded in {self._node_dir}: {reasons}")
+            yield DoctorCheck("dropped").fail(f"spans were not recorded in {self._node_dir}: {reasons}")
 
     def _limit(self, limits: AlarmLimits) -> Iterator[DoctorFinding]:
         """Check a recording run's segments against its limit."""
         used = sum(self._sizes.values())
         limit = limits.spool_limit or layout.default_limit(self._node_dir)
         if self._living and used > _FULL * limit:
-            yield finding(
-                "disk",
+            yield DoctorCheck("disk").fail(
                 f"{self._node_dir} has {shown_size(used)} of its limit of {shown_size(limit)}",
                 "Spans beyond OTEL_ROLLOUT_SPOOL_LIMIT are dropped.",
             )

@@ -55,6 +55,25 @@ class DoctorFinding:
 
 
 @dataclass(frozen=True)
+class DoctorCheck:
+    """A check, by its stable id: makes what it finds."""
+
+    id: str
+
+    def ok(self, found: str) -> DoctorFinding:
+        """Return a finding with nothing to do."""
+        return DoctorFinding(self.id, Verdict.OK, found)
+
+    def warn(self, found: str, advice: str = "") -> DoctorFinding:
+        """Return a finding that a person should look at."""
+        return DoctorFinding(self.id, Verdict.WARN, found, advice)
+
+    def fail(self, found: str, advice: str = "") -> DoctorFinding:
+        """Return a finding on which a person has to act."""
+        return DoctorFinding(self.id, Verdict.FAIL, found, advice)
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The findings of all checks.
 
@@ -77,10 +96,7 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """Return the diagnosis for JSON; keys may be added, but are not renamed."""
-        return {
-            "verdict": self.verdict.value,
-            "rows": [row.as_plain() for row in self.rows],
-        }
+        return {"verdict": self.verdict.value, "rows": [row.as_plain() for row in self.rows]}
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.spool import layout
 
-CHECK: Final = "spool"
+CHECK: Final = DoctorCheck("spool")
 LITTLE_SPACE: Final = 1 << 30
 """Free bytes below which the check warns. A run needs the size of its undelivered spans."""
 NO_SPACE: Final = 64 << 20
@@ -52,7 +52,7 @@ def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -
     except OSError as error:
         problem = f"cannot be used: {error.strerror or type(error).__name__}"
     if problem is not None:
-        return DoctorFinding(CHECK, Verdict.FAIL, f"{shown} {problem}", advice)
+        return CHECK.fail(f"{shown} {problem}", advice)
 
     type_ = file_system_of(existing.resolve(), mounts)
     state = "exists" if existing == directory else "can be created"
@@ -60,15 +60,15 @@ def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -
     found = f"{shown} {state}: {space} free on {type_ or 'an unknown file system'}"
     make_room = "Free disk space: spans that do not fit are dropped."
     if free is not None and free < NO_SPACE:
-        return DoctorFinding(CHECK, Verdict.FAIL, found, f"{make_room} {advice}")
+        return CHECK.fail(found, f"{make_room} {advice}")
     if type_ is not None and _SHARED.fullmatch(type_):
         why = "This is not a local disk: recording waits for it, and locks and mmap may not work on it."
-        return DoctorFinding(CHECK, Verdict.WARN, found, f"{why} {advice}")
+        return CHECK.warn(found, f"{why} {advice}")
     if free is not None and free < LITTLE_SPACE:
-        return DoctorFinding(CHECK, Verdict.WARN, found, make_room)
+        return CHECK.warn(found, make_room)
     if type_ in ("tmpfs", "ramfs"):
         found += ", which is memory"
-    return DoctorFinding(CHECK, Verdict.OK, found)
+    return CHECK.ok(found)
 
 
 def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:

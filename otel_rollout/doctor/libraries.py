@@ -16,7 +16,7 @@ from typing import Any, Final
 from opentelemetry import trace
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.doctor.diagnosis import DoctorFinding, Verdict
+from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.integrations.instrumentors import (
     HTTP_CLIENTS,
     Choice,
@@ -30,9 +30,11 @@ from otel_rollout.record.propagation import http_clients
 from otel_rollout.record.propagation.state import state as propagation
 from otel_rollout.record.recording import joining
 from otel_rollout.record.recording.application import Application, sdk_provider_in
+from otel_rollout.record.recording.exception_text import qualified_name
 from otel_rollout.settings import Settings
 
-CHECK: Final = "instrumentors"
+CHECK: Final = DoctorCheck("instrumentors")
+_OTHER_SPANS: Final = DoctorCheck("other spans")
 _SETTING: Final = "OTEL_ROLLOUT_INSTRUMENT"
 _FEW_ATTRIBUTES: Final = 1000
 """Attributes that a span with a conversation may have; a provider that keeps fewer loses messages."""
@@ -55,7 +57,7 @@ def check_chosen(configured: Settings) -> Iterator[DoctorFinding]:
     if configured.instrument:
         choice = choose(configured.instrument, installed())
         chosen = _named(choice.instrumentors) or "none"
-        yield DoctorFinding(CHECK, Verdict.OK, f"{_SETTING} switches on, with their libraries: {chosen}")
+        yield CHECK.ok(f"{_SETTING} switches on, with their libraries: {chosen}")
         yield from _unusable_choices(choice)
 
 
@@ -77,7 +79,7 @@ def _check_instrumentors(
 ) -> Iterator[DoctorFinding]:
     if not found:
         found_text = "none is installed; libraries that emit OpenTelemetry spans by themselves need none"
-        yield DoctorFinding(CHECK, Verdict.OK, found_text)
+        yield CHECK.ok(found_text)
     chosen = [each for each in choice.instrumentors if not each.is_on]
     others = [each for each in found if each not in choice.instrumentors and not each.is_on]
     usable = [each for each in others if not each.problem]
@@ -87,23 +89,23 @@ def _check_instrumentors(
         (f"not switched on, unless the program or {_SETTING} does so", usable),
     ):
         if members:
-            yield DoctorFinding(CHECK, Verdict.OK, f"{state}: {_named(members)}")
+            yield CHECK.ok(f"{state}: {_named(members)}")
     unusable = [each for each in others if each.problem]
     if unusable:
         reasons = "; ".join(f"{_name(each)}: {each.problem}" for each in unusable)
-        yield DoctorFinding(CHECK, Verdict.OK, f"installed without use: {reasons}")
+        yield CHECK.ok(f"installed without use: {reasons}")
     yield from _unusable_choices(choice)
     yield from _check_imported(found, choice)
     for several in doubled(found):
         names = " and ".join(map(_name, several))
         advice = "Switch one of them off: each call is recorded twice."
-        yield DoctorFinding(CHECK, Verdict.WARN, f"{names} are both on for {several[0].key}", advice)
+        yield CHECK.warn(f"{names} are both on for {several[0].key}", advice)
 
 
 def _unusable_choices(choice: Choice) -> Iterator[DoctorFinding]:
     for sentence in choice.problems:
         advice = f"Install what is missing, or correct {_SETTING}: these spans would be missing."
-        yield DoctorFinding(CHECK, Verdict.WARN, f"{_SETTING}: {sentence}", advice)
+        yield CHECK.warn(f"{_SETTING}: {sentence}", advice)
 
 
 def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[DoctorFinding]:
@@ -121,11 +123,11 @@ def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[D
             advice = f"Set {_SETTING}={key} and call otel_rollout.instrument(): its spans are missing."
             if key in {each.key for each in choice.instrumentors}:
                 advice = f"Call otel_rollout.instrument(), which switches on what {_SETTING} names."
-            yield DoctorFinding(CHECK, Verdict.WARN, text, advice)
+            yield CHECK.warn(text, advice)
         elif imported:
             text = f"{imported[0].library} is imported, and {_name(imported[0])} cannot be used"
             advice = f"Its spans are missing, because {imported[0].problem}. Install a version that fits."
-            yield DoctorFinding(CHECK, Verdict.WARN, text, advice)
+            yield CHECK.warn(text, advice)
 
 
 def _is_imported(instrumentor: Instrumentor) -> bool:
@@ -151,28 +153,29 @@ def _name(instrumentor: Instrumentor) -> str:
 def _check_loss(
     configured: Settings, found: Sequence[Instrumentor], choice: Choice
 ) -> Iterator[DoctorFinding]:
-    check = "other spans"
     if not configured.enabled:
         why = "OTEL_SDK_DISABLED is true" if configured.sdk_disabled else "tracing is off"
         if found:
             advice = "Switch tracing on, see the row `tracing`."
-            yield DoctorFinding(check, Verdict.WARN, f"not recorded, because {why}", advice)
+            yield _OTHER_SPANS.warn(f"not recorded, because {why}", advice)
         return
     yield from _check_sampler(configured)
     problem = joining.problem()
     provider = trace.get_tracer_provider()
     sdk_provider = sdk_provider_in(provider)
     if sdk_provider is not None:
-        yield from _check_sdk_provider(check, sdk_provider, is_used=bool(found or choice.instrumentors))
+        yield from _check_sdk_provider(sdk_provider, is_used=bool(found or choice.instrumentors))
     elif isinstance(provider, _OF_NOBODY):
         if problem:
-            yield DoctorFinding(check, Verdict.WARN, problem, _GIVE_PROVIDER)
+            yield _OTHER_SPANS.warn(problem, _GIVE_PROVIDER)
         else:
             found_text = "recorded inside trajectories, with or without a tracer provider of the application"
-            yield DoctorFinding(check, Verdict.OK, found_text)
+            yield _OTHER_SPANS.ok(found_text)
     else:
-        found_text = f"the tracer provider is {_type_name(provider)}, which is none of OpenTelemetry's SDK"
-        yield DoctorFinding(check, Verdict.WARN, found_text, _GIVE_PROVIDER)
+        found_text = (
+            f"the tracer provider is {qualified_name(type(provider))}, which is none of OpenTelemetry's SDK"
+        )
+        yield _OTHER_SPANS.warn(found_text, _GIVE_PROVIDER)
 
 
 def _check_way(configured: Settings) -> Iterator[DoctorFinding]:
@@ -180,7 +183,7 @@ def _check_way(configured: Settings) -> Iterator[DoctorFinding]:
     provider = trace.get_tracer_provider()
     if configured.enabled and not isinstance(provider, _OF_NOBODY):
         described = Application(configured).described(provider)
-        yield DoctorFinding("own spans", Verdict.OK, described)
+        yield DoctorCheck("own spans").ok(described)
 
 
 _OF_NOBODY: Final = (trace.ProxyTracerProvider, joining.JoinedTracerProvider)
@@ -197,7 +200,7 @@ def _check_sampler(configured: Settings) -> Iterator[DoctorFinding]:
     share = {"always_off": 0.0, "traceidratio": _number(configured.sampler_arg)}.get(name, 1.0)
     if share < 1:
         found = f"OTEL_TRACES_SAMPLER leaves out {1 - share:.0%} of trajectories, with all spans inside"
-        yield DoctorFinding("other spans", Verdict.WARN, found, "Unset it to record every trajectory.")
+        yield _OTHER_SPANS.warn(found, "Unset it to record every trajectory.")
 
 
 def _number(text: str) -> float:
@@ -207,11 +210,11 @@ def _number(text: str) -> float:
         return 1.0
 
 
-def _check_sdk_provider(check: str, provider: Any, is_used: bool) -> Iterator[DoctorFinding]:
+def _check_sdk_provider(provider: Any, is_used: bool) -> Iterator[DoctorFinding]:
     """Check the application's provider of OpenTelemetry's SDK, through which other libraries' spans go."""
     if getattr(provider, "_disabled", False):
         found = "OTEL_SDK_DISABLED was true when the application made its tracer provider: it makes no spans"
-        yield DoctorFinding(check, Verdict.WARN, found, "Unset the variable before the program starts.")
+        yield _OTHER_SPANS.warn(found, "Unset the variable before the program starts.")
         return
     description = _described_sampler(provider)
     root = _ROOT.match(description)
@@ -220,14 +223,14 @@ def _check_sdk_provider(check: str, provider: Any, is_used: bool) -> Iterator[Do
     if "AlwaysOff" in of_root or (share is not None and float(share[1]) < 1):
         found = f"the sampler of the application's tracer provider, {of_root}, leaves out trajectories"
         advice = "Give that provider the sampler ALWAYS_ON; OTEL_ROLLOUT_SAMPLE_GROUPS samples whole groups."
-        yield DoctorFinding(check, Verdict.WARN, found, advice)
+        yield _OTHER_SPANS.warn(found, advice)
     limit = getattr(getattr(provider, "_span_limits", None), "max_span_attributes", None)
     if is_used and limit is not None and limit < _FEW_ATTRIBUTES:
         found = f"the application's tracer provider keeps {limit} attributes of a span: messages may be lost"
         advice = "Set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000, or give that provider other SpanLimits."
-        yield DoctorFinding(check, Verdict.WARN, found, advice)
+        yield _OTHER_SPANS.warn(found, advice)
     found = "recorded inside trajectories, through the application's tracer provider"
-    yield DoctorFinding(check, Verdict.OK, found)
+    yield _OTHER_SPANS.ok(found)
 
 
 def _described_sampler(provider: Any) -> str:
@@ -236,16 +239,12 @@ def _described_sampler(provider: Any) -> str:
     return ""
 
 
-def _type_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
 # --- HTTP clients -------------------------------------------------------------------------------------------
 
 
 def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: Choice) -> DoctorFinding:
     """Check which HTTP clients' requests carry ``traceparent``, and to which hosts."""
-    check, hosts = "traceparent", configured.traceparent_hosts
+    check, hosts = DoctorCheck("traceparent"), configured.traceparent_hosts
     senders = [each for each in found if each.key in HTTP_CLIENTS]
     to_all = [each for each in senders if each.is_on or each in choice.instrumentors]
     if to_all:
@@ -253,14 +252,12 @@ def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: 
             f"Name the instrumentors that you need in {_SETTING}, without these, unless the header may go to "
             "public hosts: OTEL_ROLLOUT_TRACEPARENT_HOSTS does not restrict instrumentors."
         )
-        return DoctorFinding(
-            check, Verdict.WARN, f"to every host, by the instrumentors {_named(to_all)}", advice
-        )
+        return check.warn(f"to every host, by the instrumentors {_named(to_all)}", advice)
     if hosts == "none":
-        return DoctorFinding(check, Verdict.OK, "on no request: OTEL_ROLLOUT_TRACEPARENT_HOSTS is none")
+        return check.ok("on no request: OTEL_ROLLOUT_TRACEPARENT_HOSTS is none")
     clients = ", ".join(f"{name} {version}" for name, version in _client_versions()) or "none is installed"
     when = "" if propagation.http_patches is not None else ", after otel_rollout.instrument()"
-    return DoctorFinding(check, Verdict.OK, f"to the hosts {hosts}{when}, by the clients: {clients}")
+    return check.ok(f"to the hosts {hosts}{when}, by the clients: {clients}")
 
 
 def _client_versions() -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from otel_rollout import settings_reader
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.record.runs.target import is_further_variable
 from otel_rollout.settings import CONFIG_VARIABLE
 

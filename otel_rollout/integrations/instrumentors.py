@@ -139,7 +139,8 @@ def choose(setting: str, found: Sequence[Instrumentor]) -> Choice:
     return Choice(list(dict.fromkeys(chosen)), problems)
 
 
-def _is_importable(module: str) -> bool:
+def is_importable(module: str) -> bool:
+    """Return whether a module can be found; a package above it is imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -208,7 +209,7 @@ def _library_of(name: str, distribution: Distribution | None) -> tuple[str, str]
     needed = of_name or needed
     if not needed:
         module = normalized(name).replace("-", "_")
-        return normalized(name), "" if _is_importable(module) else f"{name} is not installed"
+        return normalized(name), "" if is_importable(module) else f"{name} is not installed"
     problems = []
     for requirement in needed:
         try:

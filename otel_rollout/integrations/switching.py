@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.base.patching import when_imported
 from otel_rollout.integrations.instrumentors import Instrumentor, choose, installed, normalized
 from otel_rollout.integrations.state import state

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
-from otel_rollout.base.scalars import scalar
+from otel_rollout.base.given import scalar
 
 _WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9][0-9]{0,17}")
 """Text that counts as an integer."""

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Union, cast
 
 import orjson
 
-from otel_rollout.base.errors import Unusable, warn_once
+from otel_rollout.base.errors import Unusable, pass_on, warn_once
 from otel_rollout.base.given import items, listed
-from otel_rollout.base.interrupts import pass_on
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue

@@ -48,12 +48,7 @@ def offer(
     for name, unit, described, observe in (
         ("started", "{span}", "Spans started", own(lambda w: [Observation(w.counts().started)])),
         ("recorded", "{span}", "Spans recorded", own(lambda w: [Observation(w.counts().recorded)])),
-        (
-            "dropped",
-            "{span}",
-            "Spans not recorded, by reason",
-            own(lambda w: _by_reason(w.counts().drops)),
-        ),
+        ("dropped", "{span}", "Spans not recorded, by reason", own(lambda w: _by_reason(w.counts().drops))),
         (
             "sampled_out",
             "{trajectory}",

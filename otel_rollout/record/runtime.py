@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import internal_errors, pass_on
 from otel_rollout.base.finalizers import watch_collections
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.state import reset
 from otel_rollout.base.version import VERSION
 from otel_rollout.base.waits import waits
@@ -29,7 +28,7 @@ from otel_rollout.record.recording.sampling import Decision, GroupSampling, deci
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.recording.tokenizers import Tokenizers
 from otel_rollout.record.recording.writer import SegmentWriter
-from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.founding import create_node_directory
 from otel_rollout.record.runs.membership import settle
 from otel_rollout.record.runs.state import state as runs
 from otel_rollout.redaction.redaction import Redaction, redacted_attributes, redaction_of
@@ -48,6 +47,9 @@ class Runtime:
         redact: redacts lines before they are written.
         decision: the sampler's decision; None records every trace.
 
+    Attributes:
+        project: the attributes that the identities of all trajectories have.
+
     Raises:
         OSError: the spool cannot be used.
     """
@@ -60,6 +62,10 @@ class Runtime:
         decision: Decision | None,
     ) -> None:
         self.settings = configured
+        self.project = {
+            semconv.PROJECT_NAME: configured.project_name,
+            semconv.EXPERIMENT_NAME: configured.experiment,
+        }
         found = functools.partial(create_node_directory, configured)
         node_dir = found()
         self.writer = SegmentWriter(

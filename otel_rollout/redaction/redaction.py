@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED
 from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
 

@@ -218,10 +218,7 @@ _KINDS_BY_NAME: Final = {
     ),
     "value and name": SecretKind(
         _NAME_SIGNS,
-        re.compile(
-            _VALUE_MEMBER + "[bruf]{0,2}" + _STRING % ('"', "'") + _BETWEEN + _NAME_MEMBER,
-            _FLAGS,
-        ),
+        re.compile(_VALUE_MEMBER + "[bruf]{0,2}" + _STRING % ('"', "'") + _BETWEEN + _NAME_MEMBER, _FLAGS),
         _of_group("double", "single"),
         ("value",),
     ),
@@ -285,10 +282,7 @@ KINDS: Final = {
         group=1,
     ),
     "bearer": _kind(
-        "bearer",
-        pattern=rf"bearer\s{{1,64}}({_rest('[a-z0-9._~+/-]', 16)}=*)",
-        flags=re.IGNORECASE,
-        group=1,
+        "bearer", pattern=rf"bearer\s{{1,64}}({_rest('[a-z0-9._~+/-]', 16)}=*)", flags=re.IGNORECASE, group=1
     ),
     "OpenAI and Anthropic": _kind("sk-", pattern=_WORD_BEGINS + "sk-" + _rest("[A-Za-z0-9_-]", 20, True)),
     "AWS": _kind("akia", "asia", pattern="(?:AKIA|ASIA)" + _rest("[0-9A-Z]", 16)),
@@ -320,9 +314,7 @@ KINDS: Final = {
     ),
     # If the middle of a long text is left out, the rest of that line may be the end of any secret.
     "line cut by a limit": _kind(
-        "more characters) …",
-        pattern=rf"more characters\) …((?:[^\r\n\\]|{_BACKSLASH}){{1,2048}})",
-        group=1,
+        "more characters) …", pattern=rf"more characters\) …((?:[^\r\n\\]|{_BACKSLASH}){{1,2048}})", group=1
     ),
 }
 """All kinds of secrets, by name."""

@@ -1,4 +1,4 @@
-"""Read files of OTLP JSON Lines: segments, archives, dead letters, and others."""
+"""Read files of OTLP JSON Lines: segments, archives, dead letters, and others; and the running roots."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from otel_rollout.spool import layout
+from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.span import Span
+from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import open_beside
+from otel_rollout.spool.root_table import read_open
 from otel_rollout.spool.segments import MAX_LINE_BYTES
 
 _logger = logging.getLogger(__name__)
@@ -140,3 +143,18 @@ class _BoundedReader(io.RawIOBase):
                 f"{self._path} decompresses to more than {self._limit} bytes, too many for a file of its size"
             )
         return count
+
+
+def running_roots(node_dir: Path) -> list[Span]:
+    """Return the open roots of the processes that record into a node directory."""
+    roots = []
+    for writer in layout.journals(node_dir):
+        table = node_dir / (writer + layout.OPEN_SUFFIX)
+        if not table.exists() or segments.is_dead(node_dir, writer):  # most writers of a spool ended long ago
+            continue
+        for line in read_open(table):
+            try:
+                roots += spans_of(line)
+            except UnreadableLineError:
+                continue  # the slot is being written
+    return roots

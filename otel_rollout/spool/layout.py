@@ -41,6 +41,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -262,21 +263,25 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, encoded)
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a private file that holds a JSON object; empty if it is missing, another user's or damaged."""
+    try:
+        found = orjson.loads(read_private(path))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def read_manifest(node_dir: Path) -> Manifest | None:
     """Read the manifest in a directory; return None if it is no node directory."""
-    try:
-        described = orjson.loads(read_private(node_dir / MANIFEST))
-        manifest = Manifest(
-            described["run_id"],
-            described["project_name"],
-            tuple(described["exporters"]),
-            described.get("target", ""),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    found = read_json(node_dir / MANIFEST)
+    run_id, project, target = found.get("run_id"), found.get("project_name"), found.get("target", "")
+    exporters = found.get("exporters")
+    if not (isinstance(run_id, str) and isinstance(project, str) and isinstance(target, str)):
         return None
-    texts = (manifest.run_id, manifest.project_name, manifest.target, *manifest.exporters)
-    is_ours = isinstance(described["exporters"], list) and all(isinstance(text, str) for text in texts)
-    return manifest if is_ours else None
+    if not isinstance(exporters, list) or not all(isinstance(name, str) for name in exporters):
+        return None
+    return Manifest(run_id, project, tuple(exporters), target)
 
 
 def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:
@@ -286,11 +291,7 @@ def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:
 
 def read_trackers(node_dir: Path) -> dict[str, str]:
     """Read the published runs of trackers: exporter → tracker's run."""
-    try:
-        published = orjson.loads(read_private(node_dir / TRACKERS))
-        return {str(name): str(run) for name, run in published.items()}
-    except (OSError, ValueError, AttributeError):
-        return {}
+    return {str(name): str(run) for name, run in read_json(node_dir / TRACKERS).items()}
 
 
 def node_directories(directory: Path) -> list[Path]:

@@ -10,17 +10,14 @@ import dataclasses
 import os
 import struct
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-import orjson
-
-from otel_rollout.spool.layout import read_private, write_json
+from otel_rollout.spool.layout import read_json, read_private, write_json
+from otel_rollout.spool.locks import ProcessLock
 from otel_rollout.spool.private_files import open_private
-from otel_rollout.spool.process_lock import ProcessLock
 
 LOG_FILE: Final = "receiver.log"
 _LOCK_FILE: Final = "receiver.lock"
@@ -97,7 +94,7 @@ def publish_address(node_dir: Path, address: ReceiverAddress) -> None:
 
 def read_address(node_dir: Path) -> ReceiverAddress | None:
     """Return the address of a node directory's receiver; None before the first one listens."""
-    found = _read(node_dir / _ADDRESS_FILE)
+    found = read_json(node_dir / _ADDRESS_FILE)
     try:
         return ReceiverAddress(str(found["host"]), int(found["port"]), str(found["token"]))
     except (KeyError, TypeError, ValueError):
@@ -160,7 +157,7 @@ def publish_counts(node_dir: Path, counts: ReceiverCounts) -> None:
 
 def read_counts(node_dir: Path) -> ReceiverCounts | None:
     """Return the counts of a node directory's receivers; None if none has run."""
-    found = _read(node_dir / _COUNTS_FILE)
+    found = read_json(node_dir / _COUNTS_FILE)
     recorded, sampled_out, changed_ids = _totals(node_dir)
     try:
         return ReceiverCounts(
@@ -192,11 +189,3 @@ def _totals(node_dir: Path) -> tuple[int, ...]:
         return _TOTALS.unpack(read_private(node_dir / _TOTALS_FILE))
     except (OSError, struct.error):
         return (0, 0, 0)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        found = orjson.loads(read_private(path))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -1,13 +1,21 @@
-"""Read segments while they are written; repair those of dead writers."""
+"""Read segments while they are written; repair those of dead writers.
+
+A batch of scores is one line of a segment and counts as many spans as it has scores. A position inside the
+line stands between two of these spans: ``n`` bytes after the line's begin, ``n`` spans are passed. So a
+cursor of bytes also says which scores of a batch are done.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
+from otel_rollout.otlp.score_batch import batch_in
 from otel_rollout.spool import journal, layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, open_private
@@ -92,7 +100,7 @@ def repair(node_dir: Path, writer: str) -> None:
                     _end_last_line(segment)
                 else:
                     segment.write(journal.owed_bytes(path, state, segment.seek(0, os.SEEK_END)))
-                    segment.truncate(_end_of_last_line(segment))
+                    segment.truncate(_end_of_last_line(segment, segment.seek(0, os.SEEK_END)))
 
 
 def discard_buffers(node_dir: Path, writer: str) -> None:
@@ -117,16 +125,18 @@ def _end_last_line(segment: BinaryIO) -> None:
             segment.write(b"\n")
 
 
-def _end_of_last_line(segment: BinaryIO) -> int:
-    position = segment.seek(0, os.SEEK_END)
-    while position > 0:
-        start = max(0, position - READ_BYTES)
+def _end_of_last_line(segment: BinaryIO | FileIO, end: int, most: int = sys.maxsize) -> int:
+    """Return where the last whole line before ``end`` ends; at most about ``most`` bytes before ``end``."""
+    position = end
+    while position > max(0, end - most):
+        # Nearly always a line ends there, so one byte is read first.
+        start = max(0, position - (1 if position == end else READ_BYTES))
         segment.seek(start)
         newline = segment.read(position - start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         position = start
-    return 0
+    return position
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -138,7 +148,7 @@ def append_line(path: Path, line: bytes) -> None:
         OSError: when the line cannot be written.
     """
     with open(path, "a+b", opener=open_private) as file:
-        end = _end_of_last_line(file)
+        end = _end_of_last_line(file, file.seek(0, os.SEEK_END))
         file.truncate(end)
         try:
             file.write(line)
@@ -182,3 +192,31 @@ def _rest_of_line(file: BinaryIO) -> int:
         if piece.endswith(b"\n"):
             return length
     return 0
+
+
+def recorded_lines(path: Path, position: int, limit: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the spans of a segment from ``position`` on, each as a line and with its end.
+
+    The segment's lines are read as :func:`complete_lines` does. A batch that is damaged is yielded as it is.
+    """
+    begin, passed = place_of(path, position)
+    for line, end in complete_lines(path, begin, limit):
+        batch = batch_in(line)
+        if batch is None:
+            yield line[passed:], end
+        else:
+            for number, span in enumerate(batch.lines(passed), passed + 1):
+                yield span, end if number == len(batch) else begin + number
+        begin, passed = end, 0
+
+
+def place_of(path: Path, position: int) -> tuple[int, int]:
+    """Return where the line begins that holds a position, and how many bytes of it precede the position."""
+    if not position:
+        return 0, 0
+    try:
+        with open(path, "rb", buffering=0, opener=open_private) as file:
+            begin = _end_of_last_line(file, position, MAX_LINE_BYTES)
+    except FileNotFoundError:  # removed after use
+        return position, 0
+    return begin, position - begin

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
 
 from otel_rollout.base.waits import waits
 from otel_rollout.spool import layout
-from otel_rollout.spool.private_files import open_private
+from otel_rollout.spool.private_files import touch
 
 
 class WaitingProgram:
@@ -28,9 +27,7 @@ class WaitingProgram:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + waits().announce
-            # Without the file, delivery takes a few seconds longer.
-            with contextlib.suppress(OSError), open(self._path, "ab", opener=open_private) as file:
-                os.utime(file.fileno())
+            touch(self._path)
 
 
 class WaitingPrograms:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import read_beside
@@ -126,7 +127,7 @@ class DetokenizerCache:
     def __init__(self, node_dir: Path) -> None:
         self._node_dir = node_dir
         self._loaded: dict[str, Detokenizer] = {}
-        self._next_look: dict[str, float] = {}
+        self._next_look: BoundedDict[str, float] = BoundedDict(_MAX_DETOKENIZERS)
         self._decoded_before = 0
         self._lock = threading.Lock()
 
@@ -156,8 +157,6 @@ class DetokenizerCache:
         detokenizer = self._load(name, 0.0 if name in self._next_look else deadline)
         if detokenizer is None:
             self._next_look[name] = time.monotonic() + waits().absent
-            while len(self._next_look) > _MAX_DETOKENIZERS:
-                del self._next_look[next(iter(self._next_look))]
             return None
         self._loaded[name] = detokenizer
         while len(self._loaded) > _MAX_DETOKENIZERS:

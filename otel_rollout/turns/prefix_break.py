@@ -1,4 +1,4 @@
-"""Find a turn whose tokens are not the beginning of the next prompt.
+"""Find a turn whose tokens are not the beginning of the next prompt, and describe the break as attributes.
 
 A trainer that joins the turns of a trajectory expects each prompt to begin with the prompt and the answer
 before it. If a program renders its messages again for each turn, an answer may get other tokens
@@ -11,10 +11,13 @@ So it follows only a turn whose whole prompt it repeats, or whose answer it hold
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from otel_rollout.base import semconv
 from otel_rollout.turns.context_diff import TOKEN_BYTES, Mark, Turns, common_prefix
+from otel_rollout.turns.detokenizer import Detokenizer
 
 Kind: TypeAlias = Literal["retokenized", "cut", "beginning", "edited"]
 """What has probably happened: an answer has other tokens for its text; a part was left out; the prompt before
@@ -271,3 +274,70 @@ def _index(items: bytes, wanted: bytes, start: int, near: int | None = None) -> 
 
 def _token(items: bytes, index: int) -> bytes:
     return items[index * TOKEN_BYTES : (index + 1) * TOKEN_BYTES]
+
+
+# --- the attributes of the model call after the break -------------------------------------------------------
+
+
+_SHOWN: Final = 16
+"""Tokens whose text is shown, of each side."""
+_BEFORE: Final = 64
+_BEHIND: Final = 8
+"""Tokens before and behind a part that are decoded with it, to find where its characters begin and end."""
+_BETWEEN: Final = "|"
+_MORE: Final = "…"
+
+
+def attributes_of(
+    turns: Turns, turn: str, prompt: bytes, start: int, detokenizer: Detokenizer | None
+) -> dict[str, Any] | None:
+    """Return the attributes of a model call whose prompt breaks the prefix; None if it does not.
+
+    Args:
+        turns: the earlier turns of the trajectory, of token ids.
+        turn: id of the model call.
+        prompt: its encoded prompt.
+        start: when the call began, in ns.
+        detokenizer: decodes the ids; None if there is none.
+    """
+    text = None if detokenizer is None else _Text(detokenizer)
+    found = find(turns, turn, prompt, start, None if text is None else text.part)
+    if found is None:
+        return None
+    broken, context = found
+    described = {
+        semconv.BREAK_OF: broken.turn,
+        semconv.BREAK_TOKEN: broken.token,
+        semconv.BREAK_REMOVED: broken.removed,
+        semconv.BREAK_ADDED: broken.added,
+        semconv.BREAK_KIND: broken.kind,
+    }
+    if text is not None:
+        rest = len(prompt) // TOKEN_BYTES - broken.token
+        described[semconv.BREAK_WAS] = text.shown(context, broken, broken.removed)
+        described[semconv.BREAK_BECAME] = text.shown(
+            prompt, broken, rest if broken.added is None else broken.added
+        )
+    return {name: value for name, value in described.items() if value is not None}
+
+
+class _Text:
+    """Decodes parts of encoded tokens."""
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+
+    def part(self, items: bytes, start: int, end: int) -> str:
+        """Return the text of some of the tokens."""
+        first = max(0, start - _BEFORE)
+        ids = array("I", items[first * TOKEN_BYTES : (end + _BEHIND) * TOKEN_BYTES]).tolist()
+        return self._detokenizer.part(ids, start - first, end - first)
+
+    def shown(self, items: bytes, broken: PrefixBreak, count: int) -> str:
+        """Return the text of the first different tokens, with a mark between retokenized ones."""
+        end = broken.token + min(count, _SHOWN)
+        more = _MORE if count > _SHOWN else ""
+        if broken.kind != "retokenized":
+            return self.part(items, broken.token, end) + more
+        pieces = [self.part(items, index, index + 1) for index in range(broken.token, end)]
+        return _BETWEEN.join(pieces) + more

@@ -13,10 +13,9 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.otlp.messages import Shared
 from otel_rollout.otlp.span import Span
-from otel_rollout.turns import break_attributes, context_diff
-from otel_rollout.turns.context_diff import Turns
+from otel_rollout.turns import context_diff, prefix_break
+from otel_rollout.turns.context_diff import TokenTurn, Turns, prompt_of
 from otel_rollout.turns.detokenizer import Detokenizer
-from otel_rollout.turns.model_call import TokenTurn, prompt_of
 
 _MIN_SHARED_TOKENS: Final = 16
 """Minimum length of a shared prompt prefix, in tokens, to be replaced by a reference."""
@@ -162,7 +161,7 @@ class SpanRewriter:
         call = TokenTurn(prompt_of(prompts), holder.get(key, []))
         shared = self._shared_prefix(call, turns, holder)
         if self._turns != "whole" and call.encoded_prompt and self._is_call:
-            self._broken = break_attributes.attributes_of(
+            self._broken = prefix_break.attributes_of(
                 turns, self._id, call.encoded_prompt, self._start, self._detokenizer
             )
         self._remember(call, turns, can_be_continued=bool(answers and prompts))

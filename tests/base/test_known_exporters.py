@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.base.known_exporters import DELIVERY_PREFIXES, KNOWN_EXPORTERS, PREFIXES
+from otel_rollout.base.environment import DELIVERY_PREFIXES, KNOWN_EXPORTERS, PREFIXES
 from otel_rollout.exporting.entry_points import installed
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def test_prefixes_are_listed_in_one_module() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in DELIVERY_PREFIXES
     }
-    assert found == {"otel_rollout/base/known_exporters.py"}
+    assert found == {"otel_rollout/base/environment.py"}
 
 
 def test_exporters_get_at_least_the_variables_of_every_process() -> None:

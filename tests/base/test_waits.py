@@ -15,7 +15,7 @@ import pytest
 from otel_rollout.base.waits import WAITS_VARIABLE, Waits, waits
 from otel_rollout.record.launch.launcher import _forwarder_environment
 from otel_rollout.settings import Settings
-from tests.waits import set_waits
+from tests.waits import scaled, set_waits
 
 ROOT = Path(__file__).parents[2]
 MODULES = [path for room in ("otel_rollout", "exporters") for path in (ROOT / room).rglob("*.py")]
@@ -38,7 +38,7 @@ OTHER_TIMES = {
     "otel_rollout/record/recording/flusher.py:CHECK_INTERVAL": "milliseconds",
     "otel_rollout/redaction/redaction.py:PAUSE": "a factor",
     "otel_rollout/record/recording/tokenizers.py:_PAUSE": "milliseconds",
-    "otel_rollout/spool/process_lock.py:_ATTEMPT_INTERVAL": "milliseconds",
+    "otel_rollout/spool/locks.py:_ATTEMPT_INTERVAL": "milliseconds",
     "otel_rollout/look/sources/private_table.py:_MINIMUM_AGE": "of what a killed process has left",
     "otel_rollout/look/web/answers.py:_WANTED_SECONDS": "of a page",
     "exporters/otel_rollout_mlflow/addresses.py:_TIMEOUT": "of a page",
@@ -53,7 +53,7 @@ OTHER_TIMES = {
 
 def test_scaled_waits_have_shorter_pauses_and_the_same_limits() -> None:
     """A limit protects whoever waits on a slow machine; very short pauses stay as they are."""
-    usual, short = dataclasses.asdict(Waits()), dataclasses.asdict(Waits().scaled(0.1))
+    usual, short = dataclasses.asdict(Waits()), dataclasses.asdict(scaled(0.1))
     shortened = {name for name in usual if short[name] < usual[name]}
     assert shortened == {
         field.name for field in dataclasses.fields(Waits) if field.type == "Pause" and field.name != "flush"

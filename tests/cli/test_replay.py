@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout.cli.replay import as_node_directory
+from otel_rollout.cli.runs import as_node_directory
 from otel_rollout.spool import files, layout
 from tests.cli.command import ON_A_TERMINAL, run
 from tests.forwarder.test_delivery import delivered, node_directory, record

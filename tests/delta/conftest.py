@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.base.waits import Waits
-from tests.waits import variable
+from tests.waits import scaled, variable
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def variables(tmp_path: Path, table: Path) -> dict[str, str]:
         "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_TRACES_EXPORTER": "delta",
         "OTEL_ROLLOUT_DELTA_URI": str(table),
-        **variable(Waits().scaled(0.01)),
+        **variable(scaled(0.01)),
         "OTEL_TEST_BATCH": "7",
     }
 

@@ -11,7 +11,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from otel_rollout import doctor, uninstrument
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.doctor import checks, cluster
 from otel_rollout.doctor.diagnosis import Verdict
 from tests.doctor.conftest import install

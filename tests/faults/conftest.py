@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.base.waits import Waits
 from tests.faults.target import Receiver, receiving
 from tests.waiting import wait_for
-from tests.waits import variable
+from tests.waits import scaled, variable
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def variables(receiver: Receiver, tmp_path: Path) -> dict[str, str]:
         "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"),
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-        **variable(Waits().scaled(0.01)),
+        **variable(scaled(0.01)),
     }
 
 

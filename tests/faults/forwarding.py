@@ -13,7 +13,7 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.spool import layout
-from otel_rollout.spool.forwarder_lock import ForwarderLock
+from otel_rollout.spool.locks import ForwarderLock
 from tests.faults.inside import ONCE
 from tests.faults.job import PATH, Job, names
 

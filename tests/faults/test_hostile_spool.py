@@ -23,7 +23,7 @@ from otel_rollout.cli import forwarding
 from otel_rollout.look.sources.private_table import asked_as_table
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.record.launch import drain, launcher, transfer
-from otel_rollout.record.runs import directory, membership
+from otel_rollout.record.runs import founding, membership
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError
@@ -287,7 +287,7 @@ def test_directory_swapped_during_recording_is_not_written(
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(spool_dir))
     with rollout_trace_attr():
         pass
-    node_dir = directory.node_directory(membership.decide())
+    node_dir = founding.node_directory(membership.decide())
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 1, what="delivery")
     node_dir.parent.rename(tmp_path / "away")
     node_dir.mkdir(parents=True)

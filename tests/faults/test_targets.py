@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.account.ledger_reader import LedgerState, read_ledger
-from otel_rollout.base.waits import Waits
 from otel_rollout.exporting.api import FailureKind
 from tests.faults.job import Job
 from tests.faults.target import Certificates, FaultyProxy, receiving
@@ -27,7 +26,7 @@ from tests.forwarder.test_delivery import forwarder_pid
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import stored
 from tests.waiting import wait_for
-from tests.waits import variable
+from tests.waits import scaled, variable
 
 SILENCE = 4.0
 """Timeout of MLflow and Weave in seconds; the receiver's is twice as long, as it cannot be queried."""
@@ -127,7 +126,7 @@ def _environment(
         **weave.environment,
         "OTEL_ROLLOUT_SPOOL_DIR": str(directory / "spool"),
         "OTEL_ROLLOUT_PROJECT": project,
-        **variable(Waits().scaled(0.01)),
+        **variable(scaled(0.01)),
         "MLFLOW_TRACKING_SERVER_CERT_PATH": certificates.trusted,
         "OTEL_EXPORTER_OTLP_CERTIFICATE": certificates.trusted,
         "REQUESTS_CA_BUNDLE": certificates.trusted,

@@ -16,7 +16,7 @@ from otel_rollout.doctor.diagnosis import Verdict
 from otel_rollout.doctor.filesystem import check_spool_directory
 from otel_rollout.record import runtime
 from otel_rollout.record.launch import shutdown
-from otel_rollout.record.runs import directory, membership
+from otel_rollout.record.runs import founding, membership
 from otel_rollout.spool import layout
 from tests.faults.running import COMMAND, run
 from tests.programs.record_in_unusable_spool import FAULTS
@@ -74,7 +74,7 @@ def test_status_of_unreadable_spool_has_counts_of_this_process(
     """Nothing counts as delivered; repeated status() logs one warning."""
     with rollout_trace_attr(step=1):
         rollout_trace_op(lambda: None)()
-    node_dir = directory.node_directory(membership.decide())
+    node_dir = founding.node_directory(membership.decide())
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2, what="delivery")
     assert shutdown.delivered_here()["test-file"].delivered == 2
     node_dir.chmod(0o777)

@@ -21,7 +21,7 @@ from otel_rollout.deliver.batch_commits import CommitClock
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.exporting.api import BatchLimits, ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.spool import layout, segments
-from otel_rollout.spool.forwarder_lock import ForwarderLock
+from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.waiting import WaitingProgram
 from tests.waiting import wait_for
 from tests.waits import set_waits

@@ -28,7 +28,7 @@ from otel_rollout.record.launch import launcher
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout, segments
-from otel_rollout.spool.forwarder_lock import ForwarderLock
+from otel_rollout.spool.locks import ForwarderLock
 from tests.exporters import FileExporter
 from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for

@@ -22,7 +22,7 @@ from otel_rollout.exporting.spool_exporter import KeptInSpool
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.files import lines_of
-from otel_rollout.spool.recorded_lines import place_of, recorded_lines
+from otel_rollout.spool.segments import place_of, recorded_lines
 from tests.exporters import FileExporter, ResolvingExporter
 from tests.forwarder.test_delivery import forwarder_pid, otel_rollout_command
 from tests.forwarder.test_identity_scores import scores, trajectory

@@ -36,7 +36,7 @@ from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.record import runtime
 from otel_rollout.record.launch import launcher
-from otel_rollout.record.runs import directory, membership
+from otel_rollout.record.runs import founding, membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
@@ -240,7 +240,7 @@ def test_group_without_size_waits_for_running_siblings_and_quiet(
     set_waits(monkeypatch, running_look=0)
     begin("errors")
     membership.decide()
-    node_dir = directory.node_directory(membership.decide())
+    node_dir = founding.node_directory(membership.decide())
     layout.create_private(node_dir, membership.decide().spool_dir)
 
     def verdicts(quiet: float) -> dict[tuple[bool, str], int]:

@@ -10,7 +10,7 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.cli.replay import as_node_directory
+from otel_rollout.cli.runs import as_node_directory
 from otel_rollout.deliver import forwarder
 from otel_rollout.record.launch import launcher, transfer
 from otel_rollout.settings import Settings

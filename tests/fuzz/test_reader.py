@@ -24,7 +24,7 @@ from otel_rollout.record.recording.provider import RecordingTracerProvider
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.settings import Settings
 from otel_rollout.spool import journal, layout, segments
-from otel_rollout.spool.forwarder_lock import ForwarderLock
+from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.root_table import MAX_LINE, read_open
 from tests.fuzz import spans
 from tests.fuzz.bounds import examples

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base.training_scores import LOGPROB_DIFF_LIMIT
-from otel_rollout.integrations.kit import logprob_mismatch as module
+from otel_rollout.integrations.kit import token_sums
 from otel_rollout.integrations.kit.logprob_mismatch import logprob_mismatch
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes
 
@@ -74,7 +74,7 @@ def test_blocks_of_rows_give_the_result_of_the_whole(monkeypatch: pytest.MonkeyP
     sampler, trainer = torch.rand(2, 37, 50)
     mask = torch.rand(37, 50) > 0.3
     whole = logprob_mismatch(sampler, trainer, mask)
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 5 * 50 * 4)
+    monkeypatch.setattr(token_sums, "_BLOCK_BYTES", 5 * 50 * 4)
     assert logprob_mismatch(sampler, trainer, mask) == whole
 
 

@@ -11,7 +11,7 @@ import pytest
 def test_every_hook_is_in_the_table_and_every_entry_patches(framework: str) -> None:
     """A module that no entry names is not imported, so its hooks would have no effect."""
     package = f"otel_rollout.integrations.{framework}"
-    tables = importlib.import_module(f"{package}.patched_modules")
+    tables = importlib.import_module(f"{package}.patched_modules" if framework == "trl" else package)
     listed = {
         (importlib.import_module(name, package), module)
         for table in (tables.CONFIGURED, getattr(tables, "UNCONFIGURED", {}))

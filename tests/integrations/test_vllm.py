@@ -20,10 +20,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from otel_rollout import rollout_trace_attr
-from otel_rollout.base.receiver_variables import NAMES_VARIABLE, without_receiver
+from otel_rollout.base.environment import NAMES_VARIABLE, without_receiver
 from otel_rollout.integrations.state import state
-from otel_rollout.integrations.vllm import engines, requests
-from otel_rollout.integrations.vllm.patched_modules import seams
+from otel_rollout.integrations.vllm import engines, seams
 from tests.spool_reader import Recorded, tree
 
 ENDPOINT = "grpc://127.0.0.1:4317"
@@ -125,7 +124,7 @@ def processor_class(tracing: None) -> Iterator[Any]:
     """Return a patched ``OutputProcessor``."""
     module: Any = ModuleType("vllm.v1.engine.output_processor")
     module.OutputProcessor = subclass(OutputProcessor, "OutputProcessor")
-    seams.patch((".requests",), module)
+    seams.patch((".engines",), module)
     yield module.OutputProcessor
     seams._patches.undo()
     seams._patches.active = True
@@ -402,7 +401,7 @@ def test_open_requests_are_bounded_and_go_with_their_engine(
     processor_class: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that never ends a request does not fill the memory."""
-    monkeypatch.setattr(requests, "MAX_OPEN", 3)
+    monkeypatch.setattr(engines, "MAX_OPEN", 3)
     processor = processor_class()
     with rollout_trace_attr(step=1):
         for number in range(10):
@@ -420,7 +419,7 @@ def test_missing_seam_is_one_warning_and_the_rest_is_patched(
     methods = {**vars(subclass(OutputProcessor, "OutputProcessor"))}
     del methods["abort_requests"]
     module.OutputProcessor = type("OutputProcessor", (), methods)
-    seams.patch((".requests",), module)
+    seams.patch((".engines",), module)
     assert caplog.messages == [
         f"otel-rollout: vllm {seams.version} has no "
         "vllm.v1.engine.output_processor.OutputProcessor.abort_requests, so requests that are aborted in "

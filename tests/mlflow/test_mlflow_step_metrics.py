@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from otel_rollout.base.waits import Waits
 from otel_rollout.deliver.step_curves import StepCurves
 from otel_rollout.exporting.api import FailureKind, MetricPoint
 from otel_rollout.spool import layout
@@ -21,7 +20,7 @@ from otel_rollout_mlflow import MlflowSpanExporter
 from tests.faults.inside import SITE
 from tests.table.tables import root, row, score, written
 from tests.waiting import wait_for
-from tests.waits import set_waits, variable
+from tests.waits import scaled, set_waits, variable
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +109,7 @@ def test_curves_of_a_job_stand_in_the_run_that_it_publishes(server_uri, project,
         "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "table"),
         "MLFLOW_TRACKING_URI": server_uri,
         "PYTHONPATH": os.pathsep.join([str(SITE), str(SITE.parents[2]), os.environ.get("PYTHONPATH", "")]),
-        **variable(Waits().scaled(0.05)),
+        **variable(scaled(0.05)),
     }
     command = [sys.executable, "-m", "tests.mlflow.programs.stepwise_job", run_id]
     subprocess.run(command, env={**os.environ, **variables}, check=True, timeout=180)

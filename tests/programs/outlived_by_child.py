@@ -12,7 +12,7 @@ import time
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.record import runtime
 from otel_rollout.record.launch import launcher
-from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.founding import node_directory
 
 
 def main() -> None:

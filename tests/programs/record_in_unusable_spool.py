@@ -16,14 +16,14 @@ import otel_rollout
 from otel_rollout.account import ledger, node_report, report
 from otel_rollout.deliver import delivery
 from otel_rollout.record.launch import at_exit, drain, launcher, shutdown
-from otel_rollout.spool import forwarder_lock
+from otel_rollout.spool import locks
 
 IMPORTED = (
     ledger,
     node_report,
     report,
     delivery,
-    forwarder_lock,
+    locks,
     at_exit,
     drain,
     launcher,

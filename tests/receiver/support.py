@@ -12,8 +12,7 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rollout.record.receiver.app import ReceiverApplication
-from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy
-from otel_rollout.record.receiver.trajectories import Trajectories
+from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy, Trajectories
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool.receiver_files import ReceiverCounts
 from tests.spool_reader import Recorded, read_directory

@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 import otel_rollout
-from otel_rollout.base import own_ids, semconv
+from otel_rollout.base import semconv
+from otel_rollout.record.recording.provider import mark_of
 from otel_rollout.spool.receiver_files import read_address, read_counts
 from tests.cli.command import COMMAND
 from tests.mlflow_server import stored
@@ -124,7 +125,7 @@ def test_spans_with_ids_of_ours_take_nobodys_place(start_run: StartRun, tmp_path
     for span in run.recorded():
         known = recorded.setdefault(span.span.trace_id.hex(), {}).setdefault(span.span.span_id, span)
         assert known.span == span.span, "one id, two spans"
-        mark = own_ids.mark_of(span.resource["rollout.run.id"]).decode()
+        mark = mark_of(span.resource["rollout.run.id"]).decode()
         assert span.span.span_id.hex().startswith(mark) == (span.scope == semconv.SCOPE)
     assert recorded.keys() == {*sent, TRACE}
     for trace_id, names in sent.items():

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_rollout.base import own_ids
 from otel_rollout.cli import report_output
 from otel_rollout.otlp import received_protobuf
 from otel_rollout.record.receiver.span_ids import SpanIds
+from otel_rollout.record.recording.provider import mark_of
 from otel_rollout.spool.receiver_files import ReceiverCounts, publish_counts
 from tests.receiver.support import START, InProcess, in_process, request, span
 from tests.spool_reader import Recorded, tree
@@ -204,7 +204,7 @@ def test_no_two_spans_ever_share_an_id(sent: list[tuple[int, int, int]]) -> None
 
 ROOT = bytes([5] * 8)
 """The id of a root that the application's own generator has drawn: it has no mark."""
-OURS = [bytes.fromhex(own_ids.mark_of("the-run").decode() + f"{number:010x}") for number in (1, 2)] + [ROOT]
+OURS = [bytes.fromhex(mark_of("the-run").decode() + f"{number:010x}") for number in (1, 2)] + [ROOT]
 
 
 async def test_span_with_the_id_of_an_operation_of_another_node_is_below_it(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from opentelemetry.trace import SpanContext, StatusCode
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-from otel_rollout.base import own_ids, semconv
+from otel_rollout.base import semconv
 from otel_rollout.record.recording import processor
+from otel_rollout.record.recording.provider import mark_of
 from otel_rollout.record.recording.state import state
 from otel_rollout.spool import layout
 from tests.sdk_spans import spans_of
@@ -135,7 +136,7 @@ def test_spans_through_the_application_have_the_mark_of_the_run(application, rec
         op(1)
         score("reward", 1.0)
     spans = recorded()
-    mark = own_ids.mark_of(spans[0].resource["rollout.run.id"]).decode()
+    mark = mark_of(spans[0].resource["rollout.run.id"]).decode()
     assert {s.name for s in spans if s.span.span_id.hex().startswith(mark)} == {
         *("rollout_trace", "op", "score reward")
     }

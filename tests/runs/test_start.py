@@ -17,7 +17,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_op
 from otel_rollout.record import runtime
 from otel_rollout.record.recording.state import state
-from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.founding import create_node_directory
 from otel_rollout.spool import layout, segments
 from tests.waiting import wait_for
 

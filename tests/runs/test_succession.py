@@ -15,7 +15,7 @@ from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.record.launch import launcher
 from otel_rollout.record.launch.state import state
 from otel_rollout.spool import layout
-from otel_rollout.spool.forwarder_lock import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
+from otel_rollout.spool.locks import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
 from tests.faults.target import Receiver, receiving
 from tests.runs.program import ask
 from tests.runs.test_targets import started as started

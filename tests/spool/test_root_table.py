@@ -15,8 +15,8 @@ from otel_rollout.otlp.scan import step_of
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import trajectory as capture
 from otel_rollout.spool import layout, root_table, segments
-from otel_rollout.spool.forwarder_lock import ForwarderLock
 from otel_rollout.spool.journal import read_state
+from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.root_table import MAX_LINE, SLOTS, read_open
 from tests.forwarder.test_delivery import running
 from tests.spool_reader import Recorded, read_directory

@@ -14,7 +14,7 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.seams import around
 from otel_rollout.integrations.state import state
-from otel_rollout.integrations.trl import generation, loss_mask, progress, sample
+from otel_rollout.integrations.trl import generation, loss, progress, sample
 from otel_rollout.integrations.trl.batch import GenerationBatch, Sample, being_current
 from otel_rollout.integrations.trl.patched_modules import seams
 from tests.spool_reader import tree
@@ -194,4 +194,4 @@ def test_reason_says_why_a_completion_is_not_trained(
     is_cut: bool, counts: tuple[int, int, int], reason: str | None
 ) -> None:
     """The counts are those of the completion, of the model in it, and of the loss."""
-    assert loss_mask.reason(is_cut, *counts) == reason
+    assert loss.reason(is_cut, *counts) == reason

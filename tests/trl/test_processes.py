@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests import given_scores
 from tests.exporters import install
 from tests.spool_reader import Recorded, read_trajectories

@@ -17,7 +17,7 @@ import otel_rollout
 from otel_rollout.integrations.trl import tracking
 from otel_rollout.integrations.trl.patched_modules import seams
 from otel_rollout.record.runs import membership
-from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.state import state
 from otel_rollout.spool import layout
 from tests.spool_reader import Recorded

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from otel_rollout.base import training_scores
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests import given_scores
 from tests.given_scores import Given
 from tests.spool_reader import Recorded, read_trajectories, tree

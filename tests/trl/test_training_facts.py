@@ -13,9 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from otel_rollout.base.known_exporters import PREFIXES
-from otel_rollout.integrations.trl.loss import LOW_ENTROPY, OFF_POLICY
-from otel_rollout.integrations.trl.loss_mask import CUT_OFF, OUT_OF_BOUNDS
+from otel_rollout.base.environment import PREFIXES
+from otel_rollout.integrations.trl.loss import CUT_OFF, LOW_ENTROPY, OFF_POLICY, OUT_OF_BOUNDS
 from otel_rollout.integrations.trl.progress import PASSED_OVER, UNUSED
 from tests import given_scores
 from tests.given_scores import Given

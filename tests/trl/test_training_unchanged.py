@@ -13,7 +13,7 @@ from typing import Any, Final
 import polars
 import pytest
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.rollout_table import open_table
 from tests.forwarders import end_forwarders
 from tests.spool_reader import read_directory

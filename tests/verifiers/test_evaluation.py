@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_rollout import open_table
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests.dumps.reading import OpenedDump
 from tests.verifiers.conftest import ENVIRONMENTS
 from tests.verifiers.scripted_model import ScriptedModel, serving

@@ -9,7 +9,7 @@ import pytest
 import verifiers
 from verifiers.v1.rollout import Rollout
 
-from otel_rollout.integrations.verifiers.patched_modules import CONFIGURED, seams
+from otel_rollout.integrations.verifiers import CONFIGURED, seams
 
 LOSSES = {
     "verifiers.v1.utils.decorators": ["invoke"],

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout.integrations.verifiers import rollouts
-from otel_rollout.integrations.verifiers.patched_modules import CONFIGURED, seams
+from otel_rollout.integrations.verifiers import CONFIGURED, rollouts, seams
 from otel_rollout.otlp.messages import request_of
 from tests.spool_reader import Recorded, tree
 from tests.verifiers.running import context, play, played, until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import verl
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams
 
 
 def _agent_loop_without(*names: str) -> Any:

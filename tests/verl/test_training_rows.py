@@ -13,9 +13,8 @@ import pytest
 import torch
 from verl.protocol import DataProto
 
-from otel_rollout.integrations.verl import legacy_training, v1_training
+from otel_rollout.integrations.verl import legacy_training, seams, v1_training
 from otel_rollout.integrations.verl.known_trajectories import SampleIdentity, known
-from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.training_columns import Columns, columns_of
 from otel_rollout.integrations.verl.v1_training import one_row_per_trajectory
 from otel_rollout.record.recording.state import state
@@ -176,5 +175,5 @@ def test_trainer_without_the_method_is_one_warning(caplog: pytest.LogCaptureFixt
     module.RayPPOTrainer = type("RayPPOTrainer", (), {"fit": lambda self: "fitted"})
     seams.patch((".legacy_training",), module)
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert "no RayPPOTrainer._update_actor, so it is not recorded what the legacy trainer makes" in line
+    assert "RayPPOTrainer._update_actor, so it is not recorded what the legacy trainer makes" in line
     assert module.RayPPOTrainer().fit() == "fitted"

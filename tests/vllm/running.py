@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests.exporters import install
 from tests.spool_reader import Recorded, read_trajectories
 

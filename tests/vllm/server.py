@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests.ports import free_port
 from tests.vllm.tiny_model import MAX_TOKENS
 from tests.waiting import wait_for

@@ -145,7 +145,7 @@ def test_request_outside_does_not_join_the_first_requests_trajectory(run: Run) -
 
 def test_actors_process_is_traced_by_the_autoload_and_not_seeded(run: Run) -> None:
     """The workers of AsyncLLM are processes of their own, so its front end's ids do not repeat."""
-    assert "otel_rollout.integrations.vllm.requests" in run.account["facts"]["modules"]
+    assert "otel_rollout.integrations.vllm.engines" in run.account["facts"]["modules"]
     assert run.account["facts"]["seeded"] is False
     assert "internal error" not in run.output
     assert "another target" not in run.output

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from tests.ports import free_port
 from tests.spool_reader import read_directory, tree
 from tests.vllm.server import ON_CPU

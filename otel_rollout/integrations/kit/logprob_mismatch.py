@@ -6,12 +6,10 @@ changed, and the results are copied from the device once.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from otel_rollout.base import training_scores
-
-_BLOCK_BYTES: Final = 1 << 22
-"""Bytes of log probabilities that are compared at a time on a CPU: few enough for its cache."""
+from otel_rollout.integrations.kit.token_sums import blocks
 
 
 def logprob_mismatch(sampler: Any, trainer: Any, mask: Any) -> dict[str, list[Any]]:
@@ -29,13 +27,10 @@ def logprob_mismatch(sampler: Any, trainer: Any, mask: Any) -> dict[str, list[An
         The score's name → one value per row.
     """
     rows, tokens = sampler.shape
-    results = mask.new_zeros((6, rows)).double()
-    on_cpu = sampler.device.type == "cpu"
-    size = max(1, _BLOCK_BYTES // (sampler.element_size() * max(1, tokens))) if on_cpu else rows
-    for first in range(0, rows if tokens else 0, size):
-        block = slice(first, first + size)
-        _reduce(sampler.detach()[block], trainer.detach()[block], mask.detach()[block], results[:, block])
-    counts, means, largest, token, turns, over = results.tolist()
+    results = mask.new_zeros((rows, 6)).double()
+    for block in blocks(sampler, trainer, mask, results) if tokens else ():
+        _reduce(*block)
+    counts, means, largest, token, turns, over = results.T.tolist()
     known = [count > 0 for count in counts]
     return {
         training_scores.LOGPROB_DIFF_MEAN: _where(known, means),
@@ -51,7 +46,7 @@ def _where(known: list[bool], values: Any) -> list[Any]:
 
 
 def _reduce(sampler: Any, trainer: Any, mask: Any, results: Any) -> None:
-    """Write the reductions of some rows into ``results``, a tensor of shape (6, rows)."""
+    """Write the reductions of some rows into ``results``, a tensor of shape (rows, 6)."""
     is_model = mask.bool()
     counts = is_model.sum(1)
     differences = (sampler.float() - trainer.float()).abs_()
@@ -63,12 +58,12 @@ def _reduce(sampler: Any, trainer: Any, mask: Any, results: Any) -> None:
     largest, token = differences.max(1)
     token = token.where(largest != 0, is_model.byte().argmax(1))  # without a difference, the first token
     is_over = (differences <= training_scores.LOGPROB_DIFF_LIMIT).logical_not_()
-    results[0] = counts
-    results[1] = differences.sum(1) / counts
-    results[2] = largest
-    results[3] = token
-    results[4] = _turns(is_model, token)
-    results[5] = is_over.sum(1) / counts
+    results[:, 0] = counts
+    results[:, 1] = differences.sum(1) / counts
+    results[:, 2] = largest
+    results[:, 3] = token
+    results[:, 4] = _turns(is_model, token)
+    results[:, 5] = is_over.sum(1) / counts
 
 
 def _turns(is_model: Any, token: Any) -> Any:

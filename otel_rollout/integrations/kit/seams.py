@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.base.patching import Patches, is_replaceable, when_imported
+from otel_rollout.base.patching import Function, Patches, is_replaceable, when_imported
 from otel_rollout.record.runs import membership
 
 _logger = logging.getLogger("otel_rollout")
@@ -29,11 +29,11 @@ Table = Mapping[str, tuple[str, ...]]
 The integration's modules have relative names: ``.tools`` is a module of its package. A module patches by its
 functions that are decorated with methods of :class:`Seams`, or by a function ``install(module)``.
 """
-Wrapper = Callable[[Callable[..., Any]], Any]
+Wrapper = Callable[[Function], Any]
 Path = str | Callable[[ModuleType], str | None]
 """Name of a function in a module, or a function that returns it; None if this version has nothing to wrap."""
 Modules = Iterable[str] | str
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Decorator = Callable[[Function], Function]
 
 
 class Seams:
@@ -113,9 +113,9 @@ class Seams:
         return self._register(modules, path, loss, after)
 
     def _register(
-        self, modules: Modules, path: Path, loss: str, make: Callable[[Callable[..., Any], str], Wrapper]
+        self, modules: Modules, path: Path, loss: str, make: Callable[[Function, str], Wrapper]
     ) -> Decorator:
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def register(function: Function) -> Function:
             def attach(module: ModuleType) -> None:
                 name = path if isinstance(path, str) else path(module)
                 if name is not None:
@@ -188,7 +188,7 @@ def _nothing(_: ModuleType) -> None:
     """Do nothing."""
 
 
-def around(hook: Callable[..., Any]) -> Decorator:
+def around(hook: Function) -> Decorator:
     """Return a wrapper that calls ``hook(original, …)`` in place of the function.
 
     Args:
@@ -196,7 +196,7 @@ def around(hook: Callable[..., Any]) -> Decorator:
             What it raises reaches the framework.
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(original: Function) -> Function:
         if inspect.iscoroutinefunction(original) or inspect.iscoroutinefunction(hook):
 
             @functools.wraps(original)
@@ -214,7 +214,7 @@ def around(hook: Callable[..., Any]) -> Decorator:
     return wrapper
 
 
-def before(observe: Callable[..., Any], doing: str) -> Wrapper:
+def before(observe: Function, doing: str) -> Wrapper:
     """Return a wrapper that calls ``observe(*args, **kwargs)`` before the function.
 
     Args:
@@ -222,7 +222,7 @@ def before(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def hook(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         with internal_errors(doing):
             observe(*args, **kwargs)
         return original(*args, **kwargs)
@@ -230,7 +230,7 @@ def before(observe: Callable[..., Any], doing: str) -> Wrapper:
     return around(hook)
 
 
-def after(observe: Callable[..., Any], doing: str) -> Wrapper:
+def after(observe: Function, doing: str) -> Wrapper:
     """Return a wrapper that calls ``observe(result, …)`` after the function.
 
     Args:
@@ -238,7 +238,7 @@ def after(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def hook(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         with internal_errors(doing):
             observe(result, *args, **kwargs)
@@ -262,7 +262,7 @@ class Ended:
     error: BaseException | None = None
 
 
-def timed(observe: Callable[..., Any], doing: str) -> Wrapper:
+def timed(observe: Function, doing: str) -> Wrapper:
     """Return a wrapper that calls ``observe(ended, …)`` after the function, also after an exception.
 
     Args:
@@ -270,7 +270,7 @@ def timed(observe: Callable[..., Any], doing: str) -> Wrapper:
         doing: completes "internal error while …".
     """
 
-    def hook(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def hook(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         start_ns = time.time_ns()
         try:
             result = original(*args, **kwargs)

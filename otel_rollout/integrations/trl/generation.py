@@ -7,11 +7,12 @@ call is recorded when its answer is known.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import number
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl.batch import Generated, GeneratedCall, Generation, GenerationBatch, Sample
@@ -114,7 +115,7 @@ _UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are
 
 
 @seams.around(TRAINERS, of_trainer("_generate"), "completions are not recorded")
-def _generate(original: Callable[..., Any], /, self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+def _generate(original: Function, /, self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
     batch = batches.generating(self)
     is_known = False
     with internal_errors("reading the prompts of a batch of TRL's"):
@@ -221,9 +222,7 @@ def _record_whole(
 
 
 @seams.around(TRAINERS, of_trainer("_generate_single_turn"), "model calls are recorded without turns")
-def generate_turn(
-    original: Callable[..., Any], /, self: Any, prompt_ids: Any, *args: Any, **kwargs: Any
-) -> Any:
+def generate_turn(original: Function, /, self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
     """Generate one answer for each of several rows."""
     batch = batches.generating(self)
     if batch is None or getattr(self, "rollout_func", None) is not None:

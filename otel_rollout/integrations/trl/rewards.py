@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import records_content
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl.batch import Generated, GenerationBatch, Measured, Sample, Scored
@@ -32,7 +33,7 @@ _UNCERTAIN: Final = (
 
 
 @seams.around(TRAINERS, of_trainer("_calculate_rewards"), "rewards are not traced")
-def _calculate_rewards(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _calculate_rewards(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     batch = batches.current(self)
     if batch is None:
         return original(self, *args, **kwargs)

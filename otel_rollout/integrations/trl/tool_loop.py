@@ -17,6 +17,7 @@ from typing import Any
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import describe_tool_call, tool_call
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import generation
@@ -25,7 +26,7 @@ from otel_rollout.integrations.trl.patched_modules import seams
 
 
 @seams.around("trl.trainer.grpo_trainer", "GRPOTrainer._tool_call_loop", "tool calls are not traced")
-def _tool_call_loop(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _tool_call_loop(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     batch = batches.generating(self)
     if batch is None:
         return original(self, *args, **kwargs)
@@ -90,7 +91,7 @@ def _note_answers(trainer: Any, tool_messages: Sequence[Any], *_: Any, **__: Any
 # --- the tool calls of one row, in the turns of the loop ---------------------------------------------------
 
 
-Tools = Mapping[str, Callable[..., Any]]
+Tools = Mapping[str, Function]
 """Name → tool."""
 
 
@@ -124,7 +125,7 @@ class ToolTurn:
         self.entry = entry
         self._settle = settle
         self._tools = tools
-        self._own: list[Callable[..., Any]] = []
+        self._own: list[Function] = []
         """The functions that stand for the row's tools."""
         self._message: Any = None
         self._calls: Sequence[dict[str, Any]] = ()
@@ -135,7 +136,7 @@ class ToolTurn:
 
     # --- tools --------------------------------------------------------------------------------------------
 
-    def sync_tool(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
+    def sync_tool(self, name: str, tool: Function) -> Function:
         """Return a function that calls a tool inside a span of the row's trajectory."""
 
         @functools.wraps(tool)
@@ -149,7 +150,7 @@ class ToolTurn:
         self._own.append(call)
         return call
 
-    def async_tool(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
+    def async_tool(self, name: str, tool: Function) -> Function:
         """Return a function that makes a coroutine, which awaits a tool's inside a span."""
 
         @functools.wraps(tool)
@@ -261,7 +262,7 @@ class ToolTurn:
 
 
 @otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL, exclude=("tool", "id_"))
-def _call(tool: Callable[..., Any], id_: str | None, name: str, arguments: dict[str, Any]) -> Any:
+def _call(tool: Function, id_: str | None, name: str, arguments: dict[str, Any]) -> Any:
     """Call a tool inside a span."""
     describe_tool_call(name, id_)
     return tool(**arguments)

@@ -7,29 +7,23 @@ of the rows is known later (:mod:`otel_rollout.integrations.trl.loss`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, record_training_outcomes
-from otel_rollout.integrations.trl import generation, loss, loss_mask, rewards
+from otel_rollout.integrations.trl import generation, loss, rewards
 from otel_rollout.integrations.trl.batch import GenerationBatch, Sample, being_current
-from otel_rollout.integrations.trl.loss_mask import LossMask
+from otel_rollout.integrations.trl.loss import LossMask
 from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
 from otel_rollout.integrations.trl.progress import BatchIdentity, identify
 from otel_rollout.record import runtime
 
 
-@seams.around(
-    TRAINERS,
-    of_trainer("_generate_and_score_completions"),
-    "its rollouts are not traced",
-)
-def _generate_and_score(
-    original: Callable[..., Any], /, self: Any, inputs: Any, *args: Any, **kwargs: Any
-) -> Any:
+@seams.around(TRAINERS, of_trainer("_generate_and_score_completions"), "its rollouts are not traced")
+def _generate_and_score(original: Function, /, self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     batch = _begin(self, inputs)
     if batch is None:
         return original(self, inputs, *args, **kwargs)
@@ -114,16 +108,16 @@ def record_outcome(batch: GenerationBatch, result: Any) -> None:
     if batch.identity.validate:
         record_training_outcomes(TrainingOutcomes(advantage=per_row), trajectory=ids)
         return
-    log_probs = result.get(loss_mask.TRAINER)
+    log_probs = result.get(loss.TRAINER)
     record_training_outcomes(
         TrainingOutcomes(
             advantage=per_row,
             importance_ratio=mask.importance_ratios(),
             **_rewards(batch, result, totals),
-            **loss_mask.columns(result, log_probs, mask),
+            **loss.mismatch_columns(result, log_probs, mask),
         ),
         trajectory=ids,
-        token_values=None if log_probs is None else loss_mask.token_values(result, log_probs, mask),
+        token_values=None if log_probs is None else loss.token_values(result, log_probs, mask),
     )
     is_scored = [True] * len(ids) if totals is None else (totals == totals).tolist()
     reasons = [r or (None if known else _NO_REWARD) for r, known in zip(mask.reasons, is_scored, strict=True)]

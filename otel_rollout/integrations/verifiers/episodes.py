@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,9 +18,9 @@ from typing import Any, Final
 import otel_rollout
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.tracker import unless_set
-from otel_rollout.integrations.verifiers import rollouts
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import rollouts, seams
 from otel_rollout.integrations.verifiers.rollouts import RolloutSibling
 from otel_rollout.record.runs import membership
 
@@ -94,7 +93,7 @@ def _number(slots: list[Any], *_: Any, **__: Any) -> None:
     "Env.run_slot",
     "rollouts have no sample_index of their episode, and evaluations are not marked",
 )
-async def _run_slot(original: Callable[..., Any], /, self: Any, slot: Any, *args: Any, **kwargs: Any) -> Any:
+async def _run_slot(original: Function, /, self: Any, slot: Any, *args: Any, **kwargs: Any) -> Any:
     episode: RunningEpisode | None = None
     with internal_errors("identifying an episode of verifiers"):
         given = inspect.signature(original).bind(self, slot, *args, **kwargs).arguments
@@ -121,7 +120,7 @@ def _mark_discarded(trace_id: str) -> None:
 
 
 @seams.around("verifiers.v1.serve.server", "EnvServer._run", _UNKNOWN_TRAINING)
-async def _run(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+async def _run(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     with variable_set(_is_served, True):
         response = await original(*args, **kwargs)
     with internal_errors("sending the ids of trajectories"):

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
-from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rollouts, scores
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import chat, episodes, model_calls, rollouts, scores, seams
 from otel_rollout.integrations.verifiers.rollouts import TracedRollout
 
 _STAGES: Final = ("boot", "setup", "finalize")
@@ -27,7 +27,7 @@ rewards."""
 
 
 @seams.around("verifiers.v1.rollout", "Rollout.open", "no rollouts are traced")
-async def _open(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+async def _open(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     _start(self)
     try:
         return await original(self, *args, **kwargs)
@@ -37,7 +37,7 @@ async def _open(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs
 
 
 @seams.around("verifiers.v1.rollout", "Rollout.step", "in-process agents are traced apart from their rollout")
-async def _step(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+async def _step(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     traced = rollouts.running(self.trace)
     if traced is None:
         return await original(self, *args, **kwargs)
@@ -46,7 +46,7 @@ async def _step(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs
 
 
 @seams.around("verifiers.v1.rollout", "Rollout.close", "rollouts have no scores and no end")
-async def _close(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+async def _close(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     traced = rollouts.here().running.get(self.trace.id)  # also if it is sampled out
     if traced is None or getattr(self, "closed", False):  # the first call ends the trajectory
         return await original(self, *args, **kwargs)
@@ -57,7 +57,7 @@ async def _close(original: Callable[..., Any], /, self: Any, *args: Any, **kwarg
 
 
 @seams.around("verifiers.v1.rollout", "Rollout.abort", "cancelled rollouts have no end")
-async def _abort(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+async def _abort(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     handled = sys.exc_info()[1]
     try:
         return await original(self, *args, **kwargs)

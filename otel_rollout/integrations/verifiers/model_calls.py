@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.kit.spans import tool_call
-from otel_rollout.integrations.verifiers import chat, rollouts
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import chat, rollouts, seams
 from otel_rollout.integrations.verifiers.rollouts import AskingReply, ToolCall, TracedRollout
 from otel_rollout.otlp.messages import read_json
 
@@ -238,12 +237,7 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     "model and tool calls are not traced",
 )
 def _record_exchange(
-    _: Any,
-    session: Any,
-    dialect: Any,
-    request: dict[str, Any] | None,
-    started: float,
-    **outcome: Any,
+    _: Any, session: Any, dialect: Any, request: dict[str, Any] | None, started: float, **outcome: Any
 ) -> None:
     """Record an exchange.
 

@@ -16,10 +16,10 @@ from opentelemetry import trace as spans
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.kit.spans import set_attributes
-from otel_rollout.integrations.verifiers import chat, rollouts
-from otel_rollout.integrations.verifiers.patched_modules import seams
+from otel_rollout.integrations.verifiers import chat, rollouts, seams
 
 REWARD = "reward"
 """Score of the weighted sum of all rewards."""
@@ -64,7 +64,7 @@ def is_score(value: Any) -> bool:
 @seams.around(
     "verifiers.v1.utils.decorators", "invoke", "rewards and metrics have no spans; their values are recorded"
 )
-def _invoke(original: Callable[..., Any], /, fn: Any, available: Any, *args: Any, **kwargs: Any) -> Any:
+def _invoke(original: Function, /, fn: Any, available: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a hook with the arguments that it names."""
     result = original(fn, available, *args, **kwargs)
     with internal_errors("recording a reward of verifiers"):
@@ -96,9 +96,7 @@ async def _evaluate(trajectory: OpenTrajectory, name: str, result: Awaitable[Any
 
 
 @seams.around("verifiers.v1.judge", "Judge.complete", "judges' model calls are not traced")
-async def _complete(
-    original: Callable[..., Any], /, self: Any, messages: Any, *args: Any, **kwargs: Any
-) -> Any:
+async def _complete(original: Function, /, self: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
     if rollouts.running(kwargs.get("trace")) is None:
         return await original(self, messages, *args, **kwargs)
     shown = None

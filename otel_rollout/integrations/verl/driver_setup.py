@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from typing import Any, Final
 
 from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.tracker import publish_active_runs, unless_set
-from otel_rollout.integrations.verl.backend_flag import exporters_for, with_default_target
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations.verl.trace_config import exporters_for, with_default_target
 from otel_rollout.integrations.vllm.engines import NEEDS_STATISTICS
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
@@ -26,7 +26,7 @@ _PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUG
     "get_ppo_ray_runtime_env",
     "trace.backend has no effect on otel-rollout; set OTEL_TRACES_EXPORTER",
 )
-def _runtime_env(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _runtime_env(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """verl calls this right before ``ray.init``."""
     with internal_errors("setting tracing up from verl's configuration"):
         set_up(*args, **kwargs)

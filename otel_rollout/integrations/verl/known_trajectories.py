@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
 from otel_rollout.integrations.state import state
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.record import runtime
 

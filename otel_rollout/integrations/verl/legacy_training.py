@@ -12,11 +12,11 @@ recognized by such an object.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout.integrations.kit.seams import after
-from otel_rollout.integrations.verl import known_trajectories
+from otel_rollout.integrations.verl import known_trajectories, seams
 from otel_rollout.integrations.verl.known_trajectories import (
     GeneratedBatch,
     SampleIdentity,
@@ -25,7 +25,6 @@ from otel_rollout.integrations.verl.known_trajectories import (
     report_unknown,
     without_doubles,
 )
-from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.training_columns import (
     lags,
@@ -71,7 +70,7 @@ def note_generated(manager: Any, prompts: Any, output: Any, chosen: frozenset[An
 
 def _is_trained_here() -> bool:
     """Return whether the trainer is patched in this process; otherwise no batch waits for its training."""
-    trainer = getattr(sys.modules.get("verl.trainer.ppo.ray_trainer"), "RayPPOTrainer", None)
+    trainer = getattr(sys.modules.get(_TRAINER), "RayPPOTrainer", None)
     return hasattr(getattr(trainer, "_update_actor", None), "__wrapped__")
 
 
@@ -163,33 +162,27 @@ def forget_validation() -> None:
 # --- what training made of it ------------------------------------------------------------------------------
 
 
+_TRAINER: Final = "verl.trainer.ppo.ray_trainer"
 _LEFT_OUT: Final = "left out of the training batch"
 _FILTERED: Final = "dynamic sampling: its group was filtered, or more groups than needed were left"
 _BASELINE: Final = "greedy baseline of REMAX"
 _NOT_RECORDED: Final = "it is not recorded what the legacy trainer makes of trajectories"
 
 
-def install(module: ModuleType) -> None:
-    """Wrap the methods that update actor and critic, and the one that computes rewards."""
-    trainer = getattr(module, "RayPPOTrainer", None)
-    if "_update_actor" not in vars(trainer or object):  # before 0.7 it is a part of fit()
-        seams.warn_missing("RayPPOTrainer._update_actor", _NOT_RECORDED)
-        return
-    hooks = {
-        "_update_actor": _actor_updated,
-        "_update_critic": _critic_updated,
-        "_compute_reward_colocate": _rewarded,
-    }
-    for name in filter(vars(trainer).__contains__, hooks):
-        hook = after(hooks[name], "recording what training made of trajectories")
-        seams.wrap(module, f"RayPPOTrainer.{name}", hook, _NOT_RECORDED)
+def _if_defined(method: str) -> Callable[[ModuleType], str | None]:
+    """Return what names a method of the trainer, which some versions lack."""
+    return lambda module: (
+        f"RayPPOTrainer.{method}" if method in vars(getattr(module, "RayPPOTrainer", object)) else None
+    )
 
 
+@seams.after(_TRAINER, "RayPPOTrainer._update_actor", _NOT_RECORDED)
 def _actor_updated(_: Any, trainer: Any, batch: Any, *__: Any, **___: Any) -> None:
     if is_recorded_here():
         _record(trainer, batch, has_actor_update=True)
 
 
+@seams.after(_TRAINER, _if_defined("_update_critic"), _NOT_RECORDED)
 def _critic_updated(_: Any, trainer: Any, batch: Any, *__: Any, **___: Any) -> None:
     if is_recorded_here() and trainer.config.trainer.critic_warmup > trainer.global_steps:
         _record(trainer, batch, has_actor_update=False)
@@ -214,6 +207,7 @@ def _version(trainer: Any) -> int:
     return int(trainer.global_steps) - (0 if publishes_at_start else 1)
 
 
+@seams.after(_TRAINER, _if_defined("_compute_reward_colocate"), _NOT_RECORDED)
 def _rewarded(output: Any, _: Any, batch: Any, *__: Any, **___: Any) -> None:
     if is_recorded_here() and hasattr(output, "non_tensor_batch"):
         record_rewards(rows_of(batch), output)

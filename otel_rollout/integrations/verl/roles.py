@@ -7,11 +7,11 @@ are recognized as well.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from otel_rollout.base import semconv
+from otel_rollout.base.patching import Function
 
 
 class Role(Enum):
@@ -43,12 +43,12 @@ _ROLES: Final = {
 """Name of a function and of one of its parameters → its role."""
 
 
-def name_of(func: Callable[..., Any]) -> str:
+def name_of(func: Function) -> str:
     """Return a function's name; empty for a callable that has none."""
     return str(getattr(func, "__name__", ""))
 
 
-def role_of(func: Callable[..., Any]) -> Role:
+def role_of(func: Function) -> Role:
     """Return the role of a function."""
     try:
         parameters = inspect.signature(func).parameters

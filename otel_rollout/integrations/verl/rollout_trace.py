@@ -11,16 +11,16 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base.errors import fault
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.state import state
-from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams, trace_config, traced_functions, trajectory
 from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
@@ -44,7 +44,7 @@ def install(module: ModuleType) -> None:
 @seams.around(
     "verl.utils.rollout_trace", "RolloutTraceConfig.init", "token2text and sampling flags have no effect"
 )
-def _init(original: Callable[..., Any], /, cls: Any, *args: Any, **kwargs: Any) -> None:
+def _init(original: Function, /, cls: Any, *args: Any, **kwargs: Any) -> None:
     given = inspect.signature(original).bind(cls, *args, **kwargs)
     given.apply_defaults()
     config = cls.get_instance()
@@ -55,7 +55,7 @@ def _init(original: Callable[..., Any], /, cls: Any, *args: Any, **kwargs: Any) 
         original(cls, *args, **kwargs)
     else:
         is_recorded = decided is RecordedBy.OTEL_ROLLOUT
-        config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_recorded else None)
+        config.backend = given.arguments["backend"] or (trace_config.ENVIRONMENT if is_recorded else None)
         config.client = otel_rollout if is_recorded else None
         for name in _FIELDS:
             setattr(config, name, given.arguments.get(name))
@@ -67,11 +67,11 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
     """Decide who records operations, and complete the settings. Never raises."""
     try:
         backend = flags["backend"]
-        if backend == backend_flag.VERLS_OWN:
-            backend_flag.exporters_for(backend)  # for its warning
+        if backend == trace_config.VERLS_OWN:
+            trace_config.exporters_for(backend)  # for its warning
             return RecordedBy.VERL
         inherited = membership.decide()
-        exporters = backend_flag.exporters_for(backend)
+        exporters = trace_config.exporters_for(backend)
         if not exporters or not inherited.enabled:
             return RecordedBy.NOBODY
         names = {
@@ -80,7 +80,7 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
         }
         wanted: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
         if exporters.keys() != inherited.exporters.keys():  # the driver has not seen the flag
-            wanted["exporters"] = backend_flag.with_default_target(exporters)
+            wanted["exporters"] = trace_config.with_default_target(exporters)
             wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # one set of exporters per run
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
             membership.configure(wanted, joins="exporters" not in wanted)
@@ -135,7 +135,7 @@ def rollout_trace_attr(
 # So wrappers use only functions and classes of this package, which cloudpickle pickles by reference.
 
 
-def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
+def rollout_trace_op(func: Function) -> Function:
     """Record each call of a function or coroutine function, as verl's decorator does.
 
     Unlike verl's decorator, this one accepts plain functions too. A generator function that cannot be
@@ -148,7 +148,7 @@ def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper(func, traced)
 
 
-def _coroutine(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+def _coroutine(func: Function, traced: Function) -> Function:
     @functools.wraps(func)
     async def call(*args: Any, **kwargs: Any) -> Any:
         return await form_to_call(func, traced, args)(*args, **kwargs)
@@ -156,7 +156,7 @@ def _coroutine(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable
     return call
 
 
-def _function(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+def _function(func: Function, traced: Function) -> Function:
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
         return form_to_call(func, traced, args)(*args, **kwargs)
@@ -164,14 +164,12 @@ def _function(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[
     return call
 
 
-def form_to_call(
-    func: Callable[..., Any], traced: Callable[..., Any], args: tuple[Any, ...]
-) -> Callable[..., Any]:
+def form_to_call(func: Function, traced: Function, args: tuple[Any, ...]) -> Function:
     """Return ``func``, its traced form, or the form that verl's decorator gives it."""
     by = recorded_by()
     if by is RecordedBy.OTEL_ROLLOUT:
         return traced_functions.part_of_span(func, args) or traced
     if by is RecordedBy.VERL and args:  # verl's decorator is for methods
-        own: Callable[..., Any] = state.originals["rollout_trace_op"](func)
+        own: Function = state.originals["rollout_trace_op"](func)
         return own
     return func

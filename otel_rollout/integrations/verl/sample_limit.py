@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
@@ -24,9 +24,10 @@ from opentelemetry.context import get_current
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import current_context
+from otel_rollout.base.patching import Function
+from otel_rollout.integrations.verl import seams
 from otel_rollout.integrations.verl.known_trajectories import plain
 from otel_rollout.integrations.verl.legacy_training import note_generated
-from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import config, is_recorded_here
 from otel_rollout.integrations.verl.v1_training import note_prompts
 from otel_rollout.otlp.groups import Group
@@ -53,7 +54,7 @@ def install(module: ModuleType) -> None:
         module.RolloutTraceConfig = _HiddenLimit(module.RolloutTraceConfig)  # type: ignore[attr-defined]
 
 
-def _choosing(auto_await: Callable[..., Any] | None, original: Callable[..., Any]) -> Callable[..., Any]:
+def _choosing(auto_await: Function | None, original: Function) -> Function:
     """Wrap ``generate_sequences``.
 
     Args:
@@ -62,12 +63,12 @@ def _choosing(auto_await: Callable[..., Any] | None, original: Callable[..., Any
     """
     inner = getattr(original, "__wrapped__", None)
     if auto_await is not None and inspect.iscoroutinefunction(inner):
-        wrapped: Callable[..., Any] = auto_await(_asynchronous(inner))
+        wrapped: Function = auto_await(_asynchronous(inner))
         return wrapped
     return _asynchronous(original) if inspect.iscoroutinefunction(original) else _synchronous(original)
 
 
-def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
+def _asynchronous(original: Function) -> Function:
     @functools.wraps(original)
     async def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         with _chosen(self, prompts) as chosen:
@@ -78,7 +79,7 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     return generate_sequences
 
 
-def _synchronous(original: Callable[..., Any]) -> Callable[..., Any]:
+def _synchronous(original: Function) -> Function:
     @functools.wraps(original)
     def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         with _chosen(self, prompts) as chosen:
@@ -142,7 +143,7 @@ class _Row(dict):  # type: ignore[type-arg]
 
 
 @seams.around(_MODULE, "get_trajectory_info", "max_samples_per_step_per_worker has no effect")
-async def _get_trajectory_info(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+async def _get_trajectory_info(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     information = await original(*args, **kwargs)
     with internal_errors("choosing which samples are traced"):
         return _with_choice(information) if is_recorded_here() else information

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.verl.trace_config import config
 from otel_rollout.record import runtime
-from otel_rollout.record.capture import token2text
+from otel_rollout.record.capture import span_io
 
 
 def show_text(args: tuple[Any, ...]) -> bool:
@@ -28,5 +28,5 @@ def show_text(args: tuple[Any, ...]) -> bool:
     with internal_errors("arranging for token2text"):
         if args and getattr(config(), "token2text", False):
             active, span = runtime.current(), trace.get_current_span()
-            return active is not None and span.is_recording() and token2text.mark(active, span, args[0])
+            return active is not None and span.is_recording() and span_io.mark_for_text(active, span, args[0])
     return False

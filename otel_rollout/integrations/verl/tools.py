@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base import semconv
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import describe_tool_call, set_output
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams
 from otel_rollout.integrations.verl.roles import Role
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.traced_functions import RunningOperation
@@ -26,9 +27,7 @@ _FAILURES: Final = (
 
 
 @seams.around(_MODULE, "ToolAgentLoop._call_tool", "tool calls are traced only where decorated")
-async def _call_tool(
-    original: Callable[..., Any], /, self: Any, tool_call: Any, *args: Any, **kwargs: Any
-) -> Any:
+async def _call_tool(original: Function, /, self: Any, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
     if not is_recorded_here():
         return await original(self, tool_call, *args, **kwargs)
     name, arguments, call_id = (
@@ -69,7 +68,7 @@ def _interacting(module: ModuleType) -> str | None:
 
 @seams.around(_MODULE, _interacting, "interactions are not traced")
 async def _handle_interacting_state(
-    original: Callable[..., Any], /, self: Any, agent_data: Any, *args: Any, **kwargs: Any
+    original: Function, /, self: Any, agent_data: Any, *args: Any, **kwargs: Any
 ) -> Any:
     if not is_recorded_here():
         return await original(self, agent_data, *args, **kwargs)

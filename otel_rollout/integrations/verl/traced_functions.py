@@ -5,29 +5,27 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
 
 from opentelemetry import trace
-from opentelemetry.trace import Span
 
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import restore, set_variable
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import number, set_attributes
-from otel_rollout.integrations.verl import trajectory
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import seams, trajectory
 from otel_rollout.integrations.verl.roles import Role, name_of, role_of
 from otel_rollout.integrations.verl.token2text import show_text
 
 _logger = logging.getLogger("otel_rollout")
 
 
-def traced(func: Callable[..., Any]) -> Callable[..., Any] | None:
+def traced(func: Function) -> Function | None:
     """Return ``func`` as a recorded function; None if it cannot be recorded."""
     role = role_of(func)
     inner = _described(func, role) if inspect.iscoroutinefunction(func) else func
@@ -38,7 +36,7 @@ def traced(func: Callable[..., Any]) -> Callable[..., Any] | None:
         return None
 
 
-def _described(func: Callable[..., Any], role: Role) -> Callable[..., Any]:
+def _described(func: Function, role: Role) -> Function:
     @functools.wraps(func)
     async def call(*args: Any, **kwargs: Any) -> Any:
         with RunningOperation(role, args[0] if args else None, name_of(func)), _logged_errors_of(role):
@@ -58,20 +56,49 @@ def _logged_errors_of(role: Role) -> AbstractContextManager[Any]:
 
 @internal_errors("describing an operation of verl's")
 def describe_arguments(role: Role, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Describe the operation of the current span by its arguments. Never raises."""
+    """Describe a model call, the operation of the current span, by its arguments. Never raises."""
     span = trace.get_current_span()
-    if role is Role.GENERATE and span.is_recording():
-        describe_request(span, args[0] if args else None, kwargs)
+    if role is not Role.GENERATE or not span.is_recording():
+        return
+    sampling = kwargs.get("sampling_params") or {}
+    attributes = {
+        semconv.GEN_AI_OPERATION_NAME: "text_completion",
+        semconv.GEN_AI_REQUEST_MODEL: _model_of(args[0] if args else None),
+        semconv.GEN_AI_REQUEST_TEMPERATURE: number(sampling.get("temperature")),
+        semconv.GEN_AI_REQUEST_TOP_P: number(sampling.get("top_p")),
+        semconv.GEN_AI_REQUEST_TOP_K: number(sampling.get("top_k")),
+        semconv.GEN_AI_REQUEST_MAX_TOKENS: sampling.get("max_tokens", sampling.get("max_new_tokens")),
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: _length(kwargs.get("prompt_ids")),
+    }
+    set_attributes(span, attributes)
 
 
 @internal_errors("describing an operation of verl's")
 def describe_result(role: Role, result: Any) -> None:
-    """Describe the operation of the current span by its result. Never raises."""
-    span = trace.get_current_span()
-    if role is Role.GENERATE and span.is_recording():
-        describe_response(span, result)
-    elif role is Role.RUN:
+    """Describe the operation of the current span by its result: tokens, policy versions. Never raises.
+
+    Args:
+        role: role of the operation.
+        result: of a model call verl's ``TokenOutput``, or a list of token ids.
+    """
+    if role is Role.RUN:
         trajectory.note_outputs(result)
+    span = trace.get_current_span()
+    if role is not Role.GENERATE or not span.is_recording():
+        return
+    extra = getattr(result, "extra_fields", None) or {}
+    reason = getattr(result, "stop_reason", None)
+    oldest, newest = _policy_versions(extra)
+    attributes = {
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: _length(getattr(result, "token_ids", result)),
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: None if reason is None else [str(reason)],
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: extra.get("num_cached_tokens"),
+        semconv.NUM_PREEMPTED: getattr(result, "num_preempted", None),
+        semconv.POLICY_VERSION_MIN: oldest,
+        semconv.POLICY_VERSION_MAX: newest,
+    }
+    set_attributes(span, attributes)
+    trajectory.note_policy_versions(oldest, newest)
 
 
 # --- one span per operation --------------------------------------------------------------------------------
@@ -111,7 +138,7 @@ class RunningOperation:
 _innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
 
 
-def part_of_span(func: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+def part_of_span(func: Function, args: tuple[Any, ...]) -> Function | None:
     """Return the form of a call that is part of the innermost operation; None if it is its own."""
     if not is_in_own_span(func, args):
         return None
@@ -129,13 +156,19 @@ def part_of_span(func: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
 
 @internal_errors("describing an attempt of a model call")
 def _describe_attempt(operation: RunningOperation, result: Any) -> None:
+    """Note an attempt's tokens and policy versions, and record an event if it was interrupted."""
     operation.tokens += len(getattr(result, "token_ids", None) or ())
     span = trace.get_current_span()
-    if span.is_recording():
-        describe_attempt(span, result, operation.tokens)
+    if not span.is_recording():
+        return
+    oldest, newest = _policy_versions(getattr(result, "extra_fields", None) or {})
+    trajectory.note_policy_versions(oldest, newest)
+    if getattr(result, "stop_reason", None) in _INTERRUPTED:
+        facts = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: operation.tokens, semconv.POLICY_VERSION_MAX: newest}
+        span.add_event(semconv.INTERRUPTION, {name: fact for name, fact in facts.items() if fact is not None})
 
 
-def is_in_own_span(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+def is_in_own_span(func: Function, args: tuple[Any, ...]) -> bool:
     """Return whether this call is part of the innermost operation, which has a span.
 
     Such a call is the base class's ``generate`` inside a client's, once per attempt, or a tool's ``execute``
@@ -157,64 +190,6 @@ def is_in_own_span(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 
 _INTERRUPTED: Final = ("abort", "aborted")
 """Stop reasons of an answer that the engine interrupted, to update its weights."""
-
-
-def describe_request(span: Span, client: Any, arguments: dict[str, Any]) -> None:
-    """Set the attributes of a request.
-
-    Args:
-        span: span of the model call.
-        client: object whose ``generate`` is called.
-        arguments: the call's keyword arguments.
-    """
-    sampling = arguments.get("sampling_params") or {}
-    attributes = {
-        semconv.GEN_AI_OPERATION_NAME: "text_completion",
-        semconv.GEN_AI_REQUEST_MODEL: _model_of(client),
-        semconv.GEN_AI_REQUEST_TEMPERATURE: number(sampling.get("temperature")),
-        semconv.GEN_AI_REQUEST_TOP_P: number(sampling.get("top_p")),
-        semconv.GEN_AI_REQUEST_TOP_K: number(sampling.get("top_k")),
-        semconv.GEN_AI_REQUEST_MAX_TOKENS: sampling.get("max_tokens", sampling.get("max_new_tokens")),
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: _length(arguments.get("prompt_ids")),
-    }
-    set_attributes(span, attributes)
-
-
-def describe_response(span: Span, output: Any) -> None:
-    """Set the attributes of a response, and note its policy versions.
-
-    Args:
-        span: span of the model call.
-        output: verl's ``TokenOutput``, or a list of token ids.
-    """
-    extra = getattr(output, "extra_fields", None) or {}
-    reason = getattr(output, "stop_reason", None)
-    oldest, newest = _policy_versions(extra)
-    attributes = {
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: _length(getattr(output, "token_ids", output)),
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: None if reason is None else [str(reason)],
-        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: extra.get("num_cached_tokens"),
-        semconv.NUM_PREEMPTED: getattr(output, "num_preempted", None),
-        semconv.POLICY_VERSION_MIN: oldest,
-        semconv.POLICY_VERSION_MAX: newest,
-    }
-    set_attributes(span, attributes)
-    trajectory.note_policy_versions(oldest, newest)
-
-
-def describe_attempt(span: Span, output: Any, tokens: int) -> None:
-    """Record an event if an attempt to answer was interrupted, and note its policy versions.
-
-    Args:
-        span: span of the model call.
-        output: verl's ``TokenOutput`` of the attempt.
-        tokens: tokens of the answer so far, those of earlier attempts included.
-    """
-    oldest, newest = _policy_versions(getattr(output, "extra_fields", None) or {})
-    trajectory.note_policy_versions(oldest, newest)
-    if getattr(output, "stop_reason", None) in _INTERRUPTED:
-        facts = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: tokens, semconv.POLICY_VERSION_MAX: newest}
-        span.add_event(semconv.INTERRUPTION, {name: fact for name, fact in facts.items() if fact is not None})
 
 
 @seams.after(

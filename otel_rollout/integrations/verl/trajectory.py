@@ -19,9 +19,9 @@ import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.finalizers import variable_set
+from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import set_output
-from otel_rollout.integrations.verl import known_trajectories
-from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl import known_trajectories, seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 
 _MODULE: Final = "verl.experimental.agent_loop.agent_loop"
@@ -73,7 +73,7 @@ def is_started_for_this_call() -> bool:
     "the v1 trainer is not traced, and of the other no agents and siblings are known beyond verl's own",
 )
 async def _run_agent_loop(
-    original: Callable[..., Any], /, self: Any, sampling_params: Any, trajectory: Any, **kwargs: Any
+    original: Function, /, self: Any, sampling_params: Any, trajectory: Any, **kwargs: Any
 ) -> Any:
     if not is_recorded_here():
         return await original(self, sampling_params, trajectory, **kwargs)
@@ -196,9 +196,7 @@ def show_text_of(span: Span) -> None:
 
 
 @seams.around(_MODULE, _worker("_compute_score"), "rewards are not traced")
-async def _compute_score(
-    original: Callable[..., Any], /, self: Any, outputs: Any, *args: Any, **kwargs: Any
-) -> Any:
+async def _compute_score(original: Function, /, self: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
     if not is_recorded_here():
         return await original(self, outputs, *args, **kwargs)
     scored = outputs[-1] if isinstance(outputs, list) and outputs else outputs

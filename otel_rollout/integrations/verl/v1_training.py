@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from otel_rollout.base import training_scores as names
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.integrations.verl import known_trajectories
+from otel_rollout.base.patching import Function
+from otel_rollout.integrations.verl import known_trajectories, seams
 from otel_rollout.integrations.verl.known_trajectories import (
     Eviction,
     Prompt,
@@ -26,7 +27,6 @@ from otel_rollout.integrations.verl.known_trajectories import (
     report_unknown,
     without_doubles,
 )
-from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 from otel_rollout.integrations.verl.training_columns import (
     Columns,
@@ -219,10 +219,10 @@ class _Step:
     columns: Columns | None = None
 
 
-def _with_data(observe: Callable[[Any, Any, Any], None]) -> Callable[..., Any]:
+def _with_data(observe: Callable[[Any, Any, Any], None]) -> Function:
     """Return a hook that calls ``observe(trainer, batch, data)`` with the tensors that the method had."""
 
-    def hook(original: Callable[..., Any], /, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def hook(original: Function, /, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         step = known().v1_step = _Step()
         result = original(self, batch, *args, **kwargs)
         with internal_errors("recording what training made of trajectories"):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.model_call import ModelCall
 from otel_rollout.otlp.span import Span
-from otel_rollout.turns import break_attributes, context_diff
+from otel_rollout.turns import context_diff, prefix_break
 
 _SAID: Final = {
     "retokenized": "were re-encoded",
@@ -57,7 +57,7 @@ class CallMarks:
         whole = context_diff.tokens(list(call.token_ids))
         if prompt is None or whole is None:
             return None
-        found = break_attributes.attributes_of(self._contexts, span.span_id, prompt, span.start_ns, None)
+        found = prefix_break.attributes_of(self._contexts, span.span_id, prompt, span.start_ns, None)
         has_reply = bool(call.reply.token_ids)
         asked = len(call.request.prompt_ids)
         self._contexts.add(span.span_id, whole, span.end_ns, has_reply, asked)

@@ -24,7 +24,7 @@ from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.otlp.span import Span
 from otel_rollout.spool import files, layout
-from otel_rollout.spool.running_roots import running_roots
+from otel_rollout.spool.files import running_roots
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.turns.line_rewriter import MEMORY_BYTES

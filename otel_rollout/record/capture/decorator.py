@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any, TypeVar, cast, get_args, overload
@@ -15,7 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.base.finalizers import attach
 from otel_rollout.base.given import MAX_NAMES
-from otel_rollout.record.capture.generators import traced_async_generator, traced_generator
+from otel_rollout.record.capture.generators import fitting, traced_async_generator, traced_generator
 from otel_rollout.record.capture.operation import Capture, Operation, Options, start_call
 from otel_rollout.record.recording.state import state
 
@@ -129,21 +128,8 @@ def _traced(function: Function, options: Options) -> Function:
         operation = Operation(function, options)
     except ValueError as error:
         raise ValueError(f"rollout_trace_op: {error}") from None
-    return cast("Function", _wrapper_for(function)(operation, function))
-
-
-def _wrapper_for(function: Any) -> Callable[[Operation, Callable[..., Any]], Callable[..., Any]]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not isinstance(function, (types.FunctionType, types.MethodType)):  # an object with a __call__
-        function = type(function).__call__
-    if inspect.iscoroutinefunction(function):
-        return _traced_coroutine
-    if inspect.isgeneratorfunction(function):
-        return traced_generator
-    if inspect.isasyncgenfunction(function):
-        return traced_async_generator
-    return _traced_function
+    wrappers = (_traced_function, _traced_coroutine, traced_generator, traced_async_generator)
+    return cast("Function", fitting(function, wrappers)(operation, function))
 
 
 # The wrappers are on the hot path, so they share no code. A wrapper of a function in __main__ is pickled by

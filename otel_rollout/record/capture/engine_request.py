@@ -11,9 +11,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.base.given import reading, text_given
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp.engine_phases import MAX_SECONDS
 from otel_rollout.record import runtime
@@ -63,11 +62,7 @@ def record(
 
 @internal_errors("recording the phases of an engine's request")
 def _record_phases(
-    active: Runtime,
-    span: Span,
-    context: Context,
-    attributes: Mapping[str, float | int | str],
-    start_ns: int,
+    active: Runtime, span: Span, context: Context, attributes: Mapping[str, float | int | str], start_ns: int
 ) -> None:
     """Record the phases as the receiver and the span processor do for an engine's own span."""
     ids = span.get_span_context()

@@ -121,10 +121,7 @@ class Steps(_Steps):
     """The steps of a generator."""
 
     def __init__(
-        self,
-        generator: Generator[Any, Any, Any],
-        context: Context | None,
-        observer: Observer | None = None,
+        self, generator: Generator[Any, Any, Any], context: Context | None, observer: Observer | None = None
     ) -> None:
         super().__init__(context, observer)
         self._generator = generator
@@ -151,10 +148,7 @@ class AsyncSteps(_Steps):
     """The steps of an asynchronous generator; each step is awaited."""
 
     def __init__(
-        self,
-        generator: AsyncGenerator[Any, Any],
-        context: Context | None,
-        observer: Observer | None = None,
+        self, generator: AsyncGenerator[Any, Any], context: Context | None, observer: Observer | None = None
     ) -> None:
         super().__init__(context, observer)
         self._generator = generator

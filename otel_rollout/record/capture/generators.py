@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
@@ -20,6 +20,22 @@ from otel_rollout.record.recording.state import state
 MAX_ITEMS: Final = 4096
 """Maximum number of items recorded of a generator; further items are only counted. The setting
 ``value_limit`` bounds the total size of the recorded items."""
+
+
+Wrapper = TypeVar("Wrapper", bound=Callable[..., Any])
+
+
+def fitting(function: Any, wrappers: Sequence[Wrapper]) -> Wrapper:
+    """Return the wrapper for a function's type: plain, coroutine, generator or asynchronous generator."""
+    plain, coroutine, generator, async_generator = wrappers
+    function = _plain(function)
+    if not isinstance(function, (types.FunctionType, types.MethodType)):  # an object with a __call__
+        function = type(function).__call__
+    if inspect.iscoroutinefunction(function):
+        return coroutine
+    if inspect.isgeneratorfunction(function):
+        return generator
+    return async_generator if inspect.isasyncgenfunction(function) else plain
 
 
 def traced_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,10 +164,7 @@ def generate_wrapper(
         advance=("" if define == "def" else "await ") + "rollout_steps_.advance()",
         end="    return rollout_steps_.value" if define == "def" else "",
     )
-    namespace: dict[str, Any] = {
-        **parameters.defaults,
-        "rollout_start_steps_": start_steps,
-    }
+    namespace: dict[str, Any] = {**parameters.defaults, "rollout_start_steps_": start_steps}
     exec(source, namespace)  # noqa: S102 - names and defaults come from the function's own signature
     call: Callable[..., Any] = functools.wraps(function)(namespace["call"])
     return call

@@ -13,7 +13,7 @@ from opentelemetry.trace import Span
 from otel_rollout.base import semconv
 from otel_rollout.otlp.writer import json_string
 from otel_rollout.record import runtime
-from otel_rollout.record.capture import span_io, token2text, usage
+from otel_rollout.record.capture import span_io, usage
 from otel_rollout.record.capture.context import OPERATION, SPAN, TRAJECTORY, EnteredTrajectory, trajectory_in
 from otel_rollout.record.capture.encoding import ENCODERS, Encoder
 from otel_rollout.record.capture.signature import Binder, Parameters, make_binder
@@ -171,7 +171,7 @@ class RecordedCall(SampledOutCall):
         """Record the output, which is JSON."""
         span_io.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
         if self._trajectory is not None:
-            self._trajectory.offer_output(encoded, token2text.id_of(self.span) if self._shows_text else None)
+            self._trajectory.offer_output(encoded, span_io.id_of(self.span) if self._shows_text else None)
 
     def end(self) -> None:
         """Release the receiver and end the span."""
@@ -224,7 +224,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         shows_text = operation.options.token2text
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
-        shows_text = shows_text and encode is not None and token2text.mark(active, span, receiver)
+        shows_text = shows_text and encode is not None and span_io.mark_for_text(active, span, receiver)
         return RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
     except BaseException:
         span.end()

@@ -65,18 +65,16 @@ def score_batch(
         active = runtime.current()
         if active is None:
             return
-        settings = active.settings
         named = {"step": step, "sample_index": sample_index, "rollout_n": rollout_n, "validate": validate}
         scores, comments = _named("scores", scores), _mapping("comments", comments)
-        tokens = _named("token_values", token_values) if settings.training_tokens else {}
+        tokens = _named("token_values", token_values) if active.settings.training_tokens else {}
         number = number_of(trajectory, named, _size_of(scores))
         values = _score_columns(active, scores, number)
         values += _comment_columns(comments, {column.name for column in values}, number)
         token_columns = _token_columns(tokens, number)
         if not number or not (values or token_columns):  # then do not read the trajectories
             return
-        project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
-        rows = rows_of(trajectory, named, number, project, active.sampling)
+        rows = rows_of(trajectory, named, number, active.project, active.sampling)
         for columns in filter(None, (values, token_columns)):
             _record(active, rows, columns)
     except Unusable as error:

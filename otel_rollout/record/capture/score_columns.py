@@ -18,9 +18,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rollout.base.errors import Unusable
+from otel_rollout.base.errors import Unusable, pass_on
 from otel_rollout.base.given import listed
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import score_columns
 from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.otlp.writer import text_of

@@ -12,9 +12,8 @@ from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import Unusable, fault, warn_once
+from otel_rollout.base.errors import Unusable, fault, pass_on, warn_once
 from otel_rollout.base.given import reading, text_given
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.redaction_names import MARK
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.groups import Group
@@ -130,9 +129,7 @@ def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, com
     elif not scored.get_span_context().trace_flags.sampled:
         active.writer.counters.skip("score_of_unrecorded")
     else:
-        settings = active.settings
-        project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
-        context = with_identity(Identity(project), context)
+        context = with_identity(Identity(active.project), context)
         _record(active, scored, context, name, value, comment, semconv.ORIGIN_OUTSIDE)
 
 
@@ -171,9 +168,7 @@ def _identity_of(
             semconv.VALIDATE: validate,
         }
     )
-    settings = active.settings
-    project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
-    return Identity({**project, **known})
+    return Identity({**active.project, **known})
 
 
 def _record(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind
 
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import fault
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.exception_text import qualified_name, status_message
 from otel_rollout.record.recording.identity import identity_in
@@ -126,3 +127,29 @@ def fail(span: Span, error: BaseException) -> None:
     else:
         span.record_exception(error)
         span.set_status(trace.Status(trace.StatusCode.ERROR, status_message(error)))
+
+
+def mark_for_text(runtime: Runtime, span: Span, owner: Any) -> bool:
+    """Mark an operation's span, whose token ids are shown as text; return False without a tokenizer.
+
+    The mark is the name of a tokenizer, with which the forwarder detokenizes the ids
+    (:mod:`otel_rollout.turns.line_rewriter`).
+
+    Args:
+        runtime: the runtime, which has the tokenizers.
+        span: the operation's span.
+        owner: the object whose ``tokenizer`` made the ids.
+    """
+    try:
+        name = runtime.tokenizers.name_of(getattr(owner, "tokenizer", None))
+        if name is not None:
+            span.set_attribute(semconv.TOKENIZER, name)
+        return name is not None
+    except Exception as error:  # noqa: BLE001 - `tokenizer` may be a user's property
+        fault("looking for a tokenizer", error)
+        return False
+
+
+def id_of(span: Span) -> str:
+    """Return a span's id, by which a root names the span whose text it shows."""
+    return f"{span.get_span_context().span_id:016x}"

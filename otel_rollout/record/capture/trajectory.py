@@ -12,7 +12,7 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, warn_once
+from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.finalizers import COLLECTING, is_collecting
 from otel_rollout.base.given import truth
 from otel_rollout.otlp.groups import Group
@@ -272,15 +272,8 @@ class Trajectory:
             self._span = active.tracer.unrecorded(parent)
             self._attach(outside, context, self._span)
             return
-        settings = active.settings
-        identity = Identity(
-            {
-                semconv.PROJECT_NAME: settings.project_name,
-                semconv.EXPERIMENT_NAME: settings.experiment,
-                **recorded_identity(self.identity),
-            },
-            None if self._token2text is None else truth("token2text=", self._token2text),
-        )
+        shows_text = None if self._token2text is None else truth("token2text=", self._token2text)
+        identity = Identity({**active.project, **recorded_identity(self.identity)}, shows_text)
         identified = with_identity(identity, context)
         span = span_io.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
@@ -314,8 +307,7 @@ class Trajectory:
         above = parent.get_span_context()
         if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
             return False
-        known = {semconv.EXPERIMENT_NAME: active.settings.experiment, **recorded_identity(self.identity)}
-        return not sampling.takes(Group.of(known), context)
+        return not sampling.takes(Group.of({**active.project, **recorded_identity(self.identity)}), context)
 
     def _attach(self, outside: Context, identified: Context, span: Span) -> None:
         """Make a context with the trajectory and its span the current one."""
@@ -376,20 +368,16 @@ class Trajectory:
 
     # --- Its input and output -------------------------------------------------------------------------------
 
+    @internal_errors("setting a trajectory's input")
     def set_input(self, value: Any) -> None:
         """Record a value as the trajectory's input."""
-        try:
-            self._set(semconv.INPUT_VALUE, value)
-        except Exception as error:  # noqa: BLE001
-            fault("setting a trajectory's input", error)
+        self._set(semconv.INPUT_VALUE, value)
 
+    @internal_errors("setting a trajectory's output")
     def set_output(self, value: Any) -> None:
         """Record a value as the trajectory's output."""
         self._has_own_output = True
-        try:
-            self._set(semconv.OUTPUT_VALUE, value)
-        except Exception as error:  # noqa: BLE001
-            fault("setting a trajectory's output", error)
+        self._set(semconv.OUTPUT_VALUE, value)
 
     def _set(self, key: str, value: Any) -> None:
         active = runtime.current()

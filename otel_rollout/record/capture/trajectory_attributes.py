@@ -10,8 +10,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
-from otel_rollout.base.given import reading
-from otel_rollout.base.scalars import PLAIN, builtin, scalar
+from otel_rollout.base.given import PLAIN, builtin, reading, scalar
 from otel_rollout.base.suggest import closest
 from otel_rollout.otlp import writer
 from otel_rollout.record.capture import encoding

@@ -12,7 +12,7 @@ from opentelemetry import context as otel_context
 
 from otel_rollout.base.finalizers import attach
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
-from otel_rollout.record.capture.generators import generate_wrapper
+from otel_rollout.record.capture.generators import fitting, generate_wrapper
 from otel_rollout.record.recording.entered import EnteredTrajectory
 from otel_rollout.record.recording.state import state
 
@@ -32,17 +32,8 @@ def decorate(trajectory: EnteredTrajectory, function: Function) -> Function:
             f"rollout_trace_attr: {function!r} is not a function. Mark a block, "
             "`with rollout_trace_attr(step=1):`, or a function, `@rollout_trace_attr(step=1)`"
         )
-    return cast("Function", _wrapper_for(function)(trajectory, function))
-
-
-def _wrapper_for(function: Any) -> Callable[[EnteredTrajectory, Callable[..., Any]], Callable[..., Any]]:
-    if inspect.iscoroutinefunction(function):
-        return _coroutine
-    if inspect.isgeneratorfunction(function):
-        return _generator
-    if inspect.isasyncgenfunction(function):
-        return _async_generator
-    return _function
+    wrappers = (_function, _coroutine, _generator, _async_generator)
+    return cast("Function", fitting(function, wrappers)(trajectory, function))
 
 
 def _function(trajectory: EnteredTrajectory, function: Callable[..., Any]) -> Callable[..., Any]:

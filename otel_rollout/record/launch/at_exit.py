@@ -23,7 +23,7 @@ from otel_rollout.record.launch import drain, launcher
 from otel_rollout.record.launch.shutdown import shutdown
 from otel_rollout.record.launch.state import state
 from otel_rollout.record.recording.state import state as recording
-from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.state import EndedRun
 from otel_rollout.record.runs.state import state as runs
 from otel_rollout.spool import layout

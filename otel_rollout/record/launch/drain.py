@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import Show, progress
 from otel_rollout.account.report import Report
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout, segments
-from otel_rollout.spool.private_files import open_private
+from otel_rollout.spool.private_files import touch
 from otel_rollout.spool.waiting import WaitingProgram
 
 if TYPE_CHECKING:
@@ -40,11 +39,7 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
     """
     deadline = time.monotonic() + timeout
     if configured.outcome_keep:
-        with (
-            contextlib.suppress(OSError),  # without the file tail sampling decides later, but correctly
-            open(node_dir / layout.DRAINING, "ab", opener=open_private) as file,
-        ):
-            os.utime(file.fileno())
+        touch(node_dir / layout.DRAINING)
     hint = "Ctrl-C leaves, delivery goes on"
     shown = progress(hint) if shows_progress else contextlib.nullcontext(lambda done, total: None)
     try:

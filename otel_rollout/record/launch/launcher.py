@@ -2,32 +2,37 @@
 
 Training processes import this module, so it imports nothing heavy. A shell starts the forwarder in a session
 of its own, and exits at once. So the forwarder is no child of a training process. It survives ``ray.kill``,
-``ray.shutdown`` and the driver's exit, which end a worker's children.
+``ray.shutdown`` and the driver's exit, which end a worker's children. The receiver is started likewise. The
+supervisor's thread in each recording process looks after both: one that is killed has a successor as long as
+a process of the run lives.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from otel_rollout.base.access_variables import access_in, without_credentials
-from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
-from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials, without_receiver
+from otel_rollout.base.redaction_names import SHIPPED
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
-from otel_rollout.record.launch import receiving
-from otel_rollout.record.launch.detached import path_with_package, start_detached
 from otel_rollout.record.launch.state import state
 from otel_rollout.record.runs.ray_job import NODE_VARIABLES
 from otel_rollout.record.runs.target import is_further_variable, is_published, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.settings_reader import from_founder, to_variable
-from otel_rollout.spool import layout
-from otel_rollout.spool.forwarder_lock import SUCCESSOR, ForwarderLock
+from otel_rollout.spool import layout, receiver_files
+from otel_rollout.spool.locks import SUCCESSOR, ForwarderLock
+from otel_rollout.spool.private_files import open_private
+from otel_rollout.spool.receiver_files import ReceiverAddress, has_failed_since, is_receiving
 
 _FIRST_CHECKS = 20
 """Number of first checks."""
@@ -43,7 +48,39 @@ _PASSED_VARIABLES = frozenset(
 )  # fmt: skip
 """Variables that the forwarder gets in addition to those of exporters."""
 
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 _logger = logging.getLogger("otel_rollout")
+
+
+def start_detached(arguments: Sequence[str], environ: Mapping[str, str], log_file: Path) -> None:
+    """Start a module of this package in a session of its own, by a shell that exits at once. Takes 2 ms.
+
+    Args:
+        arguments: arguments of the interpreter.
+        environ: the process's environment.
+        log_file: private file to which its output is appended.
+    """
+    with open(log_file, "ab", opener=open_private) as log:
+        subprocess.run(  # noqa: S603 - our own interpreter and module
+            ["/bin/sh", "-c", '"$@" </dev/null &', "sh", sys.executable, *arguments],
+            cwd="/",  # `python -m` looks for modules here first, and the job's directory may be deleted
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            check=False,
+        )
+
+
+def path_with_package(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the ``PYTHONPATH`` by which a process finds this package; empty if it is installed."""
+    if "site-packages" in _PACKAGE_ROOT:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [_PACKAGE_ROOT, environ.get("PYTHONPATH")]))}
+
+
+# --- the forwarder ------------------------------------------------------------------------------------------
 
 
 def forwarder_runs(node_dir: Path) -> bool:
@@ -139,6 +176,56 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     return passed
 
 
+# --- the receiver of OTLP -----------------------------------------------------------------------------------
+
+
+def ensure_receiver(node_dir: Path, configured: Settings) -> None:
+    """Start a receiver for this directory unless one runs, or has just failed. Starting takes 2 ms.
+
+    Several processes may start receivers at once: one takes the lock, and the others exit.
+    """
+    if is_receiving(node_dir) or has_failed_since(node_dir, waits().receiver_failed):
+        return
+    if not receiver_files.may_start(node_dir, waits().receiver_start):
+        return
+    arguments = ["-m", "otel_rollout.record.receiver", str(node_dir)]
+    environ = _receiver_environment(os.environ, configured)
+    start_detached(arguments, environ, node_dir / receiver_files.LOG_FILE)
+
+
+def receiver_problem(node_dir: Path) -> str:
+    """Return why nothing can be received; empty while a receiver runs or is starting."""
+    return "" if is_receiving(node_dir) else has_failed_since(node_dir, 2 * waits().receiver_failed)
+
+
+def wait_for_receiver(node_dir: Path, configured: Settings, timeout: float) -> ReceiverAddress | None:
+    """Wait until the receiver listens; return None if it cannot, or does not within ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (is_receiving(node_dir) and (address := receiver_files.read_address(node_dir))):
+        if time.monotonic() > deadline or receiver_problem(node_dir):
+            return None
+        time.sleep(waits().poll)
+    return dataclasses.replace(address, token=configured.receive_token or address.token)
+
+
+def _receiver_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
+    """Return the receiver's environment: this process's, with all its settings."""
+    defaults = Settings()
+    settings: dict[str, Any] = {
+        field.name: getattr(configured, field.name)
+        for field in dataclasses.fields(Settings)
+        if getattr(configured, field.name) != getattr(defaults, field.name)
+    }
+    passed = {**without_receiver(environ), CONFIG_VARIABLE: to_variable(settings)}
+    if any(step.strip() != SHIPPED for step in configured.redact.split(",") if step.strip()):
+        # The application's function is in a module that this process can import.
+        passed["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return passed | path_with_package(passed)
+
+
+# --- a thread that keeps both running -----------------------------------------------------------------------
+
+
 class ForwarderSupervisor:
     """Keep a forwarder running from a thread, and log why it cannot deliver.
 
@@ -169,7 +256,7 @@ class ForwarderSupervisor:
         while True:
             try:
                 if self._settings.receive:
-                    receiving.ensure_receiver(self._node_dir, self._settings)
+                    ensure_receiver(self._node_dir, self._settings)
                 ensure_forwarder(self._node_dir, self._settings)
                 self._restore_manifest()
                 self._report_problems()
@@ -193,7 +280,7 @@ class ForwarderSupervisor:
         from otel_rollout.account.ledger_reader import read_ledger
         from otel_rollout.exporting.api import FailureKind
 
-        if self._settings.receive and (reason := receiving.problem(self._node_dir)):
+        if self._settings.receive and (reason := receiver_problem(self._node_dir)):
             self._log_once(f"nothing is received: {reason}", logging.ERROR)
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():

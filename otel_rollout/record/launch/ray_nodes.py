@@ -19,7 +19,7 @@ from otel_rollout.base.waits import waits
 from otel_rollout.exporting import entry_points
 from otel_rollout.otlp.scan import StepKey
 from otel_rollout.record.launch import drain, launcher, transfer
-from otel_rollout.record.runs.directory import node_directory
+from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.membership import decide
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
@@ -50,9 +50,7 @@ class OtherNode:
         if set(here.exporters) == set(self.report.exporters):
             return here
         return dataclasses.replace(
-            self.report,
-            exporters={**self.report.exporters, **here.exporters},
-            count_steps=here.count_steps,
+            self.report, exporters={**self.report.exporters, **here.exporters}, count_steps=here.count_steps
         )
 
 
@@ -77,7 +75,7 @@ def drain_others(
     if not others:
         return dict(known)
     deadline = time.monotonic() + timeout + waits().node_answer
-    asked = {_on_node(ray, node, _drain_here).remote(timeout): node for node in others}
+    asked = {on_node(ray, node, _drain_here).remote(timeout): node for node in others}
     answered, silent = _answers(ray, list(asked), timeout + waits().node_answer)
     for reference in silent:
         _logger.warning(
@@ -120,7 +118,7 @@ def run_on_others(function: Callable[..., Any], *args: Any) -> None:
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         for node in _others(ray):
-            _on_node(ray, node, function).remote(*args)
+            on_node(ray, node, function).remote(*args)
 
 
 def _others(ray: Any) -> list[str]:
@@ -129,12 +127,12 @@ def _others(ray: Any) -> list[str]:
     return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
 
 
-def _on_node(ray: Any, node: str, function: Callable[..., Any]) -> Any:
-    """Return a task that runs on ``node``, even if all its CPUs are taken."""
+def on_node(ray: Any, node: str, function: Callable[..., Any], **options: Any) -> Any:
+    """Return a task or an actor that runs on ``node`` or not at all, even if all its CPUs are taken."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy, **options)
 
 
 def _with_exporters(configured: Settings, names: Collection[str]) -> Settings:
@@ -148,7 +146,7 @@ def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float)
     try:
         layout.create_private(copy, copied.spool_dir)
         while True:
-            asked = _on_node(ray, node, _piece_of_here).remote(transfer.copied_bytes(copy))
+            asked = on_node(ray, node, _piece_of_here).remote(transfer.copied_bytes(copy))
             piece = ray.get(asked, timeout=max(0.0, deadline - time.monotonic()))
             transfer.add_piece(copy, piece)
             if not piece.segments:

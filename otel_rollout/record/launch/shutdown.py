@@ -16,8 +16,7 @@ from otel_rollout.record.launch import drain
 from otel_rollout.record.launch.state import state
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.recording.writer import SegmentWriter
-from otel_rollout.record.runs.directory import node_directory
-from otel_rollout.record.runs.founding import leave_run
+from otel_rollout.record.runs.founding import leave_run, node_directory
 from otel_rollout.record.runs.membership import decide
 from otel_rollout.record.runs.state import EndedRun
 from otel_rollout.record.runs.state import state as runs

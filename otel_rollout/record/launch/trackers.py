@@ -6,11 +6,11 @@ import logging
 import sys
 from collections.abc import Mapping
 
+from otel_rollout.base.errors import pass_on
 from otel_rollout.base.given import reading, text_given
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.suggest import closest
 from otel_rollout.record.launch import launcher
-from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.founding import create_node_directory
 from otel_rollout.record.runs.membership import decide, settle
 from otel_rollout.spool import layout
 

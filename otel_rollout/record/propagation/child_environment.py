@@ -11,13 +11,13 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+from otel_rollout.base.environment import marked, without_receiver
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.given import reading, text_given
-from otel_rollout.base.receiver_variables import marked, without_receiver
 from otel_rollout.base.trajectory_key import signed
 from otel_rollout.base.waits import waits
 from otel_rollout.record import runtime
-from otel_rollout.record.launch import receiving
+from otel_rollout.record.launch import launcher
 from otel_rollout.record.propagation import carrier
 from otel_rollout.spool.receiver_files import ReceiverAddress
 
@@ -73,9 +73,9 @@ def _receiver() -> ReceiverAddress | None:
     if given is not None:
         warn_once(f"{given} is set, so child processes send their spans there, and not to the run's receiver")
         return None
-    address = receiving.wait_for_receiver(active.node_dir, active.settings, waits().receiver_listens)
+    address = launcher.wait_for_receiver(active.node_dir, active.settings, waits().receiver_listens)
     if address is None:
-        why = receiving.problem(active.node_dir) or "it does not listen yet"
+        why = launcher.receiver_problem(active.node_dir) or "it does not listen yet"
         warn_once(f"child processes get no address of the run's receiver: {why}")
     return address
 

@@ -19,12 +19,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
 
 from otel_rollout import settings_reader
 from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.base.patching import Function, Patches, when_imported
 from otel_rollout.record.capture.context import is_in_trajectory
 from otel_rollout.record.propagation import carrier
 from otel_rollout.record.propagation.state import state
@@ -34,10 +35,7 @@ from otel_rollout.settings import Settings
 
 _TRACEPARENT: Final = "traceparent"
 _HEADERS: Final[tuple[str, ...]] = (_TRACEPARENT, "tracestate", carrier.IDENTITY_KEY)
-_SUPPRESSED: Final = (
-    getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", ""),
-    "suppress_instrumentation",
-)
+_SUPPRESSED: Final = (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", ""), "suppress_instrumentation")
 """Keys of a context in which an exporter of OpenTelemetry sends spans; the second is of older versions."""
 
 _DOING: Final = "adding trace headers to a request"
@@ -52,8 +50,8 @@ def install() -> None:
     if state.http_patches is not None or settings_reader.switched_off(os.environ):
         return
     state.http_patches = Patches()
-    for name, patch in _PATCHES.items():
-        when_imported(name, patch)
+    for name in CLIENTS:
+        when_imported(name, _patch)
 
 
 def uninstall() -> None:
@@ -103,13 +101,13 @@ def _with(given: Headers, added: Mapping[str, str]) -> Any:
 # needs to be bound to know the instance.
 
 
-def _urlopen(urllib3: ModuleType, patches: Patches, original: Any) -> Callable[..., Any]:
+def _urlopen(patches: Patches, original: Any) -> Function:
     """Return a replacement of ``HTTPConnectionPool.urlopen``."""
 
     @internal_errors(_DOING)
     def traced(pool: Any, url: str, headers: Headers | None) -> Any:
         given = pool.headers if headers is None else headers
-        added = missing_headers(_host_of(urllib3, pool, url), given)
+        added = missing_headers(_host_of(pool, url), given)
         return _with(given, added) if added else headers
 
     @functools.wraps(original)
@@ -123,18 +121,17 @@ def _urlopen(urllib3: ModuleType, patches: Patches, original: Any) -> Callable[.
     return urlopen
 
 
-def _host_of(urllib3: ModuleType, pool: Any, url: str) -> str | None:
+def _host_of(pool: Any, url: str) -> str | None:
     """Return the host that a request of a pool is for; the pool may be a proxy's."""
     if url.startswith("/"):
         return str(pool.host)
     try:
-        host: str | None = urllib3.util.parse_url(url).host
+        return urlsplit(url).hostname
     except ValueError:  # the request is about to fail
         return None
-    return host
 
 
-def _handle_request(patches: Patches, original: Any) -> Callable[..., Any]:
+def _handle_request(patches: Patches, original: Any) -> Function:
     """Return a replacement of ``handle_request``; of ``handle_async_request``, it returns the coroutine."""
 
     @functools.wraps(original)
@@ -180,49 +177,39 @@ def _send(patches: Patches, original: Any) -> Callable[..., Awaitable[Any]]:
     return send
 
 
-Replacement = Callable[[Patches, Any], Callable[..., Any]]
+_HTTPX: Final = (
+    ("HTTPTransport", "handle_request", "request", _handle_request),
+    ("AsyncHTTPTransport", "handle_async_request", "request", _handle_request),
+)
+Replacement = Callable[[Patches, Any], Function]
+_METHODS: Final[Mapping[str, tuple[tuple[str, str, str, Replacement], ...]]] = {
+    "urllib3": (("HTTPConnectionPool", "urlopen", "headers", _urlopen),),
+    "httpx": _HTTPX,
+    "httpx2": _HTTPX,
+    "aiohttp": (("ClientRequest", "send", "conn", _send),),
+}
+"""Module of a client → class, method, a parameter of it, and what makes the replacement. Requests and
+botocore send with urllib3."""
+CLIENTS: Final = tuple(_METHODS)
+"""Modules of the clients whose requests carry trace headers."""
 
 
-def _patch(module: ModuleType, owner: str, method: str, parameter: str, replacement: Replacement) -> None:
-    """Replace a method, unless the client's version has no such method or parameter."""
+def _patch(module: ModuleType) -> None:
+    """Replace a client's methods, unless its version has no such method or parameter."""
     patches = state.http_patches
     if patches is None:  # uninstall() was called before the client was imported
         return
-    class_ = getattr(module, owner, None)
-    function = vars(class_).get(method) if isinstance(class_, type) else None
-    if not callable(function) or parameter not in inspect.signature(function).parameters:
+    for owner, method, parameter, replacement in _METHODS[module.__name__]:
+        class_ = getattr(module, owner, None)
+        function = vars(class_).get(method) if isinstance(class_, type) else None
+        if callable(function) and parameter in inspect.signature(function).parameters:
+            patches.replace(class_, method, functools.partial(replacement, patches))
+            continue
         warn_once(
             f"requests of {module.__name__} {getattr(module, '__version__', '')} carry no traceparent, "
             f"because it has no {owner}.{method}({parameter}). Add the header with "
             "otel_rollout.http.inject_headers"
         )
-        return
-    patches.replace(class_, method, functools.partial(replacement, patches))
-
-
-def _patch_urllib3(urllib3: ModuleType) -> None:
-    _patch(urllib3, "HTTPConnectionPool", "urlopen", "headers", functools.partial(_urlopen, urllib3))
-
-
-def _patch_httpx(httpx: ModuleType) -> None:
-    _patch(httpx, "HTTPTransport", "handle_request", "request", _handle_request)
-    _patch(httpx, "AsyncHTTPTransport", "handle_async_request", "request", _handle_request)
-
-
-def _patch_aiohttp(aiohttp: ModuleType) -> None:
-    _patch(aiohttp, "ClientRequest", "send", "conn", _send)
-
-
-_PATCHES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
-    "urllib3": _patch_urllib3,
-    "httpx": _patch_httpx,
-    "httpx2": _patch_httpx,
-    "aiohttp": _patch_aiohttp,
-}
-"""Module of a client → what patches it. Requests and botocore send with urllib3."""
-
-CLIENTS: Final = tuple(_PATCHES)
-"""Modules of the clients whose requests carry trace headers."""
 
 
 # --- which hosts get the headers of a trajectory -----------------------------------------------------------

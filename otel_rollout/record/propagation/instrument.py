@@ -6,13 +6,12 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from otel_rollout import settings_reader
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.base.patching import Function, Patches, when_imported
 from otel_rollout.record.launch import at_exit
 from otel_rollout.record.launch.shutdown import drain_other_nodes
 from otel_rollout.record.propagation import (
@@ -59,7 +58,7 @@ def instrument() -> None:
     recording.switch_on_instrumentors()
 
 
-def init_by_variable(untraced: Callable[..., Any]) -> Callable[..., Any]:
+def init_by_variable(untraced: Function) -> Function:
     """Return ``ray.init`` for a program in which variables alone switch tracing on. Never raises."""
     with internal_errors("instrumenting Ray"):
         if not state.is_uninstrumented:
@@ -114,14 +113,14 @@ def _instrument_driver(ray: ModuleType) -> None:
         )
 
 
-def _replace_where_it_is_pickled(patches: Patches, init: Callable[..., Any]) -> None:
+def _replace_where_it_is_pickled(patches: Patches, init: Function) -> None:
     """Put ``ray.init`` also into the module that defines it: pickled functions are looked up there."""
     home = sys.modules.get(init.__module__)
     if callable(vars(home).get(init.__name__) if home is not None else None):
         patches.replace(home, init.__name__, lambda _: init)
 
 
-def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+def _preparing_workers(patches: Patches, original: Function) -> Function:
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
         preparation = ray_worker_setup.Preparation(kwargs)
@@ -137,7 +136,7 @@ def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callab
     return init
 
 
-def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+def _draining_nodes(patches: Patches, original: Function) -> Function:
     @functools.wraps(original)
     def shutdown(*args: Any, **kwargs: Any) -> Any:
         if patches.active:

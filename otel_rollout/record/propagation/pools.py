@@ -21,7 +21,7 @@ from opentelemetry import context as otel_context
 
 from otel_rollout import settings_reader
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.base.patching import Patches
+from otel_rollout.base.patching import Function, Patches
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.launch import at_exit
 from otel_rollout.record.propagation import http_clients
@@ -43,17 +43,15 @@ def install(patches: Patches) -> None:
 
 def _submitting(patches: Patches, original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
     @functools.wraps(original)
-    def submit(
-        self: ProcessPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Future[Any]:
+    def submit(self: ProcessPoolExecutor, fn: Function, /, *args: Any, **kwargs: Any) -> Future[Any]:
         return original(self, _with_carrier(fn) if patches.active else fn, *args, **kwargs)
 
     return submit
 
 
-def _calling(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(patches: Patches, original: Function) -> Function:
     @functools.wraps(original)
-    def call(self: Pool, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def call(self: Pool, func: Function, *args: Any, **kwargs: Any) -> Any:
         if patches.active and isinstance(self, ThreadPool):
             context = active_context()
             func = func if context is None else functools.partial(run_in_context, context, func)
@@ -64,15 +62,13 @@ def _calling(patches: Patches, original: Callable[..., Any]) -> Callable[..., An
     return call
 
 
-def _with_carrier(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_carrier(function: Function) -> Function:
     """Return a picklable function that calls ``function`` in the current context."""
     carried = inject()
     return function if carried is None else functools.partial(run_with_carrier, carried, function)
 
 
-def run_with_carrier(
-    carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
+def run_with_carrier(carried: dict[str, str], function: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Call ``function`` in a carrier's context. Runs in a process of the pool."""
     prepare_process()
     context = remote_call.start(extract(carried))
@@ -102,7 +98,7 @@ Submit = Callable[..., "Future[Any]"]
 
 def _with_context(patches: Patches, original: Submit) -> Submit:
     @functools.wraps(original)
-    def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self: ThreadPoolExecutor, fn: Function, /, *args: Any, **kwargs: Any) -> Future[Any]:
         context = active_context() if patches.active else None
         if context is None:
             return original(self, fn, *args, **kwargs)
@@ -111,9 +107,7 @@ def _with_context(patches: Patches, original: Submit) -> Submit:
     return submit
 
 
-def run_in_context(
-    context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
+def run_in_context(context: otel_context.Context, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Call ``fn`` with ``context`` as the current OTel context."""
     # Attach only the OTel context: a copied context would hide variables that the pool's initializer set.
     token, submitted = otel_context.attach(context), SUBMITTED.set(context)

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any, TypeVar
 
 import orjson
 
+from otel_rollout.base.patching import Function
 from otel_rollout.record.propagation.ray_incoming_calls import receiving
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT, carrier_of_call
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Function)
 
 
 def carry_context(decorated: Decorated) -> Decorated:
@@ -43,7 +44,7 @@ def carry_context(decorated: Decorated) -> Decorated:
     return decorated
 
 
-def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
+def _carrying(function: Function) -> Function:
     if hasattr(function, "__ray_invocation_decorator__"):
         return function
     wrapper = functools.wraps(function)(_wrapper(function))
@@ -54,7 +55,7 @@ def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapper(function: Function) -> Function:
     """Wrap a function in one of its own type, by which Ray decides how to run it.
 
     The types are plain, coroutine, generator and asynchronous generator.
@@ -104,7 +105,7 @@ def _with_argument(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def _invoking(invocation: Callable[..., Any]) -> Callable[..., Any]:
+def _invoking(invocation: Function) -> Function:
     """Wrap ``invocation``, which sends a call, to add the carrier to the call."""
 
     def invoke(args: Any, kwargs: Any) -> Any:

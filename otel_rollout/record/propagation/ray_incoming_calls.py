@@ -8,7 +8,7 @@ during each step of a generator.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
@@ -16,14 +16,12 @@ import orjson
 from opentelemetry import context as otel_context
 
 from otel_rollout.base.errors import fault
-from otel_rollout.base.patching import Patches
+from otel_rollout.base.patching import Function, Patches
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.record.propagation import carrier, ray_later_runs
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
 from otel_rollout.record.propagation.ray_private_api import RayNames
-
-Function = Callable[..., Any]
 
 
 def install(names: RayNames, patches: Patches) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.known_exporters import PREFIXES
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.record.propagation.state import state
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE

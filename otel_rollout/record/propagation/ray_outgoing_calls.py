@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
 
 from otel_rollout.base.errors import fault
-from otel_rollout.base.patching import Patches
+from otel_rollout.base.patching import Function, Patches
 from otel_rollout.record.propagation import carrier, ray_later_runs
 from otel_rollout.record.propagation.ray_private_api import RayNames
 from otel_rollout.record.runs.ray_job import is_prepared
 
 ARGUMENT: Final = "_otel_rollout_context"
 """Keyword argument that holds the carrier as JSON bytes, the type that Ray serializes fastest."""
-Call = Callable[..., Any]
 
 
 class KeywordArguments(dict[str, Any]):
@@ -58,7 +56,7 @@ def install(names: RayNames, patches: Patches) -> None:
     patches.replace(names.actor_class, "_remote", functools.partial(_sending, patches, None))
 
 
-def _sending(patches: Patches, cross_language: str | None, original: Call) -> Call:
+def _sending(patches: Patches, cross_language: str | None, original: Function) -> Function:
     """Wrap a method that sends a call, whose arguments are ``args`` and ``kwargs``."""
     position = list(inspect.signature(original).parameters).index("kwargs") - 1  # not counting self
 
@@ -99,7 +97,7 @@ def _is_cross_language(sender: Any, attribute: str | None) -> Any:
     return getattr(sender, attribute)
 
 
-def _adding_carrier(support: CarrierSupport, original: Call) -> Call:
+def _adding_carrier(support: CarrierSupport, original: Function) -> Function:
     @functools.wraps(original)
     def flatten_args(signature_parameters: Any, args: Any, kwargs: Any) -> Any:
         flat = original(signature_parameters, args, kwargs)

@@ -23,9 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
-from otel_rollout.base.access_variables import may_be_credential
+from otel_rollout.base.environment import PREFIXES, may_be_credential
 from otel_rollout.base.given import items, reading
-from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.base.patching import environment_variables
 from otel_rollout.record.propagation import ray_later_runs, ray_own_cluster, ray_private_api
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
@@ -102,7 +101,7 @@ def prepare(args: Sequence[Any], arguments: dict[str, Any], environ: Mapping[str
     # May start a run and set its variable.
     if has_no_workers_to_start or not membership.settle_for_workers().enabled:
         return Preparation(arguments)
-    if not given and not of_job and _starts_cluster(args, arguments, environ):
+    if not (given or of_job) and _is_supported() and ray_own_cluster.is_started_by(args, arguments, environ):
         ray_later_runs.set_first_run(membership.run_id())
         return Preparation(
             arguments, ray_own_cluster.preparing(setup_hook(None, {}, {}), _variables_to_copy({}))
@@ -114,10 +113,6 @@ def prepare(args: Sequence[Any], arguments: dict[str, Any], environ: Mapping[str
         submitted = json.dumps({**job, "runtime_env": {k: v for k, v in of_job.items() if k != _HOOK}})
     during = environment_variables({} if submitted is None else {SUBMITTED_JOB: submitted})
     return Preparation({**arguments, "runtime_env": prepared}, during)
-
-
-def _starts_cluster(args: Sequence[Any], arguments: dict[str, Any], environ: Mapping[str, str]) -> bool:
-    return _is_supported() and ray_own_cluster.is_started_by(args, arguments, environ)
 
 
 def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:

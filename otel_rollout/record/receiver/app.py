@@ -18,15 +18,7 @@ from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
 from otel_rollout.otlp.received import RedactResource
 from otel_rollout.otlp.received_json import json_response, json_status
-from otel_rollout.record.receiver.body import (
-    ENCODINGS,
-    JSON,
-    MAX_BYTES,
-    PROTOBUF,
-    Body,
-    BodyError,
-    TooLargeError,
-)
+from otel_rollout.record.receiver.body import ENCODINGS, JSON, MAX_BYTES, PROTOBUF, Body, RefusedRequestError
 from otel_rollout.record.receiver.intake import FullError, Intake, IntakeOutcome
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
@@ -47,21 +39,6 @@ FULL_ANSWER: Final = (
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 11, 415: 3, 429: 8, 500: 13}
 """HTTP status → code of ``google.rpc.Status``, which OTLP answers with."""
 _logger = logging.getLogger("otel_rollout.receiver")
-
-
-class RefusedRequestError(Exception):
-    """Raised for a request that is refused.
-
-    Args:
-        status: the HTTP status.
-        sentence: says what is wrong.
-        headers: further headers of the answer.
-    """
-
-    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.headers = headers or {}
 
 
 class Acknowledgement(NamedTuple):
@@ -163,10 +140,6 @@ class ReceiverApplication:
             parts.clear()
             async with self._turn:  # one at a time: a decoded body takes many times its bytes
                 return await self._intake.take(body.scopes(self._redact))
-        except TooLargeError as error:
-            raise RefusedRequestError(413, str(error)) from None
-        except BodyError as error:
-            raise RefusedRequestError(400, str(error)) from None
         except FullError:
             raise _full("The spool takes no more spans at present.") from None
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -30,12 +30,19 @@ ENCODINGS: Final = {"": 0, "identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 1
 """Content encoding → window bits of zlib; 0 for none."""
 
 
-class BodyError(ValueError):
-    """Raised for a body that cannot be decoded; the message is a sentence."""
+class RefusedRequestError(Exception):
+    """Raised for a request that is refused.
 
+    Args:
+        status: the HTTP status.
+        sentence: says what is wrong.
+        headers: further headers of the answer.
+    """
 
-class TooLargeError(BodyError):
-    """Raised for a body that is larger than ``MAX_BYTES`` after decompression."""
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = headers or {}
 
 
 class Body(NamedTuple):
@@ -49,12 +56,12 @@ class Body(NamedTuple):
         """Yield the scopes of the request.
 
         Raises:
-            BodyError: the body is no request of OTLP.
+            RefusedRequestError: the body is no request of OTLP, or too large a one.
         """
         bits = ENCODINGS[self.encoding]
         content = _decompressed(self.content, bits) if bits else self.content
         if len(content) > _SMALL_BYTES and self._has_many_messages(content):
-            raise TooLargeError(f"The body has more than {MAX_MESSAGES} messages or values.")
+            raise RefusedRequestError(413, f"The body has more than {MAX_MESSAGES} messages or values.")
         if self.type_ == PROTOBUF:
             return received_protobuf.scopes_of(_parsed_protobuf(content), redact)
         return iter(_scopes_of_json(content, redact))
@@ -70,7 +77,7 @@ def _parsed_protobuf(content: bytes) -> ExportTraceServiceRequest:
     try:
         request.ParseFromString(content)
     except DecodeError:
-        raise BodyError("The body is no ExportTraceServiceRequest in protobuf.") from None
+        raise RefusedRequestError(400, "The body is no ExportTraceServiceRequest in protobuf.") from None
     return request
 
 
@@ -78,11 +85,11 @@ def _scopes_of_json(content: bytes, redact: RedactResource | None) -> list[Recei
     try:
         parsed = _parsed_json(content)
     except (ValueError, RecursionError):
-        raise BodyError("The body is no JSON.") from None
+        raise RefusedRequestError(400, "The body is no JSON.") from None
     try:
         return list(received_json.scopes_of(parsed, redact))
     except ValueError as error:
-        raise BodyError(f"The body is no request of OTLP in JSON: {error}.") from None
+        raise RefusedRequestError(400, f"The body is no request of OTLP in JSON: {error}.") from None
 
 
 def _parsed_json(content: bytes) -> Any:
@@ -110,12 +117,14 @@ def _decompressed(content: bytes, bits: int) -> bytes:
         try:
             parts.append(stream.decompress(content, MAX_BYTES - size + 1))
         except zlib.error:
-            raise BodyError("The body is not compressed as its Content-Encoding says.") from None
+            raise RefusedRequestError(
+                400, "The body is not compressed as its Content-Encoding says."
+            ) from None
         size += len(parts[-1])
         if size > MAX_BYTES:
-            raise TooLargeError(f"The body has more than {MAX_BYTES} bytes after decompression.")
+            raise RefusedRequestError(413, f"The body has more than {MAX_BYTES} bytes after decompression.")
         if not stream.eof:
-            raise BodyError("The compressed body is incomplete.")
+            raise RefusedRequestError(400, "The compressed body is incomplete.")
         content = stream.unused_data
     return b"".join(parts)
 

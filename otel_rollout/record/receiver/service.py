@@ -19,16 +19,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from otel_rollout.base import semconv
 from otel_rollout.base.waits import waits
 from otel_rollout.record.receiver.app import FULL_ANSWER, ReceiverApplication
-from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy
+from otel_rollout.record.receiver.intake import JOURNAL_BYTES, Intake, Policy, Trajectories
 from otel_rollout.record.receiver.listening import accepted_hosts
-from otel_rollout.record.receiver.trajectories import Trajectories
 from otel_rollout.record.recording.sampling import decision_of
 from otel_rollout.record.recording.writer import SegmentWriter
-from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.founding import create_node_directory
 from otel_rollout.redaction.redaction import redacted_attributes, redaction_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
-from otel_rollout.spool.process_lock import ProcessLock
+from otel_rollout.spool.locks import ProcessLock
 from otel_rollout.spool.receiver_files import (
     ReceiverAddress,
     ReceiverCounts,

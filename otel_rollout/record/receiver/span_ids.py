@@ -1,7 +1,8 @@
 """Give a span another id if the id is one of our own spans, or if a different span of its trace has it.
 
-Our own ids have the run's mark (:mod:`otel_rollout.base.own_ids`). So it does not matter whether our span has
-ended, nor where. A span with such an id gets one that is made from the id, the sender and the span's start.
+Our own ids have the run's mark (:func:`otel_rollout.record.recording.provider.mark_of`). So it does not
+matter whether our span has ended, nor where. A span with such an id gets one that is made from the id, the
+sender and the span's start.
 
 OpenTelemetry's SDK for Python draws ids from Python's global random numbers. A program that seeds them, as
 vLLM does in each of its workers, makes the ids of every other process with that seed again. In one trace, the
@@ -25,9 +26,9 @@ from typing import Final
 
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import warn_once
-from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp.received import ReceivedResource, ReceivedScope
 from otel_rollout.otlp.span import Span
+from otel_rollout.record.recording.provider import mark_of
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 _SLOTS: Final = 1 << 20

@@ -15,8 +15,9 @@ from opentelemetry import trace
 
 from otel_rollout import settings_reader
 from otel_rollout.base import semconv
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.base.version import VERSION
+from otel_rollout.record.recording.exception_text import qualified_name
 from otel_rollout.record.recording.shared_backend import SharedBackend
 from otel_rollout.record.recording.state import state
 
@@ -85,13 +86,13 @@ class Application:
         """Say which way spans of trajectories take beside an application's provider, and why."""
         sdk_provider, choice = sdk_provider_in(provider), self._settings.application_provider
         if sdk_provider is None:
-            return f"{_DIRECT}: {_name_of(provider)} is no provider of OpenTelemetry's SDK"
+            return f"{_DIRECT}: {qualified_name(type(provider))} is no provider of OpenTelemetry's SDK"
         if self._is_exported_by_agent():
             return f"{_DIRECT}: opentelemetry-instrument exports to the same target"
         if choice != "auto":
             return f"{_DIRECT if choice == 'apart' else _SHARED}: {_VARIABLE} is {choice}"
         if provider is not sdk_provider:
-            return f"{_DIRECT}: {_name_of(provider)} would send them to a service of its own"
+            return f"{_DIRECT}: {qualified_name(type(provider))} would send them to a service of its own"
         if self._shared.is_all_of(sdk_provider):
             return f"{_DIRECT}: all exporters of the provider send to targets of this run"
         others = ", ".join(self._shared.others_of(sdk_provider))
@@ -142,7 +143,3 @@ def sdk_provider_in(provider: trace.TracerProvider) -> SdkTracerProvider | None:
     if not isinstance(provider, sdk.TracerProvider):
         provider = getattr(provider, "provider", None)  # type: ignore[assignment]
     return provider if isinstance(provider, sdk.TracerProvider) else None
-
-
-def _name_of(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"

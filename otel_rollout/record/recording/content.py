@@ -15,64 +15,29 @@ from otel_rollout.otlp.writer import AttributeInput
 if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
-_CONTENT: Final = (
-    "all_messages_events",
-    "db.query",
-    "db.statement",
-    "document.",
-    "embedding.embeddings",
-    "embedding.invocation_parameters",
-    "embedding.text",
-    "error.message",
-    "events",
-    "final_result",
-    "gen_ai.completion",
-    "gen_ai.evaluation.explanation",
-    "gen_ai.event.content",
-    "gen_ai.input.messages",
-    "gen_ai.output.messages",
-    "gen_ai.prompt",
-    "gen_ai.retrieval",
-    "gen_ai.system_instructions",
-    "gen_ai.tool.call.arguments",
-    "gen_ai.tool.call.result",
-    "gen_ai.tool.definitions",
-    "gen_ai.tool.description",
-    "input.value",
-    "llm.choices",
-    "llm.function_call",
-    "llm.input_messages",
-    "llm.invocation_parameters",
-    "llm.output_messages",
-    "llm.prompt_template",
-    "llm.prompts",
-    "llm.request.functions",
-    "llm.tools",
-    "logfire.msg",
-    "message",
-    "mlflow.spanInputs",
-    "mlflow.spanOutputs",
-    "model_request_parameters",
-    "output.value",
-    "pydantic_ai.all_messages",
-    "request_data",
-    "reranker.input_documents",
-    "reranker.output_documents",
-    "reranker.query",
-    "response_data",
-    "retrieval.documents",
-    "tool.description",
-    "tool.parameters",
-    "tool_arguments",
-    "tool_call.function",
-    "tool_response",
-    "traceloop.entity.input",
-    "traceloop.entity.output",
-    "traceloop.prompt",
-    "exception.message",
-    "exception.stacktrace",
-)
-"""Beginnings of the names of attributes that hold content."""
+_OPENINFERENCE: Final = """
+    document. embedding.embeddings embedding.invocation_parameters embedding.text input.value llm.choices
+    llm.function_call llm.input_messages llm.invocation_parameters llm.output_messages llm.prompt_template
+    llm.prompts llm.tools message output.value reranker.input_documents reranker.output_documents
+    reranker.query retrieval.documents tool.description tool.parameters tool_call.function
+"""
+_OPENTELEMETRY: Final = """
+    db.query db.statement error.message exception.message exception.stacktrace
+    gen_ai.evaluation.explanation gen_ai.event.content gen_ai.input.messages gen_ai.output.messages
+    gen_ai.retrieval gen_ai.system_instructions gen_ai.tool.call.arguments gen_ai.tool.call.result
+    gen_ai.tool.definitions gen_ai.tool.description
+"""
+_OPENLLMETRY: Final = """
+    gen_ai.completion gen_ai.prompt llm.request.functions traceloop.entity.input traceloop.entity.output
+    traceloop.prompt
+"""
+_PYDANTIC: Final = """
+    all_messages_events events final_result logfire.msg model_request_parameters pydantic_ai.all_messages
+    request_data response_data tool_arguments tool_response
+"""
+_MLFLOW: Final = "mlflow.spanInputs mlflow.spanOutputs"
+_CONTENT: Final = tuple(" ".join((_OPENINFERENCE, _OPENTELEMETRY, _OPENLLMETRY, _PYDANTIC, _MLFLOW)).split())
+"""Beginnings of the names of attributes that hold content, in each vocabulary."""
 _CONTENT_NAMES: Final = frozenset({"body", "content"})
 """Whole names of attributes that hold content: of the events of OpenTelemetry's GenAI conventions."""
 _EXCEPTION: Final = "exception."

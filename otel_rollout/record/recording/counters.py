@@ -9,13 +9,13 @@ import logging
 import threading
 from typing import Final, NamedTuple
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Journal
 
 _SKIP_WARNINGS: Final = {
     "application_sampler": "the sampler of the application's own OpenTelemetry samples a trajectory out, "
-    "which reaches no exporter",
+    "which reaches no exporter"
 }
 """Reason → warning for the first trajectory that is skipped although the user did not ask for that."""
 _logger = logging.getLogger("otel_rollout")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 
 MAX_EXCEPTION_TEXT = 64 << 10
 """Maximum characters recorded of an exception's message, and of its stack. The middle of longer text is
@@ -17,10 +17,7 @@ def qualified_name(type_: type) -> str:
     return type_.__qualname__ if module == "builtins" else f"{module}.{type_.__qualname__}"
 
 
-_MEANINGS = {
-    "CancelledError": "the task was cancelled",
-    "GeneratorExit": "it was closed before its end",
-}
+_MEANINGS = {"CancelledError": "the task was cancelled", "GeneratorExit": "it was closed before its end"}
 """Messages for exceptions that usually have none."""
 
 

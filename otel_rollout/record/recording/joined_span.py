@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.trace import SpanContext, Status, StatusCode
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.base.given import items, listed
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording import content, previews
 from otel_rollout.record.recording.exception_text import qualified_name
@@ -20,14 +20,8 @@ from otel_rollout.record.recording.span import ATTRIBUTE, EVENT, Encoded, Record
 from otel_rollout.record.recording.state import Recorder, state
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from otel_rollout.record.recording.identity import Identity
     from otel_rollout.record.recording.provider import RecordingTracer
-from collections.abc import Callable
-
-from opentelemetry import trace
-from opentelemetry.trace import Span
 
 MAX_ATTRIBUTES: Final = 1 << 14
 """Maximum attributes of one span. OpenInference spends two or more on each message of a conversation."""
@@ -259,17 +253,6 @@ class JoinedSpan(RecordingSpan):
         if trajectory is not None:
             longest = self._content_limits.longest
             previews.offer(trajectory, attributes, previews.events_of(self.events), longest)
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        """End the span; first record an exception that leaves the block, as far as the caller wants it."""
-        if isinstance(exc_val, Exception):
-            self.fail(exc_val, *self._exceptions)
-        self.end()
 
 
 def is_model_call(attributes: Mapping[str, Any]) -> bool:

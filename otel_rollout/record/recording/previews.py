@@ -13,7 +13,7 @@ import orjson
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.otlp.json_values import attributes_of
 from otel_rollout.record.recording.span import RecordingSpan
 

@@ -17,8 +17,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.record.recording import content, doubles, previews
@@ -103,7 +102,7 @@ class _OpenSpan:
         """Keep a log event of another library's span."""
         self.add_event(name, self.limits.applied(attributes), timestamp or time.time_ns())
 
-    def add_link(self, context: SpanContext, attributes: types.Attributes) -> None:
+    def add_link(self, context: SpanContext, attributes: types.Attributes = None) -> None:
         """Keep a link added to the span."""
         if len(self.links) < MAX_LINKS:
             self.links.append(_link(context, attributes))
@@ -120,64 +119,40 @@ def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Con
         # Every change of a span goes through one of these functions. They refer to the span weakly: with the
         # garbage collector off, a span that refers to itself would stay in memory.
         span_ref = weakref.ref(span)
+        set_attributes = _keeping(span_ref, "set_attributes", open_span.set_attributes)
         vars(span).update(
-            set_attribute=functools.partial(_set_attribute, span_ref, open_span),
-            set_attributes=functools.partial(_set_attributes, span_ref, open_span),
-            add_event=functools.partial(_add_event, span_ref, open_span),
-            add_link=functools.partial(_add_link, span_ref, open_span),
+            set_attribute=functools.partial(_set_attribute, set_attributes),
+            set_attributes=set_attributes,
+            add_event=functools.partial(_add_event, _keeping(span_ref, "add_event", open_span.add_event)),
+            add_link=_keeping(span_ref, "add_link", open_span.add_link),
         )
     return open_span
 
 
-def _set_attribute(
-    span_ref: weakref.ref[Span], open_span: _OpenSpan, key: str, value: AttributeValue
-) -> None:
-    _set_attributes(span_ref, open_span, {key: value})
+def _keeping(span_ref: weakref.ref[Span], method: str, keep: Callable[..., None]) -> Callable[..., None]:
+    """Return what stands for a method of a span: it keeps what the method is given, and calls the method."""
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        span = span_ref()
+        if span is not None:
+            if span.is_recording():
+                try:
+                    keep(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - of a user's value: it must not reach user code
+                    pass_on(error)
+            getattr(type(span), method)(span, *args, **kwargs)
+
+    return call
 
 
-def _set_attributes(
-    span_ref: weakref.ref[Span], open_span: _OpenSpan, attributes: Mapping[str, AttributeValue]
-) -> None:
-    span = span_ref()
-    if span is not None:
-        if span.is_recording():
-            _keep(open_span.set_attributes, attributes)
-        type(span).set_attributes(span, attributes)
+def _set_attribute(set_attributes: Callable[..., None], key: str, value: AttributeValue) -> None:
+    set_attributes({key: value})  # which the SDK's own method may or may not call
 
 
 def _add_event(
-    span_ref: weakref.ref[Span],
-    open_span: _OpenSpan,
-    name: str,
-    attributes: types.Attributes = None,
-    timestamp: int | None = None,
+    add: Callable[..., None], name: str, attributes: types.Attributes = None, timestamp: int | None = None
 ) -> None:
-    span = span_ref()
-    if span is not None:
-        timestamp = timestamp or time.time_ns()
-        if span.is_recording():
-            _keep(open_span.add_event, name, attributes, timestamp)
-        type(span).add_event(span, name, attributes, timestamp)
-
-
-def _add_link(
-    span_ref: weakref.ref[Span],
-    open_span: _OpenSpan,
-    context: SpanContext,
-    attributes: types.Attributes = None,
-) -> None:
-    span = span_ref()
-    if span is not None:
-        if span.is_recording():
-            _keep(open_span.add_link, context, attributes)
-        type(span).add_link(span, context, attributes)
-
-
-def _keep(keep: Callable[..., None], *arguments: Any) -> None:
-    try:
-        keep(*arguments)
-    except Exception as error:  # noqa: BLE001 - an exception of a user's value must not reach user code
-        pass_on(error)
+    add(name, attributes, timestamp or time.time_ns())  # one time for us and the application's SDK
 
 
 class IdentityProcessor(SpanProcessor):

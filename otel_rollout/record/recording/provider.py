@@ -10,7 +10,8 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context, detach
@@ -29,7 +30,6 @@ from opentelemetry.trace import (
 
 from otel_rollout.base import semconv
 from otel_rollout.base.finalizers import attach, is_collecting
-from otel_rollout.base.own_ids import mark_of
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.recording.sampling import Decision
@@ -44,6 +44,21 @@ except ImportError:  # a version of the API without this private name
 if TYPE_CHECKING:
     from otel_rollout.record.recording.counters import Counters
     from otel_rollout.record.recording.flusher import Line
+
+
+RANDOM_BITS: Final = 40
+"""Bits of a span's id behind the mark. Two of a thousand spans of a trace get one id in one of two million
+traces."""
+
+
+def mark_of(run_id: str) -> bytes:
+    """Return the mark of a run: the first six hex digits of its spans' ids, which its receivers know.
+
+    A program that joins a trajectory is told the id of a span. A span of its own with that id would overwrite
+    ours. A receiver cannot look ids up: those of running operations are on no disk, those of other nodes on
+    another one. Of the ids that other programs draw, one in 17 million has the mark by chance.
+    """
+    return blake2b(run_id.encode(errors="replace"), digest_size=3).hexdigest().encode()
 
 
 class RecordingTracerProvider(TracerProvider):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 
-from otel_rollout.base import own_ids
+from otel_rollout.record.recording.provider import RANDOM_BITS, mark_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -19,11 +19,11 @@ class _OwnIds(IdGenerator):
     """Draws ids from its own generator, because training seeds the SDK's."""
 
     def __init__(self, run_id: str) -> None:
-        self._mark = int(own_ids.mark_of(run_id), 16) << own_ids.RANDOM_BITS
+        self._mark = int(mark_of(run_id), 16) << RANDOM_BITS
         self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
 
     def generate_span_id(self) -> int:
-        return self._mark | self._bits(own_ids.RANDOM_BITS)
+        return self._mark | self._bits(RANDOM_BITS)
 
     def generate_trace_id(self) -> int:
         return self._bits(128) or 1
@@ -32,8 +32,7 @@ class _OwnIds(IdGenerator):
 def tracer_of(provider: TracerProvider, scope: str, version: str, run_id: str) -> Tracer:
     """Return a tracer of the application's provider for our own spans, whose ids have the run's mark."""
     tracer = provider.get_tracer(scope, version)
-    if (
-        type(getattr(tracer, "id_generator", None)) is RandomIdGenerator
-    ):  # a generator that the application chose stays
+    # A generator that the application chose stays.
+    if type(getattr(tracer, "id_generator", None)) is RandomIdGenerator:
         tracer.id_generator = _OwnIds(run_id)  # type: ignore[attr-defined]
     return tracer

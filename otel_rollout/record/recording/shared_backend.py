@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

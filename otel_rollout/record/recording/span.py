@@ -14,9 +14,8 @@ import orjson
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import warn_once
+from otel_rollout.base.errors import pass_on, warn_once
 from otel_rollout.base.given import items
-from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.writer import Details, valid_time
 from otel_rollout.record.recording.exception_text import message_of, qualified_name, stack_of, status_message
@@ -114,6 +113,8 @@ class RecordingSpan(Span):
     """
 
     has_replies_below = False
+    _exceptions = (True, True)
+    """Whether an exception that leaves ``with span:`` is recorded, and sets the status."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class RecordingSpan(Span):
         self.tracer = tracer
         self._name = name
         self.trace_id = trace_id
-        # 40 random bits behind the run's mark: `base/own_ids.py`.
+        # 40 random bits behind the run's mark: `provider.mark_of`.
         self.span_id = tracer.id_mark + hexlify(random_bits(40).to_bytes(5))
         self.head = head
         self.identity = identity
@@ -368,19 +369,8 @@ class RecordingSpan(Span):
         """Return the line of an unfinished root span with its identity alone."""
         name = writer.json_string(str(orjson.loads(self._name))[:longest])
         attributes = b"[", self.identity.shortened(longest), *self.encoded.get(semconv.SPAN_KIND, ()), b"]"
-        return b"".join(
-            writer.line(
-                self.tracer.scope,
-                self.head,
-                self.span_id,
-                name,
-                self.kind,
-                self.start_ns,
-                0,
-                attributes,
-                _UNFINISHED,
-            )
-        )
+        ids = self.tracer.scope, self.head, self.span_id
+        return b"".join(writer.line(*ids, name, self.kind, self.start_ns, 0, attributes, _UNFINISHED))
 
     def __exit__(
         self,
@@ -388,9 +378,9 @@ class RecordingSpan(Span):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        """End the span; first record an exception that leaves the block."""
+        """End the span; first record an exception that leaves the block, as far as the caller wants it."""
         if isinstance(exc_val, Exception):
-            self.fail(exc_val)
+            self.fail(exc_val, *self._exceptions)
         self.end()
 
 

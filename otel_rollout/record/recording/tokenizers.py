@@ -9,7 +9,6 @@ process has written it, and omits what detokenizing does not need.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 import threading
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on, warn_once
 from otel_rollout.spool import layout
 
 MAX_TOKENIZERS: Final = 16
@@ -33,7 +32,6 @@ _SLICE: Final = 1000
 _PAUSE: Final = 0.0005
 """Seconds between two reads, in which other threads run."""
 _FILE: Final = "tokenizer.json"
-_logger = logging.getLogger("otel_rollout")
 
 
 class Tokenizers:
@@ -51,7 +49,6 @@ class Tokenizers:
         self._default_name: str | None = None
         self._known: dict[int, tuple[Any, str | None]] = {}
         self._writers: list[threading.Thread] = []
-        self._warned: set[str] = set()
 
     def name_of(self, tokenizer: Any) -> str | None:
         """Return the name of a tokenizer; for None, the name of the default tokenizer.
@@ -67,20 +64,20 @@ class Tokenizers:
         name = None
         try:
             if len(self._known) >= MAX_TOKENIZERS:
-                self._warn(
+                warn_once(
                     f"more than {MAX_TOKENIZERS} tokenizers in one process; the ids of the others stay ids"
                 )
                 return None
             backend = _backend(tokenizer)
             if backend is None:
                 type_name = type(tokenizer).__qualname__
-                self._warn(f"token2text needs a fast tokenizer, which {type_name} is not; ids stay ids")
+                warn_once(f"token2text needs a fast tokenizer, which {type_name} is not; ids stay ids")
             else:
                 name = _name(backend)
                 self._write(name, lambda: b"".join(_json_of(backend)))
         except Exception as error:  # noqa: BLE001 - a user's tokenizer
             pass_on(error)
-            self._warn(f"token2text cannot use the tokenizer: {type(error).__name__}: {error}; ids stay ids")
+            warn_once(f"token2text cannot use the tokenizer: {type(error).__name__}: {error}; ids stay ids")
         self._known[id(tokenizer)] = (tokenizer, name)
         return name
 
@@ -96,7 +93,7 @@ class Tokenizers:
             try:
                 path = _local_file(self._default)
                 if path is None:
-                    self._warn(
+                    warn_once(
                         f"OTEL_ROLLOUT_TOKENIZER={self._default!r}: no {_FILE} there, nor in this machine's "
                         "Hugging Face cache, and nothing is downloaded; ids stay ids. Give such a file's path"
                     )
@@ -107,7 +104,7 @@ class Tokenizers:
                     self._write(name, path.read_bytes)
             except Exception as error:  # noqa: BLE001
                 pass_on(error)
-                self._warn(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
+                warn_once(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
             self._default_name = name  # last, because another thread may read it
         return self._default_name or None
 
@@ -121,17 +118,11 @@ class Tokenizers:
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 layout.write_whole(target, content())
             except Exception as error:  # noqa: BLE001 - a full disk, or a tokenizer that another thread changes
-                self._warn(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
+                warn_once(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
 
         thread = threading.Thread(target=write, name="otel-rollout-tokenizer", daemon=True)
         thread.start()
         self._writers.append(thread)
-
-    def _warn(self, message: str) -> None:
-        """Log a warning, once."""
-        if message not in self._warned:
-            self._warned.add(message)
-            _logger.warning("otel-rollout: %s.", message)
 
 
 def _backend(tokenizer: Any) -> Any:

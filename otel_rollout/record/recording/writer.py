@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.score_batch import around_data
 from otel_rollout.record.recording.counters import Counters, Counts

@@ -1,17 +1,17 @@
-"""Found a run: name it, and publish it to the processes that this process starts."""
+"""Found a run: name it, publish it to the processes that this process starts, and make its directory."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import os
+from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.environment import without_receiver
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.runs import ray_job, target
-from otel_rollout.record.runs.directory import absolute, node_directory, working_directory
 from otel_rollout.record.runs.state import state
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.spool import layout
@@ -117,3 +117,44 @@ def _log_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:
         inherited_id,
         run_id,
     )
+
+
+# --- the directory in which this machine's processes record a run -------------------------------------------
+
+
+def node_directory(configured: Settings) -> Path:
+    """Return the node directory of a run on this machine."""
+    return layout.node_directory(configured.spool_dir, configured.run_id, configured.node)
+
+
+def create_node_directory(configured: Settings) -> Path:
+    """Create the node directory of a run, and its manifest, unless they exist.
+
+    Raises:
+        OSError: when the spool cannot be used.
+    """
+    node_dir = node_directory(configured)
+    layout.create_private(node_dir, configured.spool_dir)
+    layout.write_manifest(
+        node_dir,
+        layout.Manifest(
+            configured.run_id,
+            configured.project_name,
+            tuple(configured.exporters),
+            target.fingerprint(configured),
+        ),
+    )
+    return node_dir
+
+
+def absolute(directory: Path) -> Path:
+    """Return the absolute path of a directory, which other processes can use."""
+    return Path(os.path.join(working_directory(), os.path.expanduser(directory)))
+
+
+def working_directory() -> str:
+    """Return the working directory; empty if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from otel_rollout import settings_reader
-from otel_rollout.base.errors import internal_errors
-from otel_rollout.base.interrupts import pass_on
-from otel_rollout.base.receiver_variables import without_receiver
+from otel_rollout.base.environment import without_receiver
+from otel_rollout.base.errors import internal_errors, pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import founding, ray_job, target
-from otel_rollout.record.runs.directory import absolute, node_directory
+from otel_rollout.record.runs.founding import absolute, node_directory
 from otel_rollout.record.runs.state import EndedRun, state
 from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.record.runs.state import state
 
 RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"

@@ -15,8 +15,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.base.access_variables import may_be_credential, without_credentials
-from otel_rollout.base.known_exporters import KNOWN_EXPORTERS, begins_with_exporter
+from otel_rollout.base.environment import (
+    KNOWN_EXPORTERS,
+    begins_with_exporter,
+    may_be_credential,
+    without_credentials,
+)
 from otel_rollout.settings import Settings
 
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")

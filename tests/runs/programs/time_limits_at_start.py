@@ -10,7 +10,7 @@ from unittest.mock import patch
 import otel_rollout
 from otel_rollout import settings
 from otel_rollout.record import runtime
-from otel_rollout.record.runs.directory import create_node_directory
+from otel_rollout.record.runs.founding import create_node_directory
 
 
 class TimeLimit(Exception):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.errors import pass_on
 from otel_rollout.record.capture.encoding.in_parts import encode_in_parts
 from otel_rollout.record.capture.encoding.limits import MAX_CONVERSION_UNITS, MEASURED_AFTER_LARGE
 from otel_rollout.record.capture.encoding.size import Work, is_larger, seems_larger
@@ -86,9 +86,5 @@ def _description(value: Any) -> str:
     return f"<{type_.__name__} of {len(value)}>" if issubclass(type_, _SIZED) else f"<{type_.__name__}>"
 
 
-ENCODERS: Final[Mapping[str, Encoder | None]] = {
-    "full": to_json,
-    "metadata": _outline,
-    "none": None,
-}
+ENCODERS: Final[Mapping[str, Encoder | None]] = {"full": to_json, "metadata": _outline, "none": None}
 """Value of ``OTEL_ROLLOUT_CAPTURE_CONTENT`` → encoder; None: values are not recorded."""

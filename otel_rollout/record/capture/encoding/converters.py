@@ -22,17 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
 from typing import Any, Final, cast
 
-from otel_rollout.base.interrupts import pass_on
-from otel_rollout.record.capture.encoding.limits import (
-    MAX_ARRAY_BYTES,
-    MAX_ARRAY_NUMBERS,
-    MAX_CACHED_TYPES,
-    MAX_COPIED_MEMBERS,
-    MAX_INTEGER_BITS,
-    MAX_PREVIEW_BYTES,
-    MAX_REPR_CHARS,
-    MAX_TENSOR_ELEMENTS,
-)
+from otel_rollout.base.errors import pass_on
+from otel_rollout.record.capture.encoding import limits
 
 Converter = Callable[[Any], Any]
 
@@ -67,7 +58,8 @@ def safe_repr(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    beginning, more = str.__getitem__(text, slice(0, MAX_REPR_CHARS)), str.__len__(text) - MAX_REPR_CHARS
+    beginning = str.__getitem__(text, slice(0, limits.MAX_REPR_CHARS))
+    more = str.__len__(text) - limits.MAX_REPR_CHARS
     return beginning if more <= 0 else f"{beginning}… ({more} more characters)"
 
 
@@ -90,8 +82,8 @@ def _copy_members(value: Any) -> Any:
     """Return the members of a set, a deque or a mapping other than a dict."""
     type_ = type(value)
     is_mapping = issubclass(type_, Mapping)
-    members = list(islice(value.items() if is_mapping else value, MAX_COPIED_MEMBERS + 1))
-    if len(members) > MAX_COPIED_MEMBERS:
+    members = list(islice(value.items() if is_mapping else value, limits.MAX_COPIED_MEMBERS + 1))
+    if len(members) > limits.MAX_COPIED_MEMBERS:
         raise TooLarge
     return dict(members) if is_mapping else in_stable_order(members, type_)
 
@@ -148,7 +140,7 @@ def _partial(value: Any) -> dict[str, Any]:
 def convert_integer(value: int) -> Any:
     """Return an integer, a large one as text: readers of JSON would round it."""
     bits = int.bit_length(value)
-    if bits > MAX_INTEGER_BITS:
+    if bits > limits.MAX_INTEGER_BITS:
         return f"<an integer of {bits} bits>"
     exact = int.__index__(value)
     return exact if -(1 << 63) <= exact < 1 << 64 else repr(exact)
@@ -158,14 +150,14 @@ def _bytes(value: Any) -> str:
     view = memoryview(value)
     size = view.nbytes
     try:
-        start = bytes(view.cast("B")[:MAX_PREVIEW_BYTES]) if view.contiguous else b""
-        text = start.decode() if size <= MAX_PREVIEW_BYTES else start.decode("utf-8", "ignore")
+        start = bytes(view.cast("B")[: limits.MAX_PREVIEW_BYTES]) if view.contiguous else b""
+        text = start.decode() if size <= limits.MAX_PREVIEW_BYTES else start.decode("utf-8", "ignore")
         readable = text.isprintable() and len(text.encode()) > len(start) - 4
     except (UnicodeDecodeError, TypeError):
         readable = False
     if not readable or not text:
         return f"<{size} bytes>"
-    return f"<{size} bytes: {text}{'…' if size > MAX_PREVIEW_BYTES else ''}>"
+    return f"<{size} bytes: {text}{'…' if size > limits.MAX_PREVIEW_BYTES else ''}>"
 
 
 def _function_name(value: Any) -> str:
@@ -198,7 +190,7 @@ def _tensor(value: Any) -> Any:
     try:
         if (
             device.type == "cpu"
-            and value.numel() <= MAX_TENSOR_ELEMENTS
+            and value.numel() <= limits.MAX_TENSOR_ELEMENTS
             and (value.dim() < 2 or value.numel())
         ):
             return value.detach().tolist()
@@ -211,10 +203,10 @@ def _tensor(value: Any) -> Any:
 
 def convert_numpy_array(value: Any) -> Any:
     """Return the elements of a numpy array that is not large; describe a large one."""
-    is_small = value.size <= MAX_TENSOR_ELEMENTS or (
-        value.size <= MAX_ARRAY_NUMBERS and value.dtype.kind in "iufb"
+    is_small = value.size <= limits.MAX_TENSOR_ELEMENTS or (
+        value.size <= limits.MAX_ARRAY_NUMBERS and value.dtype.kind in "iufb"
     )
-    if not is_small or value.nbytes > MAX_ARRAY_BYTES or (value.ndim > 1 and not value.size):
+    if not is_small or value.nbytes > limits.MAX_ARRAY_BYTES or (value.ndim > 1 and not value.size):
         return f"{_shape_and_type('array', value)}>"
     return value.astype(str).tolist() if value.dtype.kind in "mM" else value.tolist()
 
@@ -230,7 +222,8 @@ def convert_numpy_scalar(value: Any) -> Any:
 
 
 def _builtin_array(value: Any) -> Any:
-    return value.tolist() if len(value) <= MAX_ARRAY_NUMBERS else f"<array ({len(value)},) {value.typecode}>"
+    is_small = len(value) <= limits.MAX_ARRAY_NUMBERS
+    return value.tolist() if is_small else f"<array ({len(value)},) {value.typecode}>"
 
 
 def _image(value: Any) -> str:
@@ -306,7 +299,7 @@ def converter_of(type_: type) -> Converter:
     """Return the function that converts objects of a type."""
     converter = _converters.get(type_)
     if converter is None:
-        if len(_converters) >= MAX_CACHED_TYPES:
+        if len(_converters) >= limits.MAX_CACHED_TYPES:
             _converters.clear()  # an application may define a new class with each call
         converter = next((converter for matches, converter in _CONVERTERS if matches(type_)), safe_repr)
         _converters[type_] = converter

@@ -18,22 +18,9 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.interrupts import pass_on
-from otel_rollout.record.capture.encoding import converters
+from otel_rollout.base.errors import pass_on
+from otel_rollout.record.capture.encoding import converters, limits
 from otel_rollout.record.capture.encoding.converters import type_name
-from otel_rollout.record.capture.encoding.limits import (
-    CHUNK_MEMBERS,
-    MAX_CONVERTED_MEMBERS,
-    MAX_COPIED_MEMBERS,
-    MAX_DEPTH,
-    MAX_KEY_BYTES,
-    MAX_TUPLE_KEY_CHARS,
-    MAX_TUPLE_KEY_PARTS,
-    MAX_VISITED_AGAIN,
-    MAX_WHOLE_BYTES,
-    MIN_TEXT_CHARS,
-    SPLIT_PARTS,
-)
 from otel_rollout.record.capture.encoding.size import KEYS, SCALARS, Work, is_larger
 
 _dumps = orjson.dumps
@@ -45,7 +32,7 @@ _ENCODED_BY_ORJSON: Final = frozenset({datetime.datetime, datetime.date, datetim
 def encode_in_parts(value: Any, limit: int) -> bytes:
     """Encode a value as JSON of at most about ``limit`` bytes, part by part."""
     try:
-        return BoundedEncoder(limit, Work()).encode(value, MAX_DEPTH)
+        return BoundedEncoder(limit, Work()).encode(value, limits.MAX_DEPTH)
     except Exception as error:  # noqa: BLE001 - out of memory or of stack, for example
         pass_on(error)
         return b'"<a value that cannot be shown>"'
@@ -106,8 +93,8 @@ class BoundedEncoder:
             return self._mapping(value.items(), len(value), depth)
         if issubclass(type_, (set, frozenset, deque, Set)):
             members = value
-            if len(value) <= MAX_COPIED_MEMBERS:
-                members = converters.in_stable_order(list(islice(value, MAX_COPIED_MEMBERS)), type_)
+            if len(value) <= limits.MAX_COPIED_MEMBERS:
+                members = converters.in_stable_order(list(islice(value, limits.MAX_COPIED_MEMBERS)), type_)
             return self._sequence(_Chunks(members, lambda note: f"… {note}"), len(members), depth)
         if type_ in _ENCODED_BY_ORJSON:
             return self._spend(_dumps(value))
@@ -127,7 +114,7 @@ class BoundedEncoder:
         length = str.__len__(text)
         encoded = [b'"']
         start = 0
-        size = max(min(length, self._bytes_left), MIN_TEXT_CHARS)
+        size = max(min(length, self._bytes_left), limits.MIN_TEXT_CHARS)
         while start < length:
             piece = _escaped(str.__getitem__(text, slice(start, start + size)))
             if len(piece) <= self._bytes_left:
@@ -154,13 +141,13 @@ class BoundedEncoder:
                 work.units -= len(members) >> 4
                 if work.units <= 0 or self._may_not_fit(members):
                     return None
-            work.reserved = max(work.units - 4 * min(len(members), MAX_CONVERTED_MEMBERS), 0)
+            work.reserved = max(work.units - 4 * min(len(members), limits.MAX_CONVERTED_MEMBERS), 0)
             encoded = _dumps(members, work.convert)
         except Exception as error:  # noqa: BLE001 - the members are encoded in smaller parts instead
             pass_on(error)
             return None
         if len(encoded) > self._bytes_left:
-            self._was_underestimated |= len(encoded) > self._bytes_left + MAX_WHOLE_BYTES
+            self._was_underestimated |= len(encoded) > self._bytes_left + limits.MAX_WHOLE_BYTES
             return None
         return self._spend(encoded[1:-1])
 
@@ -170,19 +157,19 @@ class BoundedEncoder:
         If there are too many members to measure, only a sample is measured.
         """
         # Split few large members at once: an attempt to encode them whole on each level would take long.
-        are_few = len(members) <= SPLIT_PARTS
-        size = min(self._bytes_left, MAX_WHOLE_BYTES) if are_few else self._bytes_left
+        are_few = len(members) <= limits.SPLIT_PARTS
+        size = min(self._bytes_left, limits.MAX_WHOLE_BYTES) if are_few else self._bytes_left
         larger = is_larger(members, size, self._work)
         if larger is None and are_few and not self._is_vast:
-            last_visits = Work(visits=MAX_VISITED_AGAIN)
+            last_visits = Work(visits=limits.MAX_VISITED_AGAIN)
             larger = is_larger(members, size, last_visits)
             if larger is None:
                 self._is_vast = True
             else:
-                self._work.units -= MAX_VISITED_AGAIN - last_visits.visits
+                self._work.units -= limits.MAX_VISITED_AGAIN - last_visits.visits
         elif larger is None and not are_few and not self._was_underestimated:
-            sample = list(members.values() if type(members) is dict else members)[::SPLIT_PARTS]
-            larger = is_larger(sample, size // SPLIT_PARTS, Work())
+            sample = list(members.values() if type(members) is dict else members)[:: limits.SPLIT_PARTS]
+            larger = is_larger(sample, size // limits.SPLIT_PARTS, Work())
         return larger is not False
 
     def _sharing(self, item: Any, others: int, depth: int) -> bytes:
@@ -211,7 +198,7 @@ class BoundedEncoder:
                     done += len(part)
                     yield whole
                     continue
-                if len(part) > SPLIT_PARTS and not self._is_used_up():
+                if len(part) > limits.SPLIT_PARTS and not self._is_used_up():
                     parts += reversed(list(_slices(part, type(part), _part_size(part))))
                     continue
                 for item in part:
@@ -225,7 +212,7 @@ class BoundedEncoder:
         """Convert numpy's numbers, or dicts with integer keys, to values for orjson."""
         type_ = type(members[0])
         if type_ is dict:
-            if len(members) > MAX_CONVERTED_MEMBERS or type(next(iter(members[0]), "")) is not int:
+            if len(members) > limits.MAX_CONVERTED_MEMBERS or type(next(iter(members[0]), "")) is not int:
                 return members
             return [
                 self._with_text_keys(entries) if type(entries) is dict else entries for entries in members
@@ -262,7 +249,7 @@ class BoundedEncoder:
                     done += len(part)
                     yield whole
                     continue
-                if len(part) > SPLIT_PARTS and not self._is_used_up():
+                if len(part) > limits.SPLIT_PARTS and not self._is_used_up():
                     parts += reversed(list(_slices(part, list, _part_size(part))))
                     continue
                 for key, item in part:
@@ -291,7 +278,7 @@ class BoundedEncoder:
 
 
 def _part_size(members: Any) -> int:
-    return max(SPLIT_PARTS, len(members) // SPLIT_PARTS)
+    return max(limits.SPLIT_PARTS, len(members) // limits.SPLIT_PARTS)
 
 
 def _escaped(text: str) -> bytes:
@@ -311,11 +298,11 @@ def _key_text(key: Any, work: Work) -> str:
         return str(converters.convert_integer(key) if type_ is int else key)
     if type_ is tuple and _is_plain_key(key):
         return repr(key)
-    encoded = BoundedEncoder(MAX_KEY_BYTES, work).encode(key, MAX_DEPTH)
+    encoded = BoundedEncoder(limits.MAX_KEY_BYTES, work).encode(key, limits.MAX_DEPTH)
     return str(orjson.loads(encoded)) if encoded[:1] == b'"' else encoded.decode()
 
 
-def _slices(members: Any, type_: type[Any], size: int = CHUNK_MEMBERS) -> Iterator[Any]:
+def _slices(members: Any, type_: type[Any], size: int = limits.CHUNK_MEMBERS) -> Iterator[Any]:
     """Slice a list or tuple by the methods of ``type_``, not by overriding ones."""
     ranges = [slice(start, start + size) for start in range(0, type_.__len__(members), size)]
     return map(functools.partial(type_.__getitem__, members), ranges)
@@ -341,7 +328,7 @@ class _Chunks:
     def __next__(self) -> list[Any]:
         chunk: list[Any] = []
         try:
-            chunk.extend(islice(self._members, CHUNK_MEMBERS))
+            chunk.extend(islice(self._members, limits.CHUNK_MEMBERS))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's iterator, or a changed container
             pass_on(error)
             chunk.append(self._note(f"(the rest raises {type_name(type(error))})"))
@@ -354,9 +341,9 @@ class _Chunks:
 def _is_plain_key(key: tuple[Any, ...]) -> bool:
     """Return whether a tuple is so small and plain that its ``repr`` is a key."""
     return (
-        len(key) <= MAX_TUPLE_KEY_PARTS
+        len(key) <= limits.MAX_TUPLE_KEY_PARTS
         and KEYS.issuperset(map(type, key))
-        and all(type(part) is not str or len(part) <= MAX_TUPLE_KEY_CHARS for part in key)
+        and all(type(part) is not str or len(part) <= limits.MAX_TUPLE_KEY_CHARS for part in key)
     )
 
 

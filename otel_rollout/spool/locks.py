@@ -1,15 +1,18 @@
-"""The lock of a node directory: its holder is the directory's forwarder.
+"""Lock files: they show other processes that their holder lives, and the forwarder's says what it may reach.
 
-The lock file records the holder's access variables (credentials, certificates, proxies): their names, and
-salted fingerprints of their values. A process with more access variables starts a successor. The successor
-creates a file to request the lock, and gets the lock when the holder has delivered its current batches.
+The holder of a node directory's lock is the directory's forwarder. The lock file records the holder's access
+variables (credentials, certificates, proxies): their names, and salted fingerprints of their values. A
+process with more access variables starts a successor. The successor creates a file to request the lock, and
+gets the lock when the holder has delivered its current batches.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,14 +20,69 @@ import orjson
 
 from otel_rollout.base.waits import wait_until
 from otel_rollout.spool.private_files import open_private
-from otel_rollout.spool.process_lock import ProcessLock
 
+_ATTEMPTS, _ATTEMPT_INTERVAL = 100, 0.005
+"""Attempts to get the lock while other processes test it, and seconds between attempts."""
 LOCK_FILE = "forwarder.lock"
 SUCCESSOR_FILE = "forwarder.successor"
 SUCCESSOR = "--succeed"
 """Command-line argument of a forwarder that takes over the lock from its holder."""
 _MAX_FILE_BYTES = 1 << 20
 """Maximum bytes read from a lock file."""
+
+
+class ProcessLock:
+    """A lock that at most one process holds, until its end.
+
+    Args:
+        path: the lock file, which is created unless it exists.
+
+    Raises:
+        OSError: the lock file cannot be opened.
+        ForeignFileError: the directory or the file may belong to another user.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+
+    def acquire(self) -> bool:
+        """Try to get the lock; return False while another process holds it."""
+        for _ in range(_ATTEMPTS):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self.is_held():
+                    return False
+                time.sleep(_ATTEMPT_INTERVAL)  # another process was testing the lock
+            else:
+                return True
+        return False
+
+    def is_held(self) -> bool:
+        """Return whether another process holds the lock, rather than testing it."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return False
+
+    def is_current(self) -> bool:
+        """Return whether the directory still holds the lock file that was opened."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(self._descriptor))
+
+    def release(self) -> None:
+        """Let another process get the lock."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the lock file, and so release the lock."""
+        os.close(self._descriptor)
 
 
 def fingerprints(access: Mapping[str, str], salt: str) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""List the exporters whose environment variables the package knows.
+"""Know environment variables: those of exporters, those that give access, and those that we set.
 
 No other module lists prefixes of variables, or the variables of an exporter.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -76,3 +77,61 @@ def begins_with_exporter(variable: str, exporters: Iterable[str]) -> bool:
         for exporter in exporters
         if exporter not in KNOWN_EXPORTERS
     )
+
+
+# --- credentials, and what else gives access to a target ----------------------------------------------------
+
+
+_CREDENTIAL_NAME: Final = re.compile("AUTH|CREDENTIAL|HEADERS|KEY|PASSW|SECRET|TOKEN")
+_USER_INFORMATION: Final = re.compile(r"://[^/\s]*@")
+_ACCESS_NAME: Final = re.compile(f"{_CREDENTIAL_NAME.pattern}|CA_BUNDLE|CERT|INSECURE|NETRC|PROXY|USERNAME")
+
+
+def may_be_credential(name: str, value: str) -> bool:
+    """Return whether a variable or option may hold a credential.
+
+    Its name says so (``API_KEY``), or its value is a URL with a user.
+    """
+    return _CREDENTIAL_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
+
+
+def without_credentials(value: str) -> str:
+    """Return a URL without user name and password; any other text stays as it is."""
+    return _USER_INFORMATION.sub("://", value)
+
+
+def gives_access(name: str, value: str) -> bool:
+    """Return whether a variable is a credential, a certificate, a proxy or the like."""
+    if name.startswith("OTEL_ROLLOUT_"):
+        return False
+    return _ACCESS_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
+
+
+def access_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that give a forwarder access to its targets."""
+    return {name: value for name, value in environ.items() if value and gives_access(name, value)}
+
+
+# --- variables that lead a child process to the run's receiver ----------------------------------------------
+#
+# An agent's OpenTelemetry SDK reads OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_ENDPOINT. This package reads
+# them too: in a process that records with it, they would name another target, and the forwarder would deliver
+# the run to the run's own receiver. So they are told from those that the user has set.
+
+
+NAMES_VARIABLE: Final = "OTEL_ROLLOUT_RECEIVER_VARIABLES"
+"""Variable with the names of the variables that this package has set for a child process."""
+
+
+def marked(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for a child process, and the one that names them."""
+    return {**variables, NAMES_VARIABLE: ",".join(variables)}
+
+
+def without_receiver(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return an environment without the variables that name the run's receiver."""
+    names = environ.get(NAMES_VARIABLE)
+    if names is None:
+        return environ
+    hidden = {NAMES_VARIABLE, *names.split(",")}
+    return {name: value for name, value in environ.items() if name not in hidden}
