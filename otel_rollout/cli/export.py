@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,12 +22,14 @@ from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption,
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation import training_data
 from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.dumps import atif
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import Listing
 from otel_rollout.look.sources.table_source import conversations_in
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.schema import has_time
 
 _HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
 _ATIF, _MESSAGES = "atif", "messages"
@@ -115,10 +118,25 @@ def _write_trials(conversations: Iterator[Conversation], to: Path) -> int:
         trial = to / _name(summary.experiment) / name
         (trial / "agent").mkdir(parents=True)
         _write_lines([atif.document_of(conversation)], trial / "agent/trajectory.json")
-        result = {"task_name": summary.path.rpartition("/")[0], "trial_name": name}
-        _write_lines([result | atif.result_of(summary)], trial / "result.json")
+        _write_lines([_result_of(summary, name)], trial / "result.json")
         number += 1
     return number
+
+
+def _result_of(summary: Summary, name: str) -> dict[str, Any]:
+    """Return what Harbor tells of a trial beside its document: reward, error and times."""
+    rewards = {score.name: score.value for score in summary.scores if score.name == "reward"}
+    result: dict[str, Any] = {
+        "task_name": summary.path.rpartition("/")[0],
+        "trial_name": name,
+        "verifier_result": {"rewards": rewards},
+        "exception_info": {"exception_message": summary.error} if summary.error else None,
+    }
+    if summary.seconds is not None and has_time(summary.start_ns):
+        start = summary.start_ns / 1e9
+        for field, seconds in (("started_at", start), ("finished_at", start + summary.seconds)):
+            result[field] = datetime.fromtimestamp(seconds, UTC).isoformat()
+    return result
 
 
 def _name(text: str) -> str:

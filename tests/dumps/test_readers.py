@@ -233,6 +233,24 @@ def test_nemo_gym_items_are_model_calls_up_to_a_tools_result(tmp_path, opened):
     assert (failed["state"], failed["error_message"], failed["reward"]) == ("error", "timeout", None)
 
 
+def test_nemo_gym_files_without_indexes_or_with_transitions(tmp_path, opened):
+    """Older files are numbered by their prompts; of transitions, the last has the whole conversation."""
+    said = [
+        {"type": "message", "role": "user", "content": "6*7?"},
+        {"type": "function_call", "name": "calc", "arguments": "{}", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": "42"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "42"}]},
+    ]
+    line = {"responses_create_params": {"input": []}, "reward": 0.5}
+    lines = [line | {"response": {"output": output}} for output in ([said[:3], said], said)]
+    write_lines(tmp_path / "rollouts.jsonl", lines)
+    rows = opened(tmp_path / "rollouts.jsonl").trajectories()
+    assert [(row["path"], row["turns"], row["tool_calls"]) for row in rows] == [
+        ("0/0/0", 2, 1),
+        ("0/0/1", 2, 1),
+    ]
+
+
 def test_nemo_rl_values_are_lists_of_one(tmp_path, opened):
     """The step is in the file's name; the advantage is that of the trained tokens."""
     line = {

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.version import VERSION
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.summary import Summary, Tokens
+from otel_rollout.look.conversation.summary import Tokens
 from otel_rollout.look.conversation.turn import MODEL, TOOL, Turn
-from otel_rollout.look.dumps.trajectory import REWARD
 from otel_rollout.otlp.messages import Call, Message
-from otel_rollout.table.schema import has_time
 
 SCHEMA_VERSION: Final = "ATIF-v1.7"
 _AGENT: Final = "agent"
@@ -43,19 +40,6 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def result_of(summary: Summary) -> dict[str, Any]:
-    """Return what Harbor's result of a trial tells beside the document: reward, error and times."""
-    rewards = {score.name: score.value for score in summary.scores if score.name == REWARD}
-    result: dict[str, Any] = {"verifier_result": {"rewards": rewards}}
-    if summary.error:
-        result["exception_info"] = {"exception_message": summary.error}
-    if summary.seconds is not None and has_time(summary.start_ns):
-        start = summary.start_ns / 1e9
-        for name, seconds in (("started_at", start), ("finished_at", start + summary.seconds)):
-            result[name] = datetime.fromtimestamp(seconds, UTC).isoformat()
-    return result
-
-
 def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
     """Return messages as steps; results of tools are in the step that asked for them."""
     steps: list[dict[str, Any]] = []
@@ -76,12 +60,10 @@ def _facts(turn: Turn) -> dict[str, Any]:
     """Return what is known of a reply beside its text; of one that was given, that no model was asked."""
     if not turn.is_call:
         return {"llm_call_count": 0}
-    metrics = _counts(turn.tokens)
-    if turn.token_ids:
-        metrics["completion_token_ids"] = list(turn.token_ids)
+    ids = {"completion_token_ids": list(turn.token_ids)} if turn.token_ids else {}
     ending = {"finish_reason": turn.finish_reason, "error": turn.error}
     extra = {name: text for name, text in ending.items() if text}
-    found = {"llm_call_count": 1, "metrics": metrics, "extra": extra}
+    found = {"llm_call_count": 1, "metrics": _counts(turn.tokens) | ids, "extra": extra}
     return {name: value for name, value in found.items() if value}
 
 

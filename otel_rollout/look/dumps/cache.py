@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -98,14 +97,8 @@ def _chars_of(spans: list[Span]) -> int:
 
 def _evict(directory: Path, kept: Path) -> None:
     """Remove the tables that were opened longest ago, except the one just made."""
-    tables = [path for path in directory.iterdir() if path.is_dir() and path != kept]
-    tables.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    size = _size(kept.rglob("*"))
-    for table in tables:
-        size += _size(table.rglob("*"))
-        if size > MAX_BYTES:
+    size = 0
+    for table in sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True):
+        size += sum(path.lstat().st_size for path in table.rglob("*") if path.is_file())
+        if size > MAX_BYTES and table != kept:
             shutil.rmtree(table, ignore_errors=True)
-
-
-def _size(paths: Iterable[Path]) -> int:
-    return sum(path.lstat().st_size for path in paths if path.is_file())

@@ -51,6 +51,13 @@ def reply(text: str) -> Mapping[str, Any]:
     return message | {"tool_calls": calls, PARSED: True} if calls else message
 
 
+def parsed(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message, a model's with the calls in its text unless it has calls as values."""
+    text = message.get("content")
+    is_text = message.get("role") == MODEL and isinstance(text, str) and not message.get("tool_calls")
+    return {**message, **reply(str(text))} if is_text else message
+
+
 def _pairs(
     begin: re.Pattern[str], end: re.Pattern[str], text: str
 ) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
@@ -69,12 +76,12 @@ def _call(text: str) -> Mapping[str, Any] | None:
     return {"type": "function", "function": {"name": found["name"], "arguments": found.get("arguments")}}
 
 
-def prompt_of(text: Any) -> list[Mapping[str, Any]]:
+def prompt_of(text: Any, role: str = "user") -> list[Mapping[str, Any]]:
     """Return the messages of a prompt: those of a list, of a text with a template's headers, or one text."""
     if isinstance(text, (list, tuple)):
         return [message for message in text if isinstance(message, Mapping)]
     text = "" if text is None else str(text)
     if any(header in text for header in _HEADER):
-        split = messages.spoken(text, "user")
-        return [{"role": message.role or "user", "content": message.text} for message in split]
-    return [{"role": "user", "content": text}]
+        split = messages.spoken(text, role)
+        return [{"role": message.role or role, "content": message.text} for message in split]
+    return [{"role": role, "content": text}]

@@ -32,7 +32,6 @@ _OF_RUN: Final = re.compile(
     r"(\D*_?(step)?_?\d+|traces|results|rollouts?|(train|eval)_rollouts.*|trajectory.*|.*_rollout_summaries)\..*"
 )
 """Names of files that frameworks give, so that the folder tells the run."""
-_MAX_NAMED: Final = 3
 _FIELDS: Final = 12
 """Maximum names of fields in a message."""
 _NUMBER: Final = re.compile(r"(\d+)")
@@ -101,7 +100,11 @@ class Dumps:
         found = [DumpFile(path, root) for path, root in files_of(paths)]
         others: list[Path] = []
         for file in found:
-            name = format_ or self._format_of(file, is_alone=len(found) == 1)
+            try:
+                name = format_ or formats.format_of(file, self._formats)
+            except ViewerError as error:
+                self.notes.append(str(error))
+                continue
             if name is not None:
                 last, format_of_last = self.files[-1] if self.files else (file, "")
                 if format_of_last == name and last.path.parent == file.path.parent:
@@ -110,19 +113,10 @@ class Dumps:
             else:
                 others.append(file.path)
         if not self.files:
-            raise ViewerError(self._nothing(found))
+            raise ViewerError(self.notes[0] if self.notes else self._nothing(found))
         if others:
-            named = ", ".join(map(str, others[:_MAX_NAMED])) + ", …" * (len(others) > _MAX_NAMED)
-            self.notes.append(f"Left out, without trajectories: {named} ({len(others):,} in all).")
-
-    def _format_of(self, file: DumpFile, is_alone: bool) -> str | None:
-        try:
-            return formats.format_of(file, self._formats)
-        except ViewerError as error:
-            if is_alone:
-                raise
-            self.notes.append(str(error))
-            return None
+            more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+            self.notes.append(f"Left out, without trajectories: {others[0]}{more}.")
 
     def _nothing(self, found: Sequence[DumpFile]) -> str:
         """Say why nothing was opened, with an example of a mapping."""
@@ -192,16 +186,12 @@ def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
     found: dict[Path, Path] = {}
     for text in paths:
         path = Path(text).expanduser()
-        matching = [path] if path.exists() else [*map(Path, glob.glob(str(path), recursive=True))]
+        named = [path] if path.exists() else map(Path, glob.glob(str(path), recursive=True))
+        matching = [each for each in named if each.is_dir() or each.is_file()]
         if not matching:
-            raise ViewerError(f"There is no {text}.")
+            raise ViewerError(f"There is no file or directory {text}.")
         for each in matching:
-            if each.is_dir():
-                found |= dict.fromkeys(below(each), each)
-            elif each.is_file():
-                found.setdefault(each, each.parent)
-            else:
-                raise ViewerError(f"{each} is neither a file nor a directory.")
+            found = (dict.fromkeys(below(each), each) if each.is_dir() else {each: each.parent}) | found
     return sorted(found.items(), key=lambda item: [_ordered(part) for part in item[0].parts])
 
 

@@ -46,11 +46,18 @@ class DumpSpans:
             place: file and line, for a person.
         """
         trace_id = self._trace_id(dumped.identity)
-        identity = self._attributes(dumped.identity)
+        step, sample, rollout, is_validation, group = dumped.identity
+        identity = {
+            semconv.EXPERIMENT_NAME: self._experiment,
+            semconv.STEP: _storable(0 if step is None else step),
+            semconv.SAMPLE_INDEX: _storable(sample),
+            semconv.ROLLOUT_N: _storable(rollout),
+            semconv.VALIDATE: is_validation,
+        }
         root = {
             semconv.SPAN_KIND: semconv.KIND_AGENT,
             semconv.DUMP_PLACE: place,
-            semconv.GROUP_ID: dumped.identity.group or None,
+            semconv.GROUP_ID: group or None,
         }
         if any(message.get(PARSED) for message in dumped.messages):
             root[semconv.EXTRA_PREFIX + "parsed"] = "turns and tool calls are parsed from the text"
@@ -77,15 +84,6 @@ class DumpSpans:
             self.repeated += 1
             key.update(b"%d" % count)
         return key.hexdigest()
-
-    def _attributes(self, identity: RolloutIdentity) -> dict[str, Any]:
-        return {
-            semconv.EXPERIMENT_NAME: self._experiment,
-            semconv.STEP: _storable(0 if identity.step is None else identity.step),
-            semconv.SAMPLE_INDEX: _storable(identity.sample),
-            semconv.ROLLOUT_N: _storable(identity.rollout),
-            semconv.VALIDATE: identity.is_validation,
-        }
 
     def _span(self, ids: tuple[str, str, str], made: DumpedCall, identity: dict[str, Any]) -> Span:
         attributes = {

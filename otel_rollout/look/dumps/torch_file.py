@@ -31,17 +31,13 @@ class _PlainUnpickler(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch._utils" and name.startswith("_rebuild_tensor"):
-            return _no_tensor
+            return lambda *_: None
         if module == "torch" and name.endswith("Storage"):
             return None
         raise pickle.UnpicklingError(f"it needs {module}.{name}")
 
     def persistent_load(self, pid: Any) -> None:
         """Return None for the numbers of a tensor, which are in other files of the zip."""
-
-
-def _no_tensor(*_: Any) -> None:
-    return None
 
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:

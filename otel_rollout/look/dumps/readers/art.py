@@ -14,14 +14,13 @@ from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, Rollout
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a group without any is a row without an index."""
     for place, row in file.records():
-        if row["trajectory_index"] is None:
+        group, rollout = row["group_index"], row["trajectory_index"]
+        if rollout is None:
             file.note("Groups without trajectories are left out.")
             continue
         if not row["messages"]:
             file.note("Trajectories that ART stored as exchanges are shown without their messages.")
-        identity = RolloutIdentity(
-            file.number, row["group_index"], row["trajectory_index"], file.is_validation
-        )
+        identity = RolloutIdentity(file.number, group, rollout, file.is_validation)
         messages = [_message(message) for message in row["messages"] or ()]
         scores = entries_of(in_text(row.get("metrics")), int, float) | {REWARD: row["reward"]}
         yield DumpedTrajectory(place, identity, messages, scores, facts=_facts(row))

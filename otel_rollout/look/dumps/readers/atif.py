@@ -22,13 +22,11 @@ from otel_rollout.look.dumps.trajectory import (
 )
 
 _JSON = Mapping[str, Any]
-_VERSION: Final = "ATIF-v"
 
 
 def fits(file: DumpFile) -> bool:
     """Return whether the documents name ATIF as their schema."""
-    version = str(file.head[0].get("schema_version"))
-    return file.has("schema_version", "steps") and version.startswith(_VERSION)
+    return file.has("steps") and str(file.head[0].get("schema_version")).startswith("ATIF-v")
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:

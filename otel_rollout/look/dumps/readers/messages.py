@@ -7,17 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
-from otel_rollout.look.dumps.chat_text import prompt_of, replies_in, reply
+from otel_rollout.look.dumps.chat_text import parsed, prompt_of, replies_in
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    DumpedTrajectory,
-    RolloutIdentity,
-    at,
-    entries_of,
-    rewards_in,
-)
+from otel_rollout.look.dumps.trajectory import DumpedTrajectory, RolloutIdentity, at, entries_of, rewards_in
 from otel_rollout.look.errors import ViewerError
 
 _USUAL: Final = {
@@ -133,9 +126,7 @@ def _message(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     if "from" in entry and "role" not in entry:
         speaker = str(entry["from"])
         return {"role": _SHARE_GPT.get(speaker, speaker), "content": entry.get("value")}
-    message = {name: value for name, value in entry.items() if value is not None}
-    is_text = message.get("role") == MODEL and isinstance(message.get("content"), str)
-    return {**message, **reply(message["content"])} if is_text and not message.get("tool_calls") else message
+    return parsed({name: value for name, value in entry.items() if value is not None})
 
 
 FORMAT: Final = Format("messages", Mapped({}).fits, Mapped({}).read)

@@ -14,10 +14,11 @@ from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a line without a response is a failure, and has no reward."""
     for place, record in file.records():
-        sample, rollout = record["_ng_task_index"], record["_ng_rollout_index"]
+        asked = prompt_of(at(record, "responses_create_params", "input"))
+        number, order = file.groups.place(str(asked))  # older files have no indexes
+        sample, rollout = record.get("_ng_task_index", number), record.get("_ng_rollout_index", order)
         if attempt := record.get("_ng_attempt_index"):
             rollout = f"{rollout}.{attempt}"
-        asked = prompt_of(at(record, "responses_create_params", "input"))
         is_masked = record.get("mask_sample")
         yield DumpedTrajectory(
             place,
@@ -34,7 +35,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 def _messages(output: Any) -> list[dict[str, Any]]:
     """Return the items of a response as messages: a reply goes on until a tool's result."""
     found: list[dict[str, Any]] = []
-    for item in output:
+    for item in output[-1] if output and isinstance(output[-1], list) else output:  # the last of transitions
         if item.get("type") == "function_call_output":
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
             continue
@@ -60,6 +61,9 @@ def _text(content: Any) -> str:
     return str(content or "")
 
 
-FORMAT: Final = Format(
-    "NeMo Gym rollouts", lambda file: file.has("_ng_task_index", "_ng_rollout_index"), read
-)
+def fits(file: DumpFile) -> bool:
+    """Return whether the lines are rollouts, or failures of them."""
+    return file.has("_ng_task_index", "_ng_rollout_index") or file.has("responses_create_params", "response")
+
+
+FORMAT: Final = Format("NeMo Gym rollouts", fits, read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from otel_rollout.look.dumps.chat_text import prompt_of, reply
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity
@@ -13,8 +14,9 @@ from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; siblings are lines with equal prompts."""
     for place, record in file.records():
-        messages = list(_messages(_first(record["content"]) or []))
-        sample, rollout = file.groups.place(str(messages[:1]))
+        content = _first(record["content"]) or []
+        messages = list(_messages(content))
+        sample, rollout = file.groups.place(str(content[:1]))
         identity = RolloutIdentity(file.number, sample, rollout, file.is_validation)
         scores = {REWARD: _first(record["rewards"]), "advantage": _advantage(record)}
         yield DumpedTrajectory(place, identity, messages, scores, facts={"idx": record.get("idx")})
@@ -27,10 +29,10 @@ def _first(value: Any) -> Any:
 def _messages(content: Any) -> Iterator[Mapping[str, Any]]:
     """Yield messages; texts of training have no roles: the first is the prompt, then replies alternate."""
     for number, entry in enumerate(content if isinstance(content, list) else [content]):
-        if isinstance(entry, Mapping):
-            yield entry
-        else:
-            yield {"role": MODEL if number % 2 else "user", "content": str(entry)}
+        said = entry if isinstance(entry, Mapping) else {"content": entry}
+        role = str(said.get("role") or (MODEL if number % 2 else "user"))
+        text = said.get("content")
+        yield from [reply(str(text))] if role == MODEL else prompt_of(text, role)
 
 
 def _advantage(record: Record) -> float | None:

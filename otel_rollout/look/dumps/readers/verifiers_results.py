@@ -39,12 +39,9 @@ def _message(message: Any) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         return {"role": "user", "content": str(message)}
     found = {name: value for name, value in message.items() if value is not None}
-    calls = [_call(in_text(call)) for call in message.get("tool_calls") or ()]
+    texts = map(in_text, message.get("tool_calls") or ())
+    calls = [call if isinstance(call, Mapping) else {"name": "tool", "arguments": call} for call in texts]
     return found | {"tool_calls": calls} if calls else found
-
-
-def _call(call: Any) -> Mapping[str, Any]:
-    return call if isinstance(call, Mapping) else {"name": "tool", "arguments": call}
 
 
 def _error(error: Any) -> str:

@@ -1,0 +1,63 @@
+"""Files that the frameworks' own code wrote have the numbers with which they were made (files/README.md)."""
+
+from pathlib import Path
+
+import pytest
+
+FILES = Path(__file__).parent / "files"
+COLUMNS = "path, reward, turns, tool_calls, tokens_out, error_message"
+EXPECTED = {
+    "art": [
+        ("12/0/0", 1.0, 2, 1, None, None),
+        ("12/0/1", 0.0, 2, 1, None, None),
+        ("12/1/0", 0.5, 2, 1, None, None),
+    ],
+    "harbor": [
+        ("0/sort/AbCdEf3", None, 2, 2, 13, "AgentTimeoutError: late"),
+        ("0/sum/AbCdEf1", 1.0, 2, 2, 13, None),
+        ("0/sum/AbCdEf2", 0.0, 2, 2, 13, None),
+    ],
+    "nemo_gym": [("0/0/0", 1.0, 2, 1, None, None), ("0/1/0", 1.0, 2, 1, None, None)],
+    "nemo_rl": [
+        ("7/0/0", 1.0, 2, 1, None, None),
+        ("7/0/1", 0.0, 2, 1, None, None),
+        ("7/0/2", None, 1, 1, None, None),
+        ("validation/7/0/0", 1.0, 2, 1, None, None),
+        ("validation/7/0/1", 0.0, 2, 1, None, None),
+        ("validation/7/0/2", 1.0, 1, 1, None, None),
+    ],
+    "prime_rl": [
+        ("3/0/0", 0.1, 2, 1, 5, None),
+        ("3/0/1", 1.1, 2, 1, 5, None),
+        ("3/1/0", 0.1, 2, 1, 5, None),
+        ("3/1/1", 1.1, 2, 1, 5, None),
+        ("3/2/0", None, 0, 0, None, "BootError: no sandbox"),
+        ("validation/0/4/0", 1.1, 2, 1, 5, None),
+    ],
+    "slime": [
+        ("6/0/0", 1.0, 2, 1, None, None),
+        ("6/0/1", 0.0, 1, 0, 3, None),
+        ("6/1/0", None, 1, 0, 3, None),
+        ("6/1/1", None, 1, 0, 3, "aborted"),
+        ("validation/6/0/0", 0.0, 1, 0, 3, None),
+        ("validation/6/1/0", None, 1, 0, 3, None),
+    ],
+    "tinker": [
+        ("3/0/0", 1.5, 2, 1, 15, None),
+        ("3/0/1", None, 2, 1, 15, None),
+        ("3/1/0", 0.25, 2, 1, 15, None),
+        ("3/1/1", 0.25, 2, 1, 15, None),
+        ("validation/3/0/0", 1.5, 2, 1, 15, None),
+        ("validation/3/0/1", None, 2, 1, 15, None),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_numbers_are_those_of_the_writer(name, opened):
+    """Count, rewards, turns, tool calls, tokens and errors are what was written; NaN is no reward."""
+    found = opened(FILES / name)
+    rows = found.rows(f"SELECT {COLUMNS} FROM trajectories ORDER BY path")
+    assert [tuple(row.values()) for row in rows] == [pytest.approx(row) for row in EXPECTED[name]]
+    results = {row["result"] for row in found.rows("SELECT result FROM tool_calls WHERE result IS NOT NULL")}
+    assert name in ("harbor", "nemo_gym") or results == {"42"}
