@@ -9,14 +9,7 @@ from collections.abc import Container
 from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.rates import (
-    Count,
-    Fault,
-    RateLimits,
-    counted,
-    evidence_of,
-    judged,
-)
+from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, counted, fault_in, judged
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.conversation.formatting import steps_in_words
 
@@ -49,7 +42,7 @@ def lag(scope: Scope) -> Finding:
         first = {row["step"]: row["first"] for row in rows}
         counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
         message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {steps_in_words(stuck)}."
-        return Finding("unhealthy", message, tuple(stuck), evidence_of(counts))
+        return fault_in(counts, message)
     return _stale(rows, newest, scope)
 
 

@@ -218,16 +218,22 @@ def share_of(counts: Sequence[Count]) -> float:
     return sum(count.bad for count in counts) / of if of else 0.0
 
 
-def steps_of(counts: Iterable[Count]) -> tuple[int, ...]:
+def steps_said(counts: Iterable[Count]) -> str:
+    """Return the steps of counts as text."""
+    return steps_in_words(_steps_of(counts))
+
+
+def _steps_of(counts: Iterable[Count]) -> tuple[int, ...]:
     """Return the numbers of steps, in order; trajectories without a step have none."""
     return tuple(sorted({count.step for count in counts if count.step is not None}))
 
 
-def evidence_of(counts: Iterable[Count]) -> tuple[str, ...]:
-    """Return some evidence of each step, of the first steps first."""
+def fault_in(counts: Sequence[Count], message: str) -> Finding:
+    """Return the finding that some steps have a fault, with some evidence of each, the first steps first."""
     columns = itertools.zip_longest(*(count.evidence for count in counts))
     found = (trace for column in columns for trace in column if trace)
-    return tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
+    evidence = tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
+    return Finding("unhealthy", message, _steps_of(counts), evidence)
 
 
 def percent(share: float) -> str:
@@ -271,9 +277,9 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
     found = excess(counts, fault.limits).of_steps(steps)
     if not found.counts:
         return Finding("healthy", _good(counts, chosen, fault) + note)
-    numbers = steps_of(found.counts)
-    message = f"{_shares(found.counts, fault, f' in {steps_in_words(numbers)}')}.{earlier(found.usual)}{note}"
-    return Finding("unhealthy", message, numbers, evidence_of(found.counts))
+    shares = _shares(found.counts, fault, f" in {steps_said(found.counts)}")
+    message = f"{shares}.{earlier(found.usual)}{note}"
+    return fault_in(found.counts, message)
 
 
 def of_several(*findings: Finding) -> Finding:

@@ -13,14 +13,13 @@ from otel_rollout.look.analysis.health.rates import (
     Fault,
     RateLimits,
     counted,
-    evidence_of,
+    fault_in,
     judged,
     of_several,
     of_steps,
-    steps_of,
+    steps_said,
 )
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.conversation.formatting import steps_in_words
 
 _MISSING: Final = Fault(
     RateLimits(rise=0.01, always=0.02, steady=0.002),
@@ -104,12 +103,11 @@ def constant(scope: Scope) -> Finding:
     values = sorted({step.least for step in found})
     shown = ", ".join(f"{value:g}" for value in values[:3])
     counts = [Count(step.step, step.rewards, step.rewards, (step.first,)) for step in found]
-    numbers = steps_of(counts)
     message = (
-        f"All {sum(step.rewards for step in found):,} rewards of {steps_in_words(numbers)} are {shown}: "
+        f"All {sum(step.rewards for step in found):,} rewards of {steps_said(counts)} are {shown}: "
         "the policy gradient has nothing to learn from them."
     )
-    return Finding("unhealthy", message, numbers, evidence_of(counts))
+    return fault_in(counts, message)
 
 
 def _constant_steps(scope: Scope, steps: list[_Step]) -> list[_Step]:
@@ -171,7 +169,7 @@ def disagrees(scope: Scope) -> Finding:
             "it says that the answer is wrong."
         )
         counts = of_steps(counted(rows, lambda row: True), scope.steps)
-        return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
+        return fault_in(counts, message)
     low = counted([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
     high = counted([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
     return of_several(

@@ -13,15 +13,14 @@ from otel_rollout.look.analysis.health.rates import (
     Count,
     Fault,
     RateLimits,
-    evidence_of,
+    fault_in,
     judged,
     of_several,
     percent,
-    steps_of,
     steps_of_message,
+    steps_said,
 )
 from otel_rollout.look.analysis.health.scope import Scope, counts_of
-from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
 from otel_rollout.table.training import DIFFERS, ODD
 
@@ -77,7 +76,7 @@ def reward_differs(scope: Scope) -> Finding:
         f"to {most:.4g}. The first was trained on {example['trained_reward']:.4g}{penalty}, and "
         f"{example['reward']:.4g} was recorded."
     )
-    return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
+    return fault_in(counts, message)
 
 
 def not_finite(scope: Scope) -> Finding:
@@ -117,7 +116,7 @@ def _odd(scope: Scope, known: Mapping[int | None, int], is_text: bool) -> Findin
     )
     what = "a score of the trainer is a text, not a number" if is_text else _WHAT
     message = f"In {_parts(counts)}, {what}: {_values(of_names, is_text)}."
-    return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
+    return fault_in(counts, message)
 
 
 def _values(rows: list[dict[str, Any]], is_text: bool) -> str:
@@ -138,7 +137,7 @@ def _values(rows: list[dict[str, Any]], is_text: bool) -> str:
 def _parts(counts: list[Count]) -> str:
     """Return how many of these steps' trajectories have something."""
     bad, whole = sum(count.bad for count in counts), sum(count.of for count in counts)
-    return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {steps_in_words(steps_of(counts))}"
+    return f"{bad:,} of {whole:,} trajectories ({percent(bad / whole)}) in {steps_said(counts)}"
 
 
 # --- sampler and trainer -----------------------------------------------------------------------------------
