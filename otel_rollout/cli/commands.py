@@ -39,9 +39,10 @@ _OF_ALL: Final = ""
 """Key of the examples of ``otel-rollout --help``."""
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     _OF_ALL: (
-        ("report --compare 40..60", "what changed"),
-        ("list --step 60 --sort reward --limit 10", "the worst replies"),
-        ("show 60/7/3", "one, turn by turn"),
+        ("report", "which tool fails, and since when"),
+        ("groups --no-spread", "which groups teach nothing"),
+        ("list --failed", "what failed; then show 60/7/3"),
+        ("timeline --step 60", "what held the step"),
     ),
     "demo": (
         ("demo", "into mlflow.db and ./rollouts"),
@@ -58,11 +59,12 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "list": (
         ("list --step 1-5 --reward '<0.1'", "by step and reward"),
-        ("list --tool-error --sort -tokens_out", "failed tools"),
+        ("list --failed-tool search --sort reward", "where a tool failed"),
         ("list --failed --format csv -o failed.csv", "as a file"),
     ),
     "groups": (
         ("groups --sort -reward_spread --limit 5", "the widest spread"),
+        ("groups --no-spread", "teach nothing"),
         ("groups --step 12 --where 'tool_errors > 0'", "by columns"),
     ),
     "group": (

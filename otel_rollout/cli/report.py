@@ -20,7 +20,6 @@ from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, answer
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c, errors_reported
-from otel_rollout.look import fitted_table
 from otel_rollout.look.analysis.report import changes
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, Side
@@ -29,7 +28,7 @@ from otel_rollout.look.analysis.report.page import page_of_changes, page_of_repo
 from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.look.conversation import formatting
-from otel_rollout.look.fitted_table import TableColumn
+from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.pages.scale import finite
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
@@ -277,11 +276,12 @@ def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]
         TableColumn(heading, list(map(in_one_line, cells)), _RANKS.get(heading, _USUAL_RANK), is_number=True)
         for heading, cells in columns
     ]
-    fitted_table.print_noted(console, shown, "--html has all", SIMPLE_HEAD)
+    print_fitted(console, shown, "--html has all", SIMPLE_HEAD)
 
 
 def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
     """Print a row per tool. Of its errors in each step, those of earlier steps are the first to go."""
+    console.print(Text("tools", style="bold"))
     found = report_text.tools(steps, _MAX_STEPS)
     tools, calls, errors, since, *by_step, types = [
         (head, list(map(in_one_line, cells))) for head, cells in found
@@ -295,4 +295,4 @@ def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
         ),
         TableColumn(*types, 2, long="cut"),
     ]
-    fitted_table.print_noted(console, columns, "--html has all", SIMPLE_HEAD)
+    print_fitted(console, columns, "--html has all", SIMPLE_HEAD)

@@ -165,14 +165,11 @@ def _exporter_table(report: Report, width: int) -> Iterator[RenderableType]:
 
 def _fitted(
     name: str, headings: Sequence[str], rows: Sequence[tuple[str, ...]], width: int
-) -> Iterator[RenderableType]:
-    """Yield a table of counts; where there is no room, columns of zeros are the first to go."""
+) -> Sequence[RenderableType]:
+    """Return a table of counts; where there is no room, columns of zeros are the first to go."""
     counts = zip(headings, zip(*(row[1:] for row in rows), strict=True), strict=False)
     ranks = {heading: 1 if set(of_heading) != {"0"} else 2 for heading, of_heading in counts}
-    table, left_out = fitted(columns_of(rows, {name: 0, **ranks}, [name]), width, padding=0)
-    yield table
-    if left_out:
-        yield Text(f"no room for {', '.join(left_out)}; --json has all", "dim")
+    return fitted(columns_of(rows, {name: 0, **ranks}, [name]), width, "--json has all", padding=0)
 
 
 def _delivery_counts(count: ExporterCount | StepCount) -> tuple[int, int, int, int]:

@@ -19,7 +19,7 @@ from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
 from otel_rollout.look.analysis.run_choice import Run, run_of
-from otel_rollout.look.conversation.formatting import steps_in_words
+from otel_rollout.look.conversation.formatting import quoted, steps_in_words
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
 from otel_rollout.table import filters, training, views
@@ -36,9 +36,6 @@ _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
 _ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
-_HINT_OF_RUNS: Final = (
-    "`otel-rollout show` and `group` take PATH --run RUN; else the newest run with the path"
-)
 
 FromOption = Annotated[
     str | None,
@@ -149,9 +146,19 @@ def _list(
             if not rows.num_rows:
                 notes = [selected.nothing()]
             runs = _columns_of_runs(engine)
-            notes += [_HINT_OF_RUNS] if runs and "path" in rows.column_names else []
+            found = dicts_of(rows)
+            if found and listing.opened_by and "path" in found[0]:
+                notes.append(f"open the first: {_opening(listing, found[0], runs, from_)}")
             shown = _shown(listing, rows.column_names, _parts(columns), runs, selected.asked)
-            print_table(dicts_of(rows), shown, [*notes, f"from {location}"], wide)
+            print_table(found, shown, [*notes, f"from {location}"], wide)
+
+
+def _opening(listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | None) -> str:
+    """Return the command that opens a row; it names the run if the table has several."""
+    run = next((row.get(name) for name in ("run_id", "experiment") if name in runs), None)
+    named = {"": row["path"], " --run": run, " --from": from_}
+    words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
+    return f"otel-rollout {listing.opened_by}{words}"
 
 
 class Selected:

@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line, printable
-from otel_rollout.look import fitted_table
-from otel_rollout.look.fitted_table import NO_LIMIT, TableColumn
+from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.listings import ListedColumn, cell
 from otel_rollout.table.row_set import dicts_of
 
@@ -53,10 +52,9 @@ def print_table(
     console = Console(highlight=False)
     found = [_column(rows, each, is_wide) for each in columns]
     shown = [column for column in found if column.rank == 0 or any(column.cells)]
-    room = NO_LIMIT if is_wide else fitted_table.room(console)
-    left_out = fitted_table.print_fitted(console, shown, room) if rows else []
-    more = [f"not shown: {', '.join(left_out)}; --wide shows every column"] if left_out else []
-    for note in (*notes, *more):
+    if rows:
+        print_fitted(console, shown, "--wide shows every column", is_wide=is_wide)
+    for note in notes:
         console.print(Text(printable(note)), soft_wrap=True)
 
 

@@ -24,7 +24,7 @@ from otel_rollout.look.analysis.timeline.page import as_json, page_of_timeline
 from otel_rollout.look.analysis.timeline.timeline import Timeline, slowest_timeline
 from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.look.conversation.formatting import duration
-from otel_rollout.look.fitted_table import columns_of, print_noted
+from otel_rollout.look.fitted_table import columns_of, print_fitted
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import QueryError
@@ -123,7 +123,7 @@ def _show(timeline: Timeline, location: str) -> None:
     )
     for ranks, rows in tables:
         if rows:
-            print_noted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
+            print_fitted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
     for note in (*text.notes(timeline), f"from {location}"):
         console.print(Text(printable(note)), soft_wrap=True)
 

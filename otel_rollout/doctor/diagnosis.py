@@ -103,7 +103,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     """Print the table, and below it the advice, failures first."""
     from rich.text import Text
 
-    from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted, room
+    from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted
 
     rows = diagnosis.rows
     places = pairwise(["", *(row.where for row in rows)])
@@ -113,7 +113,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         TableColumn("verdict", [row.verdict.value for row in rows]),
         TableColumn("found", [row.found for row in rows], long="folded"),
     )
-    print_fitted(console, columns, room(console))
+    print_fitted(console, columns)
     for verdict in (Verdict.FAIL, Verdict.WARN):
         for advice, nodes in _advice(diagnosis, verdict).items():
             line = Text(f"{verdict.value}: ", STATES[verdict.value])

@@ -86,28 +86,26 @@ def room(console: Console) -> int:
 
 
 def print_fitted(
-    console: Console, columns: Sequence[TableColumn], width: int, box: Box = HEAVY_HEAD
-) -> list[str]:
-    """Print the columns that fit; return the headings of those that do not."""
-    table, left_out = fitted(columns, width, box)
-    console.print(table, crop=False)
-    return left_out
-
-
-def print_noted(console: Console, columns: Sequence[TableColumn], where: str, box: Box = HEAVY_HEAD) -> None:
-    """Print the columns that the terminal has room for, and say where the others are."""
-    if left_out := print_fitted(console, columns, room(console), box):
-        console.print(Text(f"no room for {', '.join(left_out)}; {where}", "dim"), soft_wrap=True)
+    console: Console,
+    columns: Sequence[TableColumn],
+    more: str = "a wider terminal has it",
+    box: Box = HEAVY_HEAD,
+    is_wide: bool = False,
+) -> None:
+    """Print the columns that the terminal has room for, or all; see :func:`fitted`."""
+    for part in fitted(columns, NO_LIMIT if is_wide else room(console), more, box):
+        console.print(part, crop=False)
 
 
 def fitted(
-    columns: Sequence[TableColumn], width: int, box: Box = HEAVY_HEAD, padding: int = 1
-) -> tuple[Table, list[str]]:
-    """Return a table of the columns that fit, and the headings of those that do not.
+    columns: Sequence[TableColumn], width: int, more: str, box: Box = HEAVY_HEAD, padding: int = 1
+) -> list[Table | Text]:
+    """Return a table of the columns that fit, and a line that names those that do not.
 
     Args:
         columns: the columns.
         width: characters that the table may take.
+        more: what has the other columns.
         box: its frame.
         padding: blanks at each side of a cell.
     """
@@ -124,7 +122,9 @@ def fitted(
     for row in zip(*(column.cells for column in chosen), strict=True):
         table.add_row(*map(_cell, row, chosen))
     table.width = max(total, 1)
-    return table, [column.heading for column in columns if column not in chosen]
+    left_out = ", ".join(column.heading for column in columns if column not in chosen)
+    note = Text(f"no room for {left_out}: {more}", "dim", no_wrap=True, overflow="ignore")
+    return [table, note] if left_out else [table]
 
 
 def _chosen(columns: Sequence[TableColumn], room: int, beside: int) -> tuple[list[TableColumn], int]:

@@ -46,11 +46,6 @@ class Filter(NamedTuple):
         return words[:1].lower() + words[1:]
 
     @property
-    def sides(self) -> list[str]:
-        """The words of its sides."""
-        return self.flag.replace("--", "").split("/")
-
-    @property
     def takes(self) -> Literal["switch", "choice", "name", "numbers"]:
         """What the option takes: nothing, one of two sides, a name, or numbers."""
         if "/" in self.flag:
@@ -85,11 +80,6 @@ class ListedColumn(NamedTuple):
     rank: int | None = None
     filters: tuple[Filter, ...] = ()
 
-    @property
-    def is_number(self) -> bool:
-        """Whether its values are numbers."""
-        return self.form in ("number", "seconds")
-
 
 class Listing(NamedTuple):
     """What a command lists.
@@ -99,12 +89,14 @@ class Listing(NamedTuple):
         noun: what a row is, for a person.
         columns: the columns of its view, and of the views that are joined to it if one is named.
         order: the order of its rows, in SQL.
+        opened_by: the command that takes the path of a row; empty without one.
     """
 
     help: str
     noun: str
     columns: tuple[ListedColumn, ...]
     order: str
+    opened_by: str = ""
 
     @property
     def filters(self) -> Iterator[tuple[str, Filter]]:
@@ -178,6 +170,9 @@ _SAMPLE: Final = ListedColumn(
 )
 _VALIDATE: Final = (Filter("--validation/--training", "Of validation, or of training.", "validate"),)
 _REWARD: Final = (Filter("--reward", "Mean reward."),)
+_NO_SPREAD: Final = Filter(
+    "--no-spread", "Without spread: all rewards are equal, so it teaches nothing.", "reward_spread = 0"
+)
 _STATE: Final = (
     Filter("--failed", "Failed: it raised an error.", "state = 'error'"),
     Filter("--running", "Running: it has not ended yet.", "state = 'running'"),
@@ -240,6 +235,7 @@ LISTINGS: Final = {
         "trajectory",
         _TRAJECTORIES,
         f"{_ORDER_OF_GROUPS}, rollout_n, path, start_time, trace_id",
+        "show",
     ),
     "groups": Listing(
         "List groups with the mean, least and greatest reward and its spread.",
@@ -249,11 +245,12 @@ LISTINGS: Final = {
             _SAMPLE,
             ListedColumn("path", "name", 0),
             *_OF_SEVERAL,
-            ListedColumn("reward_spread", "number", 1),
+            ListedColumn("reward_spread", "number", 1, (_NO_SPREAD,)),
             *_SUMS,
             ListedColumn("validate", "", None, _VALIDATE),
         ),
         _ORDER_OF_GROUPS.replace("group_path", "path"),
+        "group",
     ),
     "steps": Listing(
         "List steps with mean reward, failures, tool calls and tokens.",

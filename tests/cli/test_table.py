@@ -21,6 +21,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from otel_rollout import doctor
@@ -89,14 +90,14 @@ def test_list_prints_a_page(table: Path) -> None:
 def test_columns_are_those_that_the_terminal_has_room_for(table: Path) -> None:
     """At 80: path, reward, state, turns, tool errors, seconds; what is left out is named. A pipe has all."""
     shown = on_a_terminal("list", "--from", table, "--limit", 2, columns=80)
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(len(line) for line in shown.splitlines() if line[0] in "┏┃┡│└") <= 80
     headings = " ".join(shown.split("│", 1)[0].replace("┃", " ").split())
     for name in ("path", "reward", "state", "seconds", "turns", "errors"):
         assert name in headings
-    assert "not shown: trace_id, " in shown
+    assert "no room for trace_id, " in shown
     whole = on_a_terminal("groups", "--from", table, "--limit", 2, columns=200)
     assert "reward_mean" in whole.split("│", 1)[0].replace("┃", " ").split()
-    assert "not shown" not in whole
+    assert "no room" not in whole
     piped = subprocess.run(
         [*COMMAND, "list", "--from", str(table)],
         capture_output=True,
@@ -127,7 +128,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[TableColumn
     tables: list[Sequence[TableColumn]] = []
     printed: list[tuple[Any, ...]] = []
 
-    def remembered(columns: Sequence[TableColumn], *others: Any, **named: Any) -> tuple[Table, list[str]]:
+    def remembered(columns: Sequence[TableColumn], *others: Any, **named: Any) -> list[Table | Text]:
         tables.append(columns)
         printed.append((columns, others[1:], named))
         return fitted(columns, *others, **named)
@@ -138,13 +139,14 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[TableColumn
         yield tables
     for columns, others, named in printed:
         for width in (*range(60, 200, 3), 80, 100, 140, 200):
-            table, left_out = fitted(columns, width, *others, **named)
+            table, *_ = fitted(columns, width, *others, **named)
             console = Console(width=width, file=io.StringIO())
             console.print(table, crop=False)
             lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
             assert len({cell_len(line) for line in lines}) == 1
             assert cell_len(lines[0]) <= width
-            assert len(left_out) < len(columns)
+            assert isinstance(table, Table)
+            assert table.columns
 
 
 def test_no_frame_breaks_from_60_to_200_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +244,7 @@ def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
         printed = run("groups", "--from", path, *options).output
         ((named, group, *_),) = rows(printed)
         assert (named, group) == ("run-a", "1/7")
-        assert "PATH --run RUN" in printed
+        assert f"open the first: otel-rollout group 1/7 --run run-a --from {path}\n" in printed
     for command in (["group", "1/7"], ["show", "1/7"], ["show", "1/7/0"], ["compare", "1/7/0", "1/7/0"]):
         assert "run run-a" in words(run(*command, "--from", path, "--run", "run-a").output)
         assert "run run-b" in words(run(*command, "--from", path).output)
@@ -250,6 +252,18 @@ def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
 
 def words(text: str) -> str:
     return " ".join(text.split())
+
+
+def test_groups_that_teach_nothing_are_listed(tmp_path: Path) -> None:
+    """All rewards of such a group are equal; a group of one reward has no spread to speak of."""
+    path = tmp_path / "table"
+    rewards = {"1": ("3", 1.0), "2": ("3", 1.0), "3": ("4", 1.0), "4": ("4", 0.0), "5": ("5", 1.0)}
+    lines = []
+    for n, (sample, reward) in rewards.items():
+        of = {"rollout_n": int(n), "sample_index": sample}
+        lines += [root(n, **of), score(n, f"d{n}", reward, **of)]
+    written(path, lines)
+    assert [each[0] for each in rows(run("groups", "--from", path, "--no-spread").output)] == ["1/3"]
 
 
 def test_runs_of_one_id_are_named_by_their_experiment(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
-from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted, room
+from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted
 
 STYLES: Final = {
     "system": "blue",
@@ -51,7 +51,7 @@ def list_trajectories(
         TableColumn("in", [_count(each.tokens.input) for each in rows], 3, is_number=True),
         TableColumn("out", [_count(each.tokens.output) for each in rows], 3, is_number=True),
     )
-    print_fitted(console, columns, room(console))
+    print_fitted(console, columns)
     for line in (*formatting.runs(summaries), f"from {location}", *notes):
         console.print(text_of(line), soft_wrap=True)
 

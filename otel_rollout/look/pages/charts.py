@@ -132,7 +132,7 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes = _AXES) -> Mark
 def column_chart(
     title: str, parts: Sequence[Slice], columns: Sequence[ChartColumn], axes: Axes = _AXES
 ) -> Markup:
-    """Draw a column for each entry, whose parts stand on one another.
+    """Draw a column for each entry, of at least one, whose parts stand on one another.
 
     A value below zero is drawn as zero.
     """
@@ -141,7 +141,7 @@ def column_chart(
     y = Scale(*domain([min(sum(each), 1e300) for each in heights], True), _HEIGHT - _BOTTOM, _TOP)
     inside = _y_axis(y, axes)
     room = (_WIDTH - _LEFT - _RIGHT) / max(_MIN_COLUMNS, len(columns))
-    every = -(-len(columns) // _X_TICKS) or 1
+    every = -(-len(columns) // _X_TICKS)
     for index, (column, values) in enumerate(zip(columns, heights, strict=True)):
         left, base = _LEFT + index * room, 0.0
         rectangles = []
@@ -157,8 +157,6 @@ def column_chart(
         if index % every == 0:
             inside.append(_text(left + room / 2, _HEIGHT - _BOTTOM + 14, column.label, "middle"))
     inside.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 4, axes.x, "middle"))
-    if not columns:
-        inside.append(_nothing())
     legend = [(part.name, part.colour) for part in parts] if len(parts) > 1 else []
     return _figure(title, legend, inside)
 

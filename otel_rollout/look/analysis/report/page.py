@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -107,13 +108,9 @@ def _verdict(health: Health | None, links: Links) -> str:
 
 def page_of_step(step: Step, links: Links | None = None) -> str:
     """Return the page of a step: its figures, and its groups with their trajectories."""
-    times = step.report.seconds
-    parts = (times.generate, times.tool, times.reward, times.waiting)
-    bar = share_bar(
-        [Slice(part.name, part.colour, value) for part, value in zip(_PHASES, parts, strict=True)],
-        Axes(number=report_text.seconds),
-    )
-    has_time = any(parts)
+    parts = [replace(part, value=value) for part, value in zip(_PHASES, _phases(step.report), strict=True)]
+    has_time = any(part.value for part in parts)
+    bar = share_bar(parts, Axes(number=report_text.seconds))
     return render(
         "step.html", links, step=step, text=report_text, bar=bar if has_time else None, orders=_orders(step),
     )  # fmt: skip
@@ -139,7 +136,7 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     percent = Axes(number=report_text.percent)
     yield from _lines("Tool errors", steps, links, percent, _tool_errors(steps))
     if any(step.seconds.p50 is not None for step in steps):
-        columns = [_phases(step, links) for step in steps]
+        columns = [_column(step, str(step.step), _phases(step), links) for step in steps]
         yield column_chart("Mean time of a trajectory", _PHASES, columns, Axes(number=report_text.seconds))
     for title, figures in _CHARTS.items():
         units = {MEASURES[name].unit for name in figures.values()}
@@ -222,20 +219,22 @@ def _shares(step: StepReport, values: Sequence[float], links: Links) -> ChartCol
     counts = [step.reward.values.get(value, 0) for value in values]
     shares = [count / step.trajectories for count in (*counts, step.trajectories - sum(counts))]
     label = f"{step.step}: {report_text.number(step.reward.mean)}"
-    return ChartColumn(label, shares, f"step {step.step}", links.step(step.step, step.validate))
+    return _column(step, label, shares, links)
 
 
-def _phases(step: StepReport, links: Links) -> ChartColumn:
+def _column(step: StepReport, label: str, values: Sequence[float | None], links: Links) -> ChartColumn:
+    return ChartColumn(label, values, f"step {step.step}", links.step(step.step, step.validate))
+
+
+def _phases(step: StepReport) -> tuple[float | None, ...]:
+    """Return the mean seconds of a trajectory in each of the phases."""
     times = step.seconds
-    values = (times.generate, times.tool, times.reward, times.waiting)
-    return ChartColumn(str(step.step), values, link=links.step(step.step, step.validate))
+    return times.generate, times.tool, times.reward, times.waiting
 
 
 def _reward_point(step: StepReport, links: Links, has_band: bool = True) -> Point:
     point = _point(step, step.reward.mean, links)
-    if not has_band:
-        return point
-    return Point(point.x, point.y, step.reward.p10, step.reward.p90, link=point.link)
+    return replace(point, low=step.reward.p10, high=step.reward.p90) if has_band else point
 
 
 def _point(step: StepReport, value: float | None, links: Links) -> Point:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_rollout.look.analysis.report.changes import RunChange, histories_of
@@ -111,37 +111,7 @@ ENGINE: Final = (
 """Headings of what a step's requests took in the engine; the first times are means of a trajectory."""
 ENGINE_TITLE: Final = "in the engine: queue, prefill and decode of a trajectory, quantiles of a request"
 """Heading of the table."""
-
-
-class StepTable(NamedTuple):
-    """A table with a row for each of some steps.
-
-    Attributes:
-        title: its title; empty for the first one.
-        steps: the steps.
-        columns: heading and cells of each column.
-    """
-
-    title: str
-    steps: Sequence[StepReport]
-    columns: list[tuple[str, list[str]]]
-
-
-def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
-    """Yield the tables that steps have figures for, with the columns that have something to say."""
-    timed = [step for step in steps if step.seconds.slowest]
-    requested = [step for step in steps if step.engine]
-    scored = [step for step in steps if step.trainer]
-    for title, headings, row_of, some, hidden in (
-        ("", FIGURES, figures, steps, _NOTHING),
-        ("time of a trajectory", TIMES, times, timed, _NOTHING),
-        (ENGINE_TITLE, ENGINE, engine, requested, {UNKNOWN}),
-        ("what training made of them", TRAINER, trainer, scored, {UNKNOWN}),
-    ):
-        columns = zip(headings, map(list, zip(*map(row_of, some), strict=True)), strict=False)
-        said = [(heading, cells) for heading, cells in columns if heading == "step" or set(cells) - hidden]
-        if said:
-            yield StepTable(title, some, said)
+_Row = Callable[["StepReport"], tuple[str, ...] | None]
 
 
 def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]:
@@ -194,18 +164,20 @@ def figures(step: StepReport) -> tuple[str, ...]:
     )
 
 
-def times(step: StepReport) -> tuple[str, ...]:
-    """Return a step's durations, in the order of the headings."""
+def times(step: StepReport) -> tuple[str, ...] | None:
+    """Return a step's durations, in the order of the headings; None without any."""
     known = step.seconds
+    if known.slowest is None:
+        return None
     parts = (known.p50, known.p95, known.max, known.generate, known.tool, known.reward, known.waiting)
-    return (step.name, *map(seconds, parts), known.slowest or UNKNOWN)
+    return (step.name, *map(seconds, parts), known.slowest)
 
 
-def engine(step: StepReport) -> tuple[str, ...]:
-    """Return what a step's requests took in the engine, in the order of the headings."""
+def engine(step: StepReport) -> tuple[str, ...] | None:
+    """Return what a step's requests took in the engine, in the order of the headings; None without any."""
     known = step.engine
     if known is None:
-        return (step.name, *[UNKNOWN] * (len(ENGINE) - 1))
+        return None
     times = (
         *(known.queue_seconds, known.prefill_seconds, known.decode_seconds),
         *(known.queue_p50, known.queue_p95, known.first_token_p50, known.first_token_p95),
@@ -213,11 +185,11 @@ def engine(step: StepReport) -> tuple[str, ...]:
     return (step.name, str(known.requests), str(known.calls_without_request), *map(seconds, times))
 
 
-def trainer(step: StepReport) -> tuple[str, ...]:
-    """Return what training made of a step, in the order of the headings."""
+def trainer(step: StepReport) -> tuple[str, ...] | None:
+    """Return what training made of a step, in the order of the headings; None if no score says so."""
     known = step.trainer
     if known is None:
-        return (step.name, *[UNKNOWN] * (len(TRAINER) - 1))
+        return None
     by_step = ", by step" if known.lag_source == "step" else ""
     return (
         step.name,
@@ -235,6 +207,39 @@ def trainer(step: StepReport) -> tuple[str, ...]:
 def _with_most(mean: float | None, most: float | None, further: str = "") -> str:
     """Return a mean, with the greatest value in brackets."""
     return UNKNOWN if mean is None else f"{number(mean)} (max {number(most)}{further})"
+
+
+_KINDS: Final[tuple[tuple[str, str, Sequence[str], _Row, set[str]], ...]] = (
+    ("", "", FIGURES, figures, _NOTHING),
+    ("time of a trajectory", "time, ", TIMES, times, _NOTHING),
+    (ENGINE_TITLE, "engine, ", ENGINE, engine, {UNKNOWN}),
+    ("what training made of them", "trainer, ", TRAINER, trainer, {UNKNOWN}),
+)
+"""Title of a table, beginning of a fact's name, headings, a step's row, and cells that say nothing."""
+
+
+class StepTable(NamedTuple):
+    """A table with a row for each of some steps.
+
+    Attributes:
+        title: its title; empty for the first one.
+        steps: the steps.
+        columns: heading and cells of each column.
+    """
+
+    title: str
+    steps: Sequence[StepReport]
+    columns: list[tuple[str, list[str]]]
+
+
+def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
+    """Yield the tables that steps have figures for, with the columns that have something to say."""
+    for title, _, headings, row_of, hidden in _KINDS:
+        rows = [(step, row) for step in steps if (row := row_of(step))]
+        columns = zip(headings, map(list, zip(*(row for _, row in rows), strict=True)), strict=False)
+        said = [(heading, cells) for heading, cells in columns if heading == "step" or set(cells) - hidden]
+        if said:
+            yield StepTable(title, [step for step, _ in rows], said)
 
 
 def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -279,12 +284,10 @@ def _in(steps: Iterable[StepReport]) -> str:
 
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     """Yield what a step's page says below its heading, as names and values."""
-    yield from zip(FIGURES[1:], figures(step)[1:], strict=True)
-    yield from zip((f"time, {name}" for name in TIMES[1:-1]), times(step)[1:-1], strict=True)
-    if step.engine is not None:
-        yield from zip((f"engine, {name}" for name in ENGINE[1:]), engine(step)[1:], strict=True)
-    if step.trainer is not None:
-        yield from zip((f"trainer, {name}" for name in TRAINER[1:]), trainer(step)[1:], strict=True)
+    for _, beginning, headings, row_of, _ in _KINDS:
+        for name, value in zip(headings[1:], (row_of(step) or ())[1:], strict=False):
+            if name != LONGEST:
+                yield f"{beginning}{name}", value
     if step.reward.missing:
         yield "without a reward", str(step.reward.missing)
     if step.reward.odd:
