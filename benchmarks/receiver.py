@@ -90,7 +90,7 @@ class Bodies:
 
         request = ExportTraceServiceRequest.FromString(self.protobuf(first))
         (scope,) = received_protobuf.scopes_of(request)
-        lines = [received.line_of(scope, scope.decode(span), ()) for span in scope.spans]
+        lines = [received.line_of(scope, scope.decode(span), b"") for span in scope.spans]
         spans = b",".join(line[len(scope.head) : -len(b"]}]}]}\n")] for line in lines)
         return b'{"resourceSpans":[{%b%b]}]}]}' % (b'"scopeSpans":[{', scope.head + spans)
 

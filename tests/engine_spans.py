@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+
 from otel_rollout.base import semconv
 from otel_rollout.otlp import received, received_json, writer
 from otel_rollout.otlp.reader import spans_of
@@ -121,7 +123,7 @@ def _recorded(
         "name": name,
         "startTimeUnixNano": str(start),
         "endTimeUnixNano": str(start + length),
-        "attributes": received.entries(attributes),
+        "attributes": orjson.loads(writer.attribute_list(attributes)),
     }
     request = {
         "resourceSpans": [{"scopeSpans": [{"scope": {"name": scope or semconv.SCOPE}, "spans": [span]}]}]
@@ -129,7 +131,7 @@ def _recorded(
     (of_scope,) = received_json.scopes_of(request)
     (decoded,) = map(of_scope.decode, of_scope.spans)
     known = Identity(identity)
-    line = received.line_of(of_scope, decoded, received.entries(identity))
+    line = received.line_of(of_scope, decoded, writer.attribute_list(identity)[1:-1])
     phases = received.phase_lines_of(decoded, known.encode())
     head = writer.open_resource_head({semconv.RUN_ID: "run-1"}) + of_scope.resource.head
     return [head + each for each in (line, *phases)]

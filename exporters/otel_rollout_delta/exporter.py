@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -79,10 +80,8 @@ class DeltaSpanExporter(GuardedExporter):
         Raises:
             UndeliveredError: the table cannot be read.
         """
-        try:
+        with _failures():
             return self._store.committed(writer)
-        except TableError as error:
-            raise _undelivered(error) from error
 
     def check(self) -> ExportFailure | None:
         """Open the table, and write nothing; a table that does not exist yet is no failure."""
@@ -99,20 +98,13 @@ class DeltaSpanExporter(GuardedExporter):
 
     def _append(self, spans: Iterable[Span], writer: str, number: int) -> None:
         batches = list(_batches(spans))
-        if not batches:
-            return
-        try:
-            self._store.append(batches, writer, number)
-        except TableError as error:
-            raise _undelivered(error) from error
+        if batches:
+            with _failures():
+                self._store.append(batches, writer, number)
 
     def _check(self) -> None:
-        try:
+        with _failures(), suppress(NoTableError):  # the first spans begin it
             self._store.open()
-        except NoTableError:  # it is begun by the first spans
-            pass
-        except TableError as error:
-            raise _undelivered(error) from error
         self._check_place()
 
     def _check_place(self) -> None:
@@ -134,6 +126,10 @@ def _batches(spans: Iterable[Span]) -> Iterator[RecordBatch]:
         yield batch
 
 
-def _undelivered(error: TableError) -> UndeliveredError:
-    kind = FailureKind.UNAVAILABLE if error.is_temporary else FailureKind.REFUSED
-    return UndeliveredError(kind, str(error))
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except TableError as error:
+        kind = FailureKind.UNAVAILABLE if error.is_temporary else FailureKind.REFUSED
+        raise UndeliveredError(kind, str(error)) from error

@@ -6,8 +6,8 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from otel_rollout_mlflow import settings
-from otel_rollout_mlflow.ids import PREFIX
 from otel_rollout_mlflow.server_target import ServerTarget
+from otel_rollout_mlflow.tags import TRACE_ID_PREFIX
 
 _TIMEOUT: Final = 5.0
 """Seconds to wait for MLflow's answer."""
@@ -27,12 +27,12 @@ def page(trace_id: str) -> str:
     resolved = settings.resolve(timeout=_TIMEOUT)
     target = ServerTarget(resolved)
     try:
-        info = target.trace_info(f"{PREFIX}{trace_id}")
+        info = target.trace_info(f"{TRACE_ID_PREFIX}{trace_id}")
     finally:
         target.close()
     if info is None:
         raise LookupError(f"MLflow at {resolved.plain_uri} does not have this trajectory (yet).")
     location = info.get("trace_location", {}).get("mlflow_experiment", {})
-    chosen = urlencode({"selectedEvaluationId": f"{PREFIX}{trace_id}", "startTimeLabel": "ALL"})
+    chosen = urlencode({"selectedEvaluationId": f"{TRACE_ID_PREFIX}{trace_id}", "startTimeLabel": "ALL"})
     experiment = quote(str(location.get("experiment_id", "0")), safe="")
     return f"{resolved.plain_uri}/#/experiments/{experiment}/traces?{chosen}"

@@ -17,13 +17,12 @@ from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.batching import chunks
 from otel_rollout_mlflow import sqlite_creation
-from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
+from otel_rollout_mlflow.scores import MARK, Change, MlflowFeedback
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
     OLDEST_FIRST,
-    Change,
     Experiment,
     unreadable,
 )
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from otel_rollout.exporting.api import MetricPoint
-    from otel_rollout_mlflow.feedback import MlflowFeedback
     from otel_rollout_mlflow.settings import MlflowSettings
 
 _CHANGES_PER_TRANSACTION: Final = 200
@@ -270,19 +268,17 @@ def _failures(action: str, *, none_if: str | None = None, of_batch: bool = False
 
 
 def _write_feedback(store: Any, change: Change, feedback: MlflowFeedback) -> None:
+    from mlflow.entities import Feedback
+
     if change is Change.CREATE:
-        store.create_assessment(_assessment(feedback))
+        store.create_assessment(Feedback.from_dictionary(feedback.to_mlflow()))
     elif change is Change.TAG:
         store.set_trace_tag(feedback.trace_id, feedback.name, feedback.tag_text)
     else:
         changed: dict[str, Any] = {"metadata": MARK}
         if change is Change.REPLACE:
-            new = _assessment(feedback)
-            changed = {
-                "feedback": new.feedback,
-                "rationale": feedback.rationale or "",
-                "metadata": new.metadata,
-            }
+            new = Feedback.from_dictionary(feedback.to_mlflow())
+            changed = {"feedback": new.feedback, "rationale": new.rationale, "metadata": new.metadata}
         store.update_assessment(feedback.trace_id, feedback.id, **changed)
 
 
@@ -301,25 +297,6 @@ def _experiment(entity: Any) -> Experiment | None:
     return Experiment(
         id=str(entity.experiment_id), name=entity.name, deleted=entity.lifecycle_stage == "deleted"
     )
-
-
-def _assessment(feedback: MlflowFeedback) -> Any:
-    from mlflow.entities import AssessmentSource, Feedback
-
-    given_at_ms = feedback.time_ns // 10**6
-    assessment = Feedback(
-        name=feedback.name,
-        value=feedback.value,
-        source=AssessmentSource(source_type="CODE", source_id=SOURCE_ID),
-        trace_id=feedback.trace_id,
-        span_id=feedback.span_id or None,
-        rationale=feedback.rationale,
-        metadata=feedback.metadata,
-        create_time_ms=given_at_ms,
-        last_update_time_ms=given_at_ms,
-    )
-    assessment.assessment_id = feedback.id
-    return assessment
 
 
 @contextmanager

@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from opentelemetry.sdk.trace.export import SpanExportResult
-
 from otel_rollout.exporting.api import ExportFailure, MetricPoint
 from otel_rollout.exporting.arguments import positive_bytes
-from otel_rollout.exporting.base import TrackerExporter, rejecting
+from otel_rollout.exporting.base import IdentityExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow import identities, settings
+from otel_rollout_mlflow import settings
 from otel_rollout_mlflow.database_target import StoreTarget
-from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.run_links import RunLinks
+from otel_rollout_mlflow.scores import Search, feedback_for, find, has_trajectories
 from otel_rollout_mlflow.server_target import ServerTarget
-from otel_rollout_mlflow.target import Target
-from otel_rollout_mlflow.writer import TraceWriter
+from otel_rollout_mlflow.target import Experiments, Target
+from otel_rollout_mlflow.writer import RunLinks, TraceWriter
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Bytes of protobuf in one request."""
 
 
-class MlflowSpanExporter(TrackerExporter):
+class MlflowSpanExporter(IdentityExporter):
     """Writes spans to MLflow, one trace per trajectory.
 
     Traces are searchable by step, sample, rollout and score.
@@ -103,14 +100,14 @@ class MlflowSpanExporter(TrackerExporter):
 
     def write(self, spans: Sequence[Span]) -> None:
         """Write spans and their scores."""
-        self._connect()
+        self._connected()
         for project, group in by_project(spans, self._last_project).items():
             self._writer.write(self._experiment_id(project), group)
             self._last_project = project or self._last_project
 
     def write_running(self, roots: Sequence[Span]) -> None:
         """Write traces of running trajectories."""
-        self._connect()
+        self._connected()
         for project, group in by_project(roots, self._last_project).items():
             self._writer.write_running(self._experiment_id(project), group)
 
@@ -120,7 +117,7 @@ class MlflowSpanExporter(TrackerExporter):
         Later traces are linked when they are written. Stored traces are found by their tag
         ``rollout.run.id``.
         """
-        self._connect()
+        self._connected()
         is_fixed = self._settings.experiment_id or self._settings.experiment_name
         # All experiments: other nodes and earlier forwarders may have delivered to projects unknown here.
         experiment_ids = [self._experiment_id(None)] if is_fixed else self._target.experiment_ids()
@@ -133,54 +130,30 @@ class MlflowSpanExporter(TrackerExporter):
 
     def logged_steps(self, run: str, name: str) -> set[int] | ExportFailure:
         """Return the steps at which a run has a value of a metric. Never raises."""
-        found: set[int] = set()
-
-        def look() -> None:
-            self._connect()
-            found.update(self._target.metric_steps(run, name))
-
-        return self.guarded(look) or found
+        return self.asked(lambda: self._connected().metric_steps(run, name))
 
     def log_metrics(self, run: str, points: Sequence[MetricPoint]) -> ExportFailure | None:
         """Write values of metrics into a run. Never raises."""
+        return self.guarded(lambda: self._connected().log_metrics(run, points))
 
-        def log() -> None:
-            self._connect()
-            self._target.log_metrics(run, points)
-
-        return self.guarded(log)
-
-    def find_trajectories(
-        self, scores: Sequence[TrajectoryIdentity]
-    ) -> Sequence[Candidate[str]] | ExportFailure:
+    def find_in(self, project: str, scores: Sequence[TrajectoryIdentity]) -> list[Candidate[str]]:
         """Find the traces of the scores' steps by their tags."""
-        found: list[Candidate[str]] = []
+        return find(self._search_of(project), scores)
 
-        def find() -> None:
-            self._connect()
-            for project in dict.fromkeys(score.project for score in scores):
-                of_project = [score for score in scores if score.project == project]
-                found.extend(identities.find(self._target, self._experiment_id(project), of_project))
-
-        return self.guarded(find) or found
-
-    def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
+    def has_stored(self, project: str, run: str) -> bool:
         """Return whether a run has stored any trajectory of a project."""
-        found: list[bool] = []
+        return has_trajectories(self._search_of(project), run)
 
-        def look() -> None:
-            self._connect()
-            found.append(identities.has_trajectories(self._target, self._experiment_id(project), run))
-
-        return self.guarded(look) or any(found)
-
-    def export_scores(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> SpanExportResult:
+    def write_scores(self, project: str, scores: Sequence[tuple[Span, Candidate[str]]]) -> None:
         """Write scores by identity as feedback of their traces."""
-        return self.export_by(lambda: self._write_found(scores))
+        self._connected()
+        with rejecting():
+            feedback = list(feedback_for(scores))
+        self._writer.write_scores(self._experiment_id(project), feedback)
 
     def prepare(self) -> None:
         """Import modules and connect, before the first ``export``."""
-        self.guarded(self._connect)
+        self.asked(self._connected)
 
     def destination(self, project: str) -> str:
         """Return where a person finds the traces of a project, without credentials."""
@@ -212,24 +185,22 @@ class MlflowSpanExporter(TrackerExporter):
         """Whether spans go into a file of this machine."""
         return self._settings.uri.startswith("sqlite")
 
-    def _write_found(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> None:
-        self._connect()
-        for project in dict.fromkeys(candidate.identity.project for _, candidate in scores):
-            with rejecting():
-                feedback = identities.feedback_for(
-                    pair for pair in scores if pair[1].identity.project == project
-                )
-            self._writer.write_scores(self._experiment_id(project), feedback)
-
-    def _connect(self) -> None:
+    def _connected(self) -> Target:
+        """Return the target, which is connected at its first use."""
         if not self._is_connected:
             self._target.connect()
             self._run.check()
             self._is_connected = True
+        return self._target
+
+    def _search_of(self, project: str) -> Search:
+        """Return the search for traces of a project."""
+        target, experiment_id = self._connected(), self._experiment_id(project)
+        return lambda condition: target.traces_of(condition, [experiment_id])
 
     def _check(self) -> None:
         self._is_connected = False  # connect again: the server may be gone
-        self._connect()
+        self._connected()
         if self._settings.experiment_id:
             self._experiments.check(self._settings.experiment_id)
         else:  # /version may need no credentials, but this request does

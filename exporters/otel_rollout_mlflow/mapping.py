@@ -16,9 +16,9 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.span import Event, Span
-from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, is_root
 from otel_rollout_mlflow.storable import (
     DECODED_BY_MLFLOW,
     fits_integer,
@@ -29,6 +29,8 @@ from otel_rollout_mlflow.storable import (
 )
 from otel_rollout_mlflow.tags import trace_tags, useful_resource
 
+PLACEHOLDER_PARENT: Final = "f" * 16
+"""Span id that no span has: the parent of spans that stand for running roots."""
 SPAN_INPUTS: Final = "mlflow.spanInputs"
 SPAN_OUTPUTS: Final = "mlflow.spanOutputs"
 SPAN_TYPE: Final = "mlflow.spanType"
@@ -38,35 +40,9 @@ MAX_SESSION_CHARS: Final = 250
 """Maximum characters of a session's id; for a longer one, MLflow refuses the whole request."""
 MAX_TRACE_NAME_CHARS: Final = 4096
 """Maximum characters of a trace's name; for a longer one, MLflow refuses the whole request."""
-_SPAN_TYPE_OF_KIND: Final = {
-    semconv.KIND_AGENT: "AGENT",
-    semconv.KIND_CHAIN: "CHAIN",
-    semconv.KIND_EVALUATOR: "EVALUATOR",
-    semconv.KIND_LLM: "LLM",
-    semconv.KIND_TOOL: "TOOL",
-    "EMBEDDING": "EMBEDDING",
-    "GUARDRAIL": "GUARDRAIL",
-    "RERANKER": "RERANKER",
-    "RETRIEVER": "RETRIEVER",
-}
-# MLflow translates these kinds itself, but after it has filled the column that `span.type = 'TOOL'` searches.
-_SPAN_TYPE_OF_OPERATION: Final = {
-    "chat": "CHAT_MODEL",
-    "create_agent": "AGENT",
-    "embeddings": "EMBEDDING",
-    "execute_tool": "TOOL",
-    "generate_content": "LLM",
-    "invoke_agent": "AGENT",
-    "text_completion": "LLM",
-}
-_MAPPED_BY_NAME: Final = frozenset(
-    {
-        semconv.INPUT_VALUE,
-        semconv.INPUT_MIME_TYPE,
-        semconv.OUTPUT_VALUE,
-        semconv.OUTPUT_MIME_TYPE,
-    }
-)
+_SPAN_TYPES: Final = semconv.SPAN_KINDS - {"PROMPT", "UNKNOWN"}
+"""Kinds that are types of MLflow's spans, too."""
+_MAPPED_BY_NAME: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
 
 
 def trace_name(root: Span) -> str:
@@ -103,10 +79,10 @@ def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
     attributes = {
         key: storable_attribute(value) for key, value in source.items() if key not in _MAPPED_BY_NAME
     }
-    _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE))
-    _set(attributes, SPAN_OUTPUTS, _payload(source, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE))
+    _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE))
+    _set(attributes, SPAN_OUTPUTS, _payload(source, semconv.OUTPUT_VALUE))
     _set(attributes, SPAN_TYPE, attributes.get(SPAN_TYPE) or span_type(source))
-    if is_root(span):
+    if not span.parent_id:
         for key, text in trace_tags(source).items():
             attributes[TRACE_TAG_PREFIX + key] = tag_attribute(text)
         attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = tag_attribute(trace_name(span))
@@ -141,13 +117,11 @@ def span_type(attributes: Mapping[str, AttributeValue]) -> str | None:
     A model call is a CHAT_MODEL only if its operation is a chat. MLflow's chat view cannot show token ids,
     which most model calls of a rollout take and return.
     """
-    kind = attributes.get(semconv.SPAN_KIND)
-    operation = attributes.get(semconv.GEN_AI_OPERATION_NAME)
-    by_kind = _SPAN_TYPE_OF_KIND.get(str(kind).upper())
-    by_operation = _SPAN_TYPE_OF_OPERATION.get(str(operation))
-    if by_kind == "LLM" and by_operation == "CHAT_MODEL":
-        return by_operation
-    return by_kind or by_operation
+    # MLflow translates kinds itself, but after it has filled the column that `span.type = 'TOOL'` searches.
+    kind = model_calls.kind_of(attributes)
+    if kind == semconv.KIND_LLM and attributes.get(semconv.GEN_AI_OPERATION_NAME) == "chat":
+        return "CHAT_MODEL"
+    return kind if kind in _SPAN_TYPES else None
 
 
 def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
@@ -170,15 +144,14 @@ def _set(attributes: dict[str, AttributeValue], key: str, value: AttributeValue 
         attributes[key] = value
 
 
-def _payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str) -> AttributeValue | None:
+def _payload(attributes: Mapping[str, AttributeValue], name: str) -> AttributeValue | None:
     """Return input or output in the form that MLflow reads back unchanged.
 
     MLflow decodes a string attribute once if it holds a JSON object, array or string, and keeps other
     strings as text. So JSON scalars are sent as native values, and text that only looks like JSON is sent as
     a JSON string. For a string without a mime type, MLflow decides.
     """
-    recorded = attributes.get(value)
-    declared = attributes.get(mime_type)
+    recorded, declared = attributes.get(name), attributes.get(semconv.MIME_TYPES[name])
     if not isinstance(recorded, str):
         return recorded
     recorded = storable_text(recorded)

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import gzip
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.http import BearerAuth, HttpServer, HttpSession, described
-from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
+from otel_rollout_mlflow.scores import MARK, Change, MlflowFeedback
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_version, shown_minimum
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
     OLDEST_FIRST,
-    Change,
     Experiment,
     unreadable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_rollout.exporting.api import MetricPoint
-    from otel_rollout_mlflow.feedback import MlflowFeedback
 
+Found = TypeVar("Found")
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
 _FEEDBACK_THREADS: Final = 2
@@ -139,14 +137,9 @@ class ServerTarget:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
         wanted = {"trace_id": trace_id, "allow_partial": "true"}
         response = self._send("GET", "/api/3.0/mlflow/traces/get", params=wanted)
-        if _error_code(response) == _NOT_THERE:
-            return None
         if response.status_code == requests.codes.internal_server_error:
             raise unreadable(trace_id, described(response))
-        self._session.check(response, f"reading the trace {trace_id}")
-        with self._reading(response):
-            found: dict[str, Any] = response.json()["trace"]
-        return found
+        return self._found(response, f"reading the trace {trace_id}", lambda answer: answer["trace"])
 
     def experiment_ids(self) -> list[str]:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -179,12 +172,8 @@ class ServerTarget:
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
         response = self._send("GET", f"/api/3.0/mlflow/traces/{trace_id}")
-        if _error_code(response) == _NOT_THERE:
-            return None
-        self._session.check(response, f"looking up the trace {trace_id}")
-        with self._reading(response):
-            found: dict[str, Any] = response.json()["trace"]["trace_info"]
-        return found
+        action = f"looking up the trace {trace_id}"
+        return self._found(response, action, lambda answer: answer["trace"]["trace_info"])
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -219,12 +208,12 @@ class ServerTarget:
         change, feedback = change_and_score
         trace = f"/api/3.0/mlflow/traces/{feedback.trace_id}"
         if change is Change.CREATE:
-            response = self._send("POST", f"{trace}/assessments", json={"assessment": _assessment(feedback)})
+            response = self._send("POST", f"{trace}/assessments", json={"assessment": feedback.to_mlflow()})
         elif change is Change.TAG:
             tag = {"key": feedback.name, "value": feedback.tag_text}
             response = self._send("PATCH", f"{trace}/tags", json=tag)
         else:
-            request = {"assessment": _assessment(feedback), "update_mask": "feedback,rationale,metadata"}
+            request = {"assessment": feedback.to_mlflow(), "update_mask": "feedback,rationale,metadata"}
             if change is Change.MARK:
                 request = {"assessment": {"metadata": MARK}, "update_mask": "metadata"}
             response = self._send("PATCH", f"{trace}/assessments/{feedback.id}", json=request)
@@ -260,20 +249,28 @@ class ServerTarget:
 
     def _experiment(self, route: str, params: dict[str, str]) -> Experiment | None:
         response = self._send("GET", f"/api/2.0/mlflow/experiments/{route}", params=params)
+        return self._found(response, "looking up an experiment", _experiment)
+
+    def _found(self, response: requests.Response, action: str, read: Callable[[Any], Found]) -> Found | None:
+        """Read the JSON of an answer; return None if MLflow has no such thing."""
         if _error_code(response) == _NOT_THERE:
             return None
-        self._session.check(response, "looking up an experiment")
+        self._session.check(response, action)
         with self._reading(response):
-            found = response.json()["experiment"]
-            is_deleted = found.get("lifecycle_stage") == "deleted"
-            experiment = Experiment(str(found["experiment_id"]), str(found["name"]), is_deleted)
-        return experiment
+            found = read(response.json())
+        return found
 
     def _send(self, method: str, path: str, **request: Any) -> requests.Response:
         return self._session.send(method, self._settings.uri + path, **request)
 
     def _reading(self, response: requests.Response) -> AbstractContextManager[None]:
         return self._session.reading(response, "an MLflow tracking server")
+
+
+def _experiment(answer: Any) -> Experiment:
+    found = answer["experiment"]
+    is_deleted = found.get("lifecycle_stage") == "deleted"
+    return Experiment(str(found["experiment_id"]), str(found["name"]), is_deleted)
 
 
 def _session(settings: MlflowSettings) -> HttpSession:
@@ -315,29 +312,6 @@ def _auth(settings: MlflowSettings) -> AuthBase | None:
     if settings.username and settings.password:
         return HTTPBasicAuth(settings.username.encode(), settings.password.encode())
     return BearerAuth(settings.token) if settings.token else None
-
-
-def _assessment(feedback: MlflowFeedback) -> dict[str, Any]:
-    given_at = _json_time(feedback.time_ns)
-    return {
-        "assessment_id": feedback.id,
-        "assessment_name": feedback.name,
-        "trace_id": feedback.trace_id,
-        **({"span_id": feedback.span_id} if feedback.span_id else {}),
-        "source": {"source_type": "CODE", "source_id": SOURCE_ID},
-        "create_time": given_at,
-        "last_update_time": given_at,
-        "feedback": {"value": feedback.value},
-        "rationale": feedback.rationale or "",
-        "metadata": feedback.metadata,
-        "valid": True,
-    }
-
-
-def _json_time(time_ns: int) -> str:
-    """Format a timestamp as protobuf's JSON, in the milliseconds that MLflow keeps."""
-    seconds, ns = divmod(time_ns, 10**9)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 10**6:03d}Z"
 
 
 def _failed(kind: FailureKind, response: requests.Response, action: str) -> UndeliveredError:

@@ -1,4 +1,4 @@
-"""Make a trace's tags from the attributes of its root span."""
+"""Make a trace's id and tags from its spans, and conditions on tags."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv, training_scores
+from otel_rollout.base.errors import warn_once
 from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow.ids import is_root
 from otel_rollout_mlflow.storable import storable_attribute, storable_text
 
+TRACE_ID_PREFIX: Final = "tr-"
+"""Prefix of MLflow's trace ids, before OpenTelemetry's trace id in hex."""
 MAX_TAG_CHARS: Final = 8000
 """Maximum characters of a tag's value; a longer one is cut. MLflow's servers cut it too, or drop the tag."""
 MAX_TAG_NAME_CHARS: Final = 250
@@ -40,10 +42,18 @@ FEEDBACK_ONLY: Final = frozenset(
 )
 """Scores that say what training made of a trajectory. They are many, and a search for feedback finds them, so
 tags would only double the requests."""
-_MAX_WARNED: Final = 1000
-"""Maximum names to warn of; further names get no warning."""
 _SHOWN_CHARS: Final = 80
 _logger = logging.getLogger(__name__)
+
+
+def trace_id_of(span: Span) -> str:
+    """Return MLflow's id of a span's trace; MLflow derives it from the trace id."""
+    return f"{TRACE_ID_PREFIX}{span.trace_id}"
+
+
+def quoted(text: str) -> str:
+    """Quote a string for MLflow's search syntax, which has no escapes."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
@@ -53,12 +63,6 @@ def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     over scores, and scores win over other attributes.
     """
     return {name: text for name, text in _wanted_tags(attributes).items() if problem_of_tag(name) is None}
-
-
-def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
-    """Map the names of a root span's dropped tags to the reasons."""
-    found = ((name, problem_of_tag(name)) for name in _wanted_tags(attributes))
-    return {name: problem for name, problem in found if problem}
 
 
 def problem_of_tag(name: str) -> str | None:
@@ -114,26 +118,15 @@ def useful_resource(resource: Resource) -> Resource:
     return Resource(attributes)
 
 
-class TagWarnings:
-    """Warnings of tags that MLflow drops silently, one for each name."""
-
-    def __init__(self) -> None:
-        self._warned: set[str] = set()
-
-    def warn_of(self, spans: Iterable[Span]) -> None:
-        """Warn of attributes of root spans that become no tag."""
-        for span in spans:
-            if is_root(span):
-                for name, problem in refused_tags(span.attributes).items():
-                    self._warn(name, problem)
-
-    def _warn(self, name: str, problem: str) -> None:
-        if name in self._warned or len(self._warned) >= _MAX_WARNED:
-            return
-        self._warned.add(name)
-        shown = name if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]}…"
-        _logger.warning(
-            "MLflow takes no trace tag %r: %s. Its value is on the root span alone; give it another name.",
-            shown,
-            problem,
-        )
+def warn_of_refused(spans: Iterable[Span]) -> None:
+    """Warn, once for each name, of attributes of root spans of which MLflow silently makes no tag."""
+    wanted = (name for span in spans if not span.parent_id for name in _wanted_tags(span.attributes))
+    for name in wanted:
+        if problem := problem_of_tag(name):
+            shown = name if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]}…"
+            warn_once(
+                f"MLflow takes no trace tag {shown!r}: {problem}. Its value is on the root span alone; "
+                "give it another name",
+                f"trace tag {name}",
+                _logger,
+            )

@@ -1,18 +1,13 @@
-"""Define the interface to MLflow, by a server over HTTP or by its database."""
+"""Define the interface to MLflow, by a server over HTTP or by its database; find experiments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from otel_rollout.exporting.api import FailureKind, UndeliveredError
-
-if TYPE_CHECKING:
-    from otel_rollout.exporting.api import MetricPoint
-    from otel_rollout_mlflow.feedback import MlflowFeedback
-
+from otel_rollout.exporting.api import FailureKind, MetricPoint, UndeliveredError
+from otel_rollout_mlflow.scores import Change, MlflowFeedback
 
 MAX_LINKS: Final = 100
 """Maximum traces that one request links to a run; MLflow's limit."""
@@ -37,19 +32,6 @@ class Experiment:
     id: str
     name: str
     deleted: bool
-
-
-class Change(Enum):
-    """How to write a score."""
-
-    CREATE = "create"
-    """Write the score; MLflow has no score with its id."""
-    REPLACE = "replace"
-    """Overwrite value, comment and metadata of the older score with its id."""
-    MARK = "mark"
-    """Mark the stored score as the trajectory's; it was written without the mark."""
-    TAG = "tag"
-    """Write the score's value as a trace tag with the score's name."""
 
 
 def unreadable(trace_id: str, reason: str) -> UndeliveredError:
@@ -130,3 +112,82 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Close connections and end threads."""
+
+
+class Experiments:
+    """A cache of experiments' ids. Not thread-safe: used under the exporter's lock."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._id_by_name: dict[str, str] = {}
+        self._checked_ids: set[str] = set()
+
+    def id_of(self, name: str) -> str:
+        """Return the id of the experiment with a name; create a missing experiment.
+
+        Raises:
+            UndeliveredError: the experiment is deleted (REFUSED), or MLflow did not answer.
+        """
+        if name not in self._id_by_name:
+            experiment = self._target.experiment_named(name)
+            if experiment is None:
+                self._target.create_experiment(name)
+                # Look the id up: if several processes create the experiment at once, only one gets an id.
+                experiment = self._target.experiment_named(name)
+            if experiment is None:
+                raise UndeliveredError(
+                    FailureKind.UNAVAILABLE,
+                    f"MLflow does not show the experiment {name!r} after creating it.",
+                )
+            self._id_by_name[name] = _usable(experiment).id
+        return self._id_by_name[name]
+
+    def check(self, experiment_id: str) -> str:
+        """Check that the experiment with an id can be written to, and return the id.
+
+        Raises:
+            UndeliveredError: the experiment does not exist or is deleted (REFUSED), or MLflow did not answer.
+        """
+        if experiment_id not in self._checked_ids:
+            experiment = self._target.experiment_with_id(experiment_id)
+            if experiment is None:
+                raise UndeliveredError(
+                    FailureKind.REFUSED,
+                    f"MLflow has no experiment with id {experiment_id}; set MLFLOW_EXPERIMENT_ID (or "
+                    "experiment_id=) to one that exists, or MLFLOW_EXPERIMENT_NAME to have it created.",
+                )
+            self._checked_ids.add(_usable(experiment).id)
+        return experiment_id
+
+    def confirm(self, experiment_id: str) -> None:
+        """Check that MLflow shows the spans just written to an experiment.
+
+        MLflow also accepts spans for an experiment in its trash, but shows them to nobody.
+
+        Raises:
+            UndeliveredError: the experiment is in the trash (REFUSED) or gone (UNAVAILABLE), or MLflow did
+                not answer.
+        """
+        experiment = self._target.experiment_with_id(experiment_id)
+        if experiment is None or experiment.deleted:
+            self.forget()
+        if experiment is None:
+            raise UndeliveredError(
+                FailureKind.UNAVAILABLE, f"The MLflow experiment with id {experiment_id} is gone."
+            )
+        _usable(experiment)
+
+    def forget(self) -> None:
+        """Clear the cache, so that every experiment is looked up again."""
+        self._id_by_name.clear()
+        self._checked_ids.clear()
+
+
+def _usable(experiment: Experiment) -> Experiment:
+    if experiment.deleted:
+        raise UndeliveredError(
+            FailureKind.REFUSED,
+            f"The MLflow experiment {experiment.name!r} (id {experiment.id}) is deleted; restore it with "
+            f"`mlflow experiments restore --experiment-id {experiment.id}` or set MLFLOW_EXPERIMENT_NAME.",
+        )
+    return experiment

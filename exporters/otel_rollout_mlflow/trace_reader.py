@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,15 +14,16 @@ from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
-from otel_rollout.otlp.json_line import running_root, span_at, trace_data
+from otel_rollout.otlp.json_line import line_of
+from otel_rollout.otlp.json_values import time_of_timestamp
+from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.protobuf import span_without_links
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow import feedback, settings
+from otel_rollout_mlflow import scores, settings
 from otel_rollout_mlflow.database_target import StoreTarget
-from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, PREFIX
-from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
-from otel_rollout_mlflow.run_links import quoted
+from otel_rollout_mlflow.mapping import PLACEHOLDER_PARENT, SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.server_target import ServerTarget
+from otel_rollout_mlflow.tags import TRACE_ID_PREFIX, quoted
 from otel_rollout_mlflow.target import RUNNING, Target
 
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
@@ -82,9 +81,9 @@ class MlflowTraces:
         if is_running:
             wanted.append(f"attributes.status = '{RUNNING}'")
         if id_prefix:
-            wanted.append(f"attributes.request_id LIKE '{PREFIX}{id_prefix}%'")
+            wanted.append(f"attributes.request_id LIKE '{TRACE_ID_PREFIX}{id_prefix}%'")
         for found in self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True):
-            yield {**found, "start_ns": unix_ns(str(found.get("request_time", "")))}
+            yield {**found, "start_ns": time_of_timestamp(found.get("request_time"))}
 
     def line_of(self, described: Mapping[str, Any], with_running: bool = False) -> bytes | None:
         """Return a trace as a line of OTLP/JSON, with its scores as evaluation spans.
@@ -133,8 +132,8 @@ def _require_file(resolved: settings.MlflowSettings) -> None:
         )
 
 
-def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
-    """Convert a trace of MLflow's API to a line of OTLP/JSON.
+def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | None:
+    """Convert a trace of MLflow's API to a line of OTLP/JSON; return None if it has no span.
 
     Args:
         trace: the trace.
@@ -145,29 +144,23 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes:
     spans = [span for span in stored if span.parent_id != PLACEHOLDER_PARENT]
     if with_running and info.get("state") == RUNNING:
         placeholders = [span for span in stored if span.parent_id == PLACEHOLDER_PARENT]
-        placeholders.sort(key=lambda span: span.start_ns)
-        spans += map(running_root, placeholders[:1])  # others are parts of its trajectory
-    roots = [span.span_id for span in spans if not span.parent_id]
-    if spans:
-        scores = (
-            _evaluation(score, spans[0].trace_id, roots[0] if roots else "")
-            for score in info.get("assessments") or ()
-        )
-        spans += [span for span in scores if span]
-    run = (info.get("tags") or {}).get(semconv.RUN_ID, "")
-    return json.dumps(trace_data({semconv.RUN_ID: run}, spans)).encode()
+        first = sorted(placeholders, key=lambda span: span.start_ns)[:1]  # others are parts of its trajectory
+        spans += [span.copy(parent_id="", end_ns=0) for span in first]
+    if not spans:
+        return None
+    root_id = next((span.span_id for span in spans if not span.parent_id), "")
+    made = (_evaluation(score, spans[0].trace_id, root_id) for score in info.get("assessments") or ())
+    spans += filter(None, made)
+    spans[0].resource = Resource({semconv.RUN_ID: (info.get("tags") or {}).get(semconv.RUN_ID, "")})
+    return line_of(spans)
 
 
 def _as_recorded(span: Span) -> Span:
     """Encode input and output as the JSON text that was recorded: MLflow returns them decoded."""
-    decoded = {
-        name: span.attributes[name]
-        for name in semconv.MIME_TYPES
-        if not isinstance(span.attributes.get(name, ""), str)
-    }
-    if decoded:
-        texts = {name: orjson.dumps(value).decode() for name, value in decoded.items()}
-        span.replace(texts, texts | {semconv.MIME_TYPES[name]: semconv.JSON_MIME_TYPE for name in texts})
+    for name, mime_type in semconv.MIME_TYPES.items():
+        value = span.complete().attributes.get(name, "")
+        if not isinstance(value, str):
+            span.attributes |= {name: orjson.dumps(value).decode(), mime_type: semconv.JSON_MIME_TYPE}
     return span
 
 
@@ -177,9 +170,9 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
     name = assessment.get("assessment_name")
     if not name or assessment.get("valid") is False or not isinstance(value, (bool, int, float, str)):
         return None
-    is_dated, time_ns, _ = feedback.rank_of(assessment)
+    is_dated, time_ns, _ = scores.rank_of(assessment)
     if not is_dated:  # given in MLflow by a person, or recorded without its own time
-        time_ns = unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
+        time_ns = time_of_timestamp(assessment.get("last_update_time") or assessment.get("create_time"))
     return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
 
 
@@ -191,12 +184,5 @@ def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> S
     span_id = hashlib.sha256(str(assessment.get("assessment_id")).encode()).hexdigest()[:16]
     attributes = evaluations.attributes_of(score.name, score.value, score.comment or None, None)
     parent_id = assessment.get("span_id") or root_id
-    return span_at(score.time_ns, trace_id, span_id, parent_id, f"score {score.name}", attributes)
-
-
-def unix_ns(text: str) -> int:
-    """Parse protobuf's JSON timestamp as Unix time in ns; 0 for any other text."""
-    try:
-        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
-    except ValueError:
-        return 0
+    times = score.time_ns, score.time_ns
+    return Span.made((trace_id, span_id, parent_id), f"score {score.name}", times, attributes)

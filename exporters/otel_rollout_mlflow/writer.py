@@ -1,27 +1,25 @@
-"""Write spans, and after them their scores, to an experiment."""
+"""Write spans, and after them their scores, to an experiment; link traces to a run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.base import rejecting
-from otel_rollout.exporting.batching import batches, chunks, halved
+from otel_rollout.exporting.batching import batches, chunks, grouped, halved
 from otel_rollout.exporting.protobuf import request_of
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.feedback import MlflowFeedback, feedback_of, is_given_outside
-from otel_rollout_mlflow.ids import is_root, trace_id_of
 from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
-from otel_rollout_mlflow.newest_scores import changes_of, tags_of
-from otel_rollout_mlflow.run_links import RunLinks
-from otel_rollout_mlflow.tags import TagWarnings, useful_resource
-from otel_rollout_mlflow.target import RUNNING, Target
+from otel_rollout_mlflow.scores import MlflowFeedback, changes_of, feedback_of, is_given_outside, tags_of
+from otel_rollout_mlflow.tags import quoted, trace_id_of, useful_resource, warn_of_refused
+from otel_rollout_mlflow.target import MAX_LINKS, RUNNING, Experiments, Target
 
 MAX_ROOTS: Final = 50
 """Maximum roots in one request. More are no faster, and a failed request costs more."""
 _TRACES_PER_QUERY: Final = 100
+_EXPERIMENTS_PER_SEARCH: Final = 100
 
 
 class TraceWriter:
@@ -41,7 +39,6 @@ class TraceWriter:
         self._experiments = experiments
         self._run_links = run_links
         self._max_request_bytes = max_request_bytes
-        self._tag_warnings = TagWarnings()
 
     def write(self, experiment_id: str, spans: Sequence[Span]) -> None:
         """Write spans and their scores.
@@ -52,11 +49,11 @@ class TraceWriter:
         with rejecting():
             scores = [score for span in spans for score in feedback_of(span)]
         self._write_spans(experiment_id, _newest([span for span in spans if not is_given_outside(span)]))
-        self._run_links.link(trace_id_of(span) for span in spans if is_root(span))
+        self._run_links.link(trace_id_of(span) for span in spans if not span.parent_id)
         if scores:
-            self._write_scores(experiment_id, scores, spans)
+            self.write_scores(experiment_id, scores, spans)
         self._experiments.confirm(experiment_id)
-        self._tag_warnings.warn_of(spans)
+        warn_of_refused(spans)
 
     def write_running(self, experiment_id: str, roots: Sequence[Span]) -> None:
         """Write placeholders of running roots, except where the root itself is stored.
@@ -79,35 +76,29 @@ class TraceWriter:
             for span in mapped:
                 self._target.name_trace(trace_id_of(span), trace_name(span))
 
-    def write_scores(self, experiment_id: str, scores: Sequence[MlflowFeedback]) -> None:
-        """Write scores of traces that MLflow has.
+    def write_scores(
+        self, experiment_id: str, scores: Iterable[MlflowFeedback], spans: Sequence[Span] = ()
+    ) -> None:
+        """Write scores.
+
+        Args:
+            experiment_id: the experiment in which their traces are looked up first.
+            scores: the scores.
+            spans: their spans, which are written for a trace that MLflow does not have.
 
         Raises:
             UndeliveredError: not all scores are stored, or a trace is gone.
         """
-        by_trace = _by_trace(scores)
-        infos = self._infos_of(by_trace.keys(), experiment_id)
-        if missing := sorted(by_trace.keys() - infos.keys()):
-            raise UndeliveredError(FailureKind.UNAVAILABLE, f"The trace {missing[0]} in MLflow is gone.")
-        self._write_changes(by_trace, infos)
-
-    def _write_scores(
-        self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[Span]
-    ) -> None:
-        by_trace = _by_trace(scores)
+        by_trace = grouped(scores, lambda score: score.trace_id)
         infos = self._infos_of(by_trace.keys(), experiment_id)
         missing = by_trace.keys() - infos.keys()
-        if missing:
+        if missing and spans:
             # Another forwarder may write the trajectory later; until then the trace has only this span.
             self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in missing])
             infos |= self._infos_of(missing, experiment_id)
-            if still := sorted(missing - infos.keys()):
-                raise UndeliveredError(FailureKind.REJECTED, f"MLflow has no trace {still[0]} to score.")
-        self._write_changes(by_trace, infos)
-
-    def _write_changes(
-        self, by_trace: Mapping[str, Sequence[MlflowFeedback]], infos: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+        if still := sorted(by_trace.keys() - infos.keys()):
+            kind = FailureKind.REJECTED if spans else FailureKind.UNAVAILABLE
+            raise UndeliveredError(kind, f"MLflow has no trace {still[0]} to score.")
         for decide in (tags_of, changes_of):
             changes = [
                 change for id_, of_trace in by_trace.items() for change in decide(of_trace, infos[id_])
@@ -159,19 +150,85 @@ def _mapped(spans: Sequence[Span]) -> list[Span]:
     return [to_mlflow(span, mapped[span.resource]) for span in spans]
 
 
-def _by_trace(scores: Sequence[MlflowFeedback]) -> dict[str, list[MlflowFeedback]]:
-    by_trace: dict[str, list[MlflowFeedback]] = {}
-    for score in scores:
-        by_trace.setdefault(score.trace_id, []).append(score)
-    return by_trace
-
-
 def requests_of(spans: Sequence[Span], max_bytes: int) -> Iterator[bytes]:
     """Encode mapped spans into OTLP requests in protobuf, of bounded size.
 
     A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf. A larger span is sent
     alone.
     """
-    for batch in batches(spans, lambda span: int(is_root(span)), MAX_ROOTS):
+    for batch in batches(spans, lambda span: int(not span.parent_id), MAX_ROOTS):
         # Measured as bytes: protobuf encodes a request to measure it, and would encode it again to send it.
         yield from halved(batch, lambda spans: request_of(spans).SerializeToString(), len, max_bytes)
+
+
+class RunLinks:
+    """Links traces to a run. Not thread-safe: the exporter calls it under its lock.
+
+    Args:
+        target: MLflow server or database that holds traces and run.
+        run_id: the run that the settings name, which must exist; None without one.
+        shown_uri: the target's address for messages, without credentials.
+    """
+
+    def __init__(self, target: Target, run_id: str | None, shown_uri: str) -> None:
+        self._target = target
+        self._given = run_id
+        self._published: str | None = None
+        self._shown_uri = shown_uri
+
+    def check(self) -> None:
+        """Check that the run of the settings exists.
+
+        Raises:
+            UndeliveredError: the run does not exist (REFUSED), or MLflow did not answer.
+        """
+        if self._given:
+            self._check(
+                self._given, "set MLFLOW_RUN_ID (or run_id=) to a run of that server, or leave it out"
+            )
+
+    def publish(self, run_id: str, rollout_run_id: str, experiment_ids: Sequence[str]) -> None:
+        """Link a rollout's stored traces to a run, and all later ones.
+
+        Args:
+            run_id: MLflow's id of the run.
+            rollout_run_id: tag by which the stored traces are found.
+            experiment_ids: experiments that may hold the stored traces.
+
+        Raises:
+            UndeliveredError: the run does not exist (REFUSED), or not everything could be linked.
+        """
+        self._check(run_id, "publish_run(mlflow=...) takes the id of a run of that server")
+        self._published = run_id
+        wanted = f"tags.`{semconv.RUN_ID}` = {quoted(rollout_run_id)}"
+        for chunk in chunks(experiment_ids, _EXPERIMENTS_PER_SEARCH):
+            found = (trace["trace_id"] for trace in self._target.traces_of(wanted, chunk))
+            for trace_ids in chunks(found, MAX_LINKS):
+                self._target.link_traces(trace_ids, run_id)
+
+    def link(self, trace_ids: Iterable[str]) -> None:
+        """Link traces just written.
+
+        Raises:
+            UndeliveredError: the traces are not linked. If a published run is gone, no error is raised.
+        """
+        run_id = self._published or self._given
+        if not run_id:
+            return
+        for chunk in chunks(trace_ids, MAX_LINKS):
+            try:
+                self._target.link_traces(chunk, run_id)
+            except UndeliveredError as error:
+                if error.failure.kind is not FailureKind.REFUSED or not self._published:
+                    raise
+                # The published run is gone, but spans must still be delivered. The next `publish` reports the
+                # failure, or links these traces if the run exists again.
+                self._published = None
+                return
+
+    def _check(self, run_id: str, advice: str) -> None:
+        # MLflow links nothing to an unknown run, and reports no error.
+        if not self._target.has_run(run_id):
+            raise UndeliveredError(
+                FailureKind.REFUSED, f"MLflow at {self._shown_uri} has no run {run_id}: {advice}."
+            )

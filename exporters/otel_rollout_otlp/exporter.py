@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -14,7 +15,9 @@ from otel_rollout.otlp.span import Span
 from otel_rollout_otlp import encoding, settings
 from otel_rollout_otlp.http_transport import HttpTransport
 from otel_rollout_otlp.settings import OtlpSettings, Protocol
-from otel_rollout_otlp.transport import Transport
+
+if TYPE_CHECKING:
+    from otel_rollout_otlp.grpc_transport import GrpcTransport
 
 
 class OtlpSpanExporter(GuardedExporter):
@@ -119,7 +122,7 @@ class OtlpSpanExporter(GuardedExporter):
             self._transport.send(body)
 
 
-def _transport(chosen: OtlpSettings) -> Transport:
+def _transport(chosen: OtlpSettings) -> HttpTransport | GrpcTransport:
     if chosen.protocol is Protocol.GRPC:
         from otel_rollout_otlp.grpc_transport import GrpcTransport  # grpcio is slow to import
 

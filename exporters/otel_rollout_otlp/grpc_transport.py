@@ -12,8 +12,8 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout_otlp.http_transport import partly_rejected
 from otel_rollout_otlp.settings import OtlpSettings
-from otel_rollout_otlp.transport import partly_rejected
 
 MAX_REQUEST_BYTES: Final = (4 << 20) - (64 << 10)
 """Default maximum bytes of a request. gRPC servers, also Collectors, accept 4 MiB by default."""

@@ -9,9 +9,9 @@ import requests
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.http import HeaderAuth, HttpServer, HttpSession
 from otel_rollout_otlp.settings import OtlpSettings, Protocol
-from otel_rollout_otlp.transport import partly_rejected
 
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Default maximum bytes of a request. A Collector accepts 20 MiB by default."""
@@ -89,4 +89,15 @@ def _server(settings: OtlpSettings) -> HttpServer:
             403: _CHECK_CREDENTIALS,
             415: "set OTEL_EXPORTER_OTLP_PROTOCOL to what it takes: http/protobuf or http/json",
         },
+    )
+
+
+def partly_rejected(count: int, reason: str, endpoint: str) -> UndeliveredError:
+    """Return the failure for a request whose spans were partly rejected.
+
+    The receiver does not say which spans it rejected. So the forwarder halves the batch until it finds them,
+    and sends accepted spans again, with unchanged ids.
+    """
+    return UndeliveredError(
+        FailureKind.REJECTED, f"{endpoint} rejects {count} spans of a request: {reason or 'no reason given'}."
     )

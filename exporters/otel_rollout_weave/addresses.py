@@ -14,15 +14,7 @@ def pages() -> Callable[[str, str, str], str] | None:
     The function takes the trace's id and the root span's id, in hex, and the project of the run.
     """
     try:
-        found = settings.resolve(
-            api_key=None,
-            entity=None,
-            project=None,
-            run_id=None,
-            base_url=None,
-            trace_server_url=None,
-            timeout=None,
-        )
+        found = settings.resolve()
     except ValueError:
         return None
     entity = found.entity

@@ -1,4 +1,4 @@
-"""Write each call once, and find the calls that Weave refuses.
+"""Write each call once, find the calls that Weave refuses, and show running trajectories.
 
 If a call is sent twice, Weave shows two calls until it merges them. So this module does not send an
 acknowledged call again. It first asks Weave for calls that may have arrived: calls of a request without an
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.batching import batches, chunks
-from otel_rollout_weave.mapping import WeaveCall
-from otel_rollout_weave.projects import Projects
-from otel_rollout_weave.server import Server
+from otel_rollout.otlp.span import Span
+from otel_rollout_weave.ids import marker_id_of
+from otel_rollout_weave.mapping import WeaveCall, to_marker
+from otel_rollout_weave.server import MAX_REMEMBERED, Projects, Server, is_question_refused
 
 MAX_CALLS: Final = 1000
 """Maximum calls in one request; Weave's own client has this limit."""
@@ -25,8 +27,9 @@ MAX_REQUEST_BYTES: Final = 8 << 20
 """Default maximum bytes of a request. Larger ones, of up to 32 MiB, are no faster and take more memory."""
 SERVER_ERRORS: Final = 3
 """Answers "500" in a row to one batch after which its calls, and not the server, are suspected."""
-MAX_REMEMBERED: Final = 20_000
-"""Maximum calls, and scores, remembered as sent. A batch that is sent again needs only its own."""
+MAX_RUNNING: Final = 100
+"""Maximum trajectories shown as running. Each costs one request when it starts and one when it ends."""
+_THREADS: Final = 8
 _IDS_PER_QUERY: Final = 1000
 _INTERNAL_SERVER_ERROR: Final = 500
 
@@ -63,7 +66,9 @@ class CallWriter:
         """
         # A batch may hold a call twice; the last one wins.
         pending = {call.id: call for call in calls if self._sent.get(call.id) is not True}
-        doubtful = [call.id for call in pending.values() if self._may_be_stored(call)]
+        doubtful = [
+            call.id for call in pending.values() if call.id in self._sent or self.is_older(call.end_ns)
+        ]
         for call_id in self.stored(project_id, doubtful):
             self._sent[call_id] = True
             del pending[call_id]
@@ -99,9 +104,6 @@ class CallWriter:
             # Continue: a call that is shown twice is better than no call.
             _logger.debug("Weave does not say which calls it has: %s", error)
         return found
-
-    def _may_be_stored(self, call: WeaveCall) -> bool:
-        return call.id in self._sent or self.is_older(call.end_ns)
 
     def _send(self, project_id: str, batch: Sequence[WeaveCall]) -> None:
         try:
@@ -152,6 +154,61 @@ def requests_of(calls: Sequence[WeaveCall], max_bytes: int = MAX_REQUEST_BYTES) 
     return list(batches(calls, lambda call: len(call.encoded) + 1, max_bytes, MAX_CALLS))
 
 
-def is_question_refused(error: UndeliveredError) -> bool:
-    """Whether the server answers and grants access, but refuses the query."""
-    return error.failure.kind is not FailureKind.UNAVAILABLE and error.status not in (401, 403)
+class RunningMarkers:
+    """The markers of one exporter. Not thread-safe: used under the exporter's lock.
+
+    Args:
+        server: the server to write to.
+        calls: writer that knows which calls are stored.
+    """
+
+    def __init__(self, server: Server, calls: CallWriter) -> None:
+        self._server = server
+        self._calls = calls
+        self._running: set[str] = set()
+        self.is_possible = True
+        """False once the server has shown that it does not support running calls."""
+
+    @property
+    def room(self) -> int:
+        """The number of trajectories that may be shown in addition."""
+        return MAX_RUNNING - len(self._running)
+
+    def show(self, project_id: str, roots: Sequence[Span], wb_run_id: str | None) -> None:
+        """Show root spans as running.
+
+        Raises:
+            UndeliveredError: not all are shown.
+        """
+        markers = {marker_id_of(root): to_marker(root, project_id, wb_run_id) for root in roots}
+        stored = self._calls.stored(project_id, list(markers))
+        self._running |= markers.keys()
+        missing = [marker for marker_id, marker in markers.items() if marker_id not in stored]
+        try:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="weave-announce") as pool:
+                for _ in pool.map(lambda marker: self._server.start_call(project_id, marker), missing):
+                    pass
+        except UndeliveredError as error:
+            # A server that lacks the route, or the update behind it, will not get it during the run.
+            self.is_possible = error.failure.kind is FailureKind.UNAVAILABLE
+            raise
+
+    def remove(self, project_id: str, calls: Iterable[WeaveCall]) -> None:
+        """Delete the markers of trajectories that have ended.
+
+        Raises:
+            UndeliveredError: the server does not answer.
+        """
+        ended = [
+            call.marker_id
+            for call in calls
+            if call.marker_id and (call.marker_id in self._running or self._calls.is_older(call.end_ns))
+        ]
+        for chunk in chunks(ended, _IDS_PER_QUERY):
+            try:
+                self._server.delete_calls(project_id, chunk)
+            except UndeliveredError as error:
+                if error.failure.kind is FailureKind.UNAVAILABLE:
+                    raise
+                _logger.debug("Weave keeps the marker of a trajectory that has ended: %s", error)
+            self._running.difference_update(chunk)

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opentelemetry.sdk.trace.export import SpanExportResult
-
-from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.exporting.arguments import positive_bytes
-from otel_rollout.exporting.base import TrackerExporter, rejecting
+from otel_rollout.exporting.base import IdentityExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
-from otel_rollout_weave import identities, mapping, settings
-from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter
-from otel_rollout_weave.feedback import WeaveFeedback, feedback_for, feedback_of, newest
+from otel_rollout_weave import mapping, settings
+from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter, RunningMarkers
 from otel_rollout_weave.mapping import WeaveCall
-from otel_rollout_weave.newest_scores import ScoreWriter
-from otel_rollout_weave.projects import Projects
-from otel_rollout_weave.running import RunningMarkers
-from otel_rollout_weave.server import Server
+from otel_rollout_weave.scores import (
+    ScoreWriter,
+    WeaveFeedback,
+    feedback_for,
+    feedback_of,
+    find,
+    has_trajectories,
+    newest,
+)
+from otel_rollout_weave.server import Projects, Server
 
 
-class WeaveSpanExporter(TrackerExporter):
+class WeaveSpanExporter(IdentityExporter):
     """Writes spans to W&B Weave as calls, one trace per trajectory.
 
     Trajectories are searchable by identity and score.
@@ -95,11 +97,8 @@ class WeaveSpanExporter(TrackerExporter):
         """Show running trajectories by markers."""
         if not self._running.is_possible:
             return
-        of_project: dict[str, list[Span]] = {}
-        for root in roots[: self._running.room]:
-            project = root.attributes.get(semconv.PROJECT_NAME)
-            of_project.setdefault(self._projects.id_of(str(project) if project else None), []).append(root)
-        for project_id, group in of_project.items():
+        for project, group in by_project(roots[: self._running.room], None).items():
+            project_id = self._projects.id_of(project)
             self._running.show(project_id, group, self._run_of(project_id))
 
     def write_link(self, run: str, rollout_run_id: str) -> None:
@@ -121,32 +120,19 @@ class WeaveSpanExporter(TrackerExporter):
                 if error.status != 404:  # the run's project need not be a Weave project
                     raise
 
-    def find_trajectories(
-        self, scores: Sequence[TrajectoryIdentity]
-    ) -> Sequence[Candidate[str]] | ExportFailure:
+    def find_in(self, project: str, scores: Sequence[TrajectoryIdentity]) -> list[Candidate[str]]:
         """Find the root calls of the scores' steps by their attributes."""
-        found: list[Candidate[str]] = []
+        return find(self._server, self._projects.id_of(project), scores)
 
-        def find() -> None:
-            for project in dict.fromkeys(score.project for score in scores):
-                of_project = [score for score in scores if score.project == project]
-                found.extend(identities.find(self._server, self._projects.id_of(project or None), of_project))
-
-        return self.guarded(find) or found
-
-    def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
+    def has_stored(self, project: str, run: str) -> bool:
         """Return whether a run has stored any trajectory of a project."""
-        found: list[bool] = []
+        return has_trajectories(self._server, self._projects.id_of(project), run)
 
-        def look() -> None:
-            project_id = self._projects.id_of(project or None)
-            found.append(identities.has_trajectories(self._server, project_id, run))
-
-        return self.guarded(look) or any(found)
-
-    def export_scores(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> SpanExportResult:
+    def write_scores(self, project: str, scores: Sequence[tuple[Span, Candidate[str]]]) -> None:
         """Write scores by identity as feedback of their trajectories' root calls."""
-        return self.export_by(lambda: self._write_found(scores))
+        with rejecting():
+            feedback = newest(feedback_for(scores))
+        self._scores.write(self._projects.id_of(project), feedback)
 
     def check(self) -> ExportFailure | None:
         """Ask W&B and the trace server whether they grant access; None if they do."""
@@ -154,9 +140,8 @@ class WeaveSpanExporter(TrackerExporter):
 
     def traces_url(self, project: str) -> str | None:
         """Return the address of a project's page of traces; None if unknown."""
-        found: list[str] = []
-        self.guarded(lambda: found.append(self._projects.id_of(project)))
-        return f"{self._settings.app_url}/{found[0]}/weave/traces" if found else None
+        found = self.asked(lambda: self._projects.id_of(project))
+        return f"{self._settings.app_url}/{found}/weave/traces" if isinstance(found, str) else None
 
     def destination(self, project: str) -> str:
         """Return where a person finds a project's traces; a page's address once known."""
@@ -173,13 +158,6 @@ class WeaveSpanExporter(TrackerExporter):
     def redact(self, text: str) -> str:
         """Mask the API key in a message."""
         return self._settings.redact(text)
-
-    def _write_found(self, scores: Sequence[tuple[Span, Candidate[str]]]) -> None:
-        for project in dict.fromkeys(candidate.identity.project for _, candidate in scores):
-            of_project = [pair for pair in scores if pair[1].identity.project == project]
-            with rejecting():
-                feedback = newest(feedback_for(of_project))
-            self._scores.write(self._projects.id_of(project or None), feedback)
 
     def _mapped(
         self, spans: Sequence[Span], project_id: str

@@ -1,10 +1,17 @@
-"""Make ids of Weave's calls and feedback; each process makes equal ids for a span."""
+"""Make ids of Weave's calls and feedback; each process makes equal ids for a span.
+
+Name the attribute with the id of a rollout run.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from otel_rollout.otlp.span import Span
+
+RUN_ID_ATTRIBUTE: Final = "rollout_run_id"
+"""Attribute of every call with the id of its rollout run, the resource's ``rollout.run.id``."""
 
 
 def uuid_of(key: str) -> str:

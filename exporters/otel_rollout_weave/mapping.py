@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp.span import Span
-from otel_rollout_weave import inputs_outputs, values
-from otel_rollout_weave.attributes import attributes_of, kind_of
-from otel_rollout_weave.feedback import WeaveFeedback, iso_time, repeated_by, to_feedback
-from otel_rollout_weave.ids import call_id_of, marker_id_of
+from otel_rollout.otlp import model_calls
+from otel_rollout.otlp.json_values import timestamp_of
+from otel_rollout.otlp.span import Event, Span
+from otel_rollout_weave import values
+from otel_rollout_weave.ids import RUN_ID_ATTRIBUTE, call_id_of, marker_id_of, uuid_of
+from otel_rollout_weave.scores import WeaveFeedback, repeated_by, to_feedback
 
 MAX_OP_NAME_CHARS: Final = 128
 """Maximum characters of an operation's name in Weave; a longer name is cut."""
@@ -25,6 +26,16 @@ MAX_DISPLAY_NAME_CHARS: Final = 1024
 _FIRST_END_NS: Final = 1000
 """Earliest end of a call, Unix time in ns; in Weave's tables, a call with an end at 0 µs has not ended."""
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?', re.MULTILINE)
+_KINDS: Final = {
+    semconv.KIND_AGENT: "agent",
+    semconv.KIND_EVALUATOR: "scorer",
+    semconv.KIND_LLM: "llm",
+    semconv.KIND_TOOL: "tool",
+    "GUARDRAIL": "guardrail",
+    "RETRIEVER": "search",
+}
+_NOT_ATTRIBUTES: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
+_NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX, semconv.TOKENS_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -76,15 +87,15 @@ def to_call(
     attributes = attributes_of(span)
     frame = _started(span, project_id, wb_run_id)
     frame |= {
-        "ended_at": iso_time(max(span.start_ns if span.is_running else span.end_ns, _FIRST_END_NS)),
+        "ended_at": timestamp_of(max(span.start_ns if span.is_running else span.end_ns, _FIRST_END_NS)),
         "exception": exception_of(span),
         "summary": summary_of(span),
         "wb_run_step_end": None,
     }
-    inputs, output = inputs_outputs.inputs_of(source), inputs_outputs.output_of(source, scores)
+    inputs, output = values.inputs_of(source), values.output_of(source, scores)
     encoded = values.to_json(frame | {"attributes": attributes, "inputs": inputs, "output": output})
     if values.stored_bytes(encoded) > values.MAX_CALL_BYTES:
-        encoded = values.to_json(frame | inputs_outputs.shortened(source, scores, attributes))
+        encoded = values.to_json(frame | values.shortened_parts(source, scores, attributes))
     return WeaveCall(
         id=frame["id"],
         encoded=encoded,
@@ -98,7 +109,7 @@ def to_marker(root: Span, project_id: str, wb_run_id: str | None) -> bytes:
     """Make the call that shows a trajectory while it runs."""
     started = _started(root, project_id, wb_run_id)
     started["id"] = marker_id_of(root)
-    known = {"attributes": attributes_of(root), "inputs": inputs_outputs.inputs_of(root.attributes)}
+    known = {"attributes": attributes_of(root), "inputs": values.inputs_of(root.attributes)}
     return values.to_json(started | known)
 
 
@@ -118,7 +129,7 @@ def _started(span: Span, project_id: str, wb_run_id: str | None) -> dict[str, An
         "display_name": display_name[:MAX_DISPLAY_NAME_CHARS] or None,
         "thread_id": thread,
         "turn_id": call_id if thread and is_turn(span) else None,
-        "started_at": iso_time(span.start_ns),
+        "started_at": timestamp_of(span.start_ns),
         "wb_run_id": wb_run_id,
         "wb_run_step": _step(source.get(semconv.STEP)),
     }
@@ -195,3 +206,81 @@ def _step(step: Any) -> int | None:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# --- attributes ---------------------------------------------------------------------------------------------
+
+
+def kind_of(attributes: Mapping[str, Any]) -> str | None:
+    """Return Weave's kind of an operation; None if Weave has no such kind."""
+    return _KINDS.get(model_calls.kind_of(attributes))
+
+
+def attributes_of(span: Span) -> dict[str, Any]:
+    """Return a call's attributes: a trajectory's at the top, others nested at dots."""
+    source = span.attributes
+    attributes = {
+        values.clean(semconv.short_name(name)): values.clean(value)
+        for name, value in source.items()
+        if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(_NOT_EXTRA)
+    }
+    if semconv.TURN_CONTINUES in source:  # a span id of this trace; Weave needs the call's id
+        continued = uuid_of(f"{span.trace_id}/{values.clean(source[semconv.TURN_CONTINUES])}")
+        attributes[semconv.short_name(semconv.TURN_CONTINUES)] = continued
+    for name in sorted(source):  # "a" before "a.b"
+        if name not in _NOT_ATTRIBUTES and not name.startswith(semconv.EXTRA_PREFIX):
+            _nest(attributes, values.clean(name), values.clean(source[name]))
+    run = span.resource.attributes.get(semconv.RUN_ID)
+    if run:
+        attributes[RUN_ID_ATTRIBUTE] = values.clean(run)
+    kind = kind_of(source)
+    if kind and isinstance(attributes.setdefault("weave", {}), dict):
+        attributes["weave"].setdefault("kind", kind)
+    rest = _otel(span)
+    if rest:
+        own = attributes.get("otel")  # instrumentation may name attributes `otel.…`
+        attributes["otel"] = {**own, **rest} if isinstance(own, dict) else rest
+    return attributes
+
+
+def _nest(attributes: dict[str, Any], name: str, value: Any) -> None:
+    """Put ``a.b`` below ``a``; if ``a`` is no object, use ``a.b`` as the key."""
+    *path, last = name.split(".")
+    parent: Any = attributes
+    for part in path:
+        parent = parent.setdefault(part, {})
+        if not isinstance(parent, dict):
+            break
+    if isinstance(parent, dict) and last not in parent:
+        parent[last] = value
+        return
+    while name in attributes:
+        name = f"_{name}"
+    attributes[name] = value
+
+
+def _otel(span: Span) -> dict[str, Any]:
+    """Return the parts of a span that have no field in a Weave call."""
+    rest: dict[str, Any] = {}
+    if span.error_message:
+        rest["status_message"] = values.clean(span.error_message)
+    if span.events:
+        rest["events"] = [_event(event) for event in span.events]
+    if span.links:
+        rest["links"] = [
+            {
+                "trace_id": link.trace_id,
+                "call_id": call_id_of(link.trace_id, link.span_id),
+                "attributes": values.clean(link.attributes),
+            }
+            for link in span.links
+        ]
+    return rest
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "name": values.clean(event.name),
+        "time": timestamp_of(event.time_ns),
+        "attributes": values.clean(event.attributes),
+    }

@@ -60,13 +60,13 @@ class WeaveSettings:
 
 def resolve(
     *,
-    api_key: str | None,
-    entity: str | None,
-    project: str | None,
-    run_id: str | None,
-    base_url: str | None,
-    trace_server_url: str | None,
-    timeout: float | None,
+    api_key: str | None = None,
+    entity: str | None = None,
+    project: str | None = None,
+    run_id: str | None = None,
+    base_url: str | None = None,
+    trace_server_url: str | None = None,
+    timeout: float | None = None,
 ) -> WeaveSettings:
     """Combine arguments, environment and wandb's files, without touching the network.
 

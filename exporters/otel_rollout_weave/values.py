@@ -1,4 +1,4 @@
-"""Encode recorded values as valid JSON of bounded size."""
+"""Make a call's inputs and output from recorded values, as valid JSON of bounded size."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
+
+from otel_rollout.base import semconv
 
 MAX_CALL_BYTES: Final = 3 << 20
 """Maximum bytes of a call's JSON in ASCII; larger calls are shortened. Weave's store accepts 3.5 MiB."""
@@ -24,6 +26,90 @@ _SEPARATORS: Final = {0x85: "\n", 0x2028: "\n", 0x2029: "\n"}
 _SEPARATOR: Final = re.compile("[\x85\u2028\u2029]|\\\\u(?:0085|202[89])")
 _WORST_GROWTH: Final = 3
 """Maximum bytes of ASCII JSON per byte of UTF-8: an emoji takes 4 bytes in UTF-8 and 12 in ASCII."""
+SCORES_KEY: Final = "scores"
+"""Key of a root's output that holds scores whose names are already keys of the output."""
+_RESERVED_BYTES: Final = 64 << 10
+"""Bytes of a shortened call reserved for fields besides inputs, output and attributes."""
+
+
+def inputs_of(attributes: Mapping[str, Any]) -> Any:
+    """Return inputs as an object; any other value becomes ``{"value": …}``."""
+    value, as_is = _payload(attributes, semconv.INPUT_VALUE)
+    if isinstance(value, dict):
+        return as_is or value
+    return {} if value is None and as_is is None else {"value": as_is or value}
+
+
+def output_of(attributes: Mapping[str, Any], scores: Mapping[str, Any]) -> Any:
+    """Return the output with a root's scores, for filters by ``output.reward``."""
+    value, as_is = _payload(attributes, semconv.OUTPUT_VALUE)
+    return _with_scores(value, scores) if scores else as_is or value
+
+
+def shortened_parts(
+    source: Mapping[str, Any], scores: Mapping[str, Any], attributes: dict[str, Any]
+) -> dict[str, Any]:
+    """Cut inputs, output and attributes until they fit a call.
+
+    If one of them needs less than its share, the others may use the rest.
+
+    Args:
+        source: the span's attributes.
+        scores: scores of a root; empty for any other span.
+        attributes: the call's attributes.
+    """
+    output, _ = _payload(source, semconv.OUTPUT_VALUE)
+    inputs, _ = _payload(source, semconv.INPUT_VALUE)
+    parts = {
+        "attributes": attributes,
+        "inputs": inputs if isinstance(inputs, dict) else {"value": inputs},
+        "output": _with_scores(output, scores) if scores else output,
+    }
+    parts = {name: clean(part) for name, part in parts.items()}
+    sizes = {name: stored_bytes_exact(part) for name, part in parts.items()}
+    left = MAX_CALL_BYTES - _RESERVED_BYTES
+    for share, name in zip((3, 2, 1), sorted(sizes, key=lambda name: sizes[name]), strict=True):
+        if sizes[name] > left // share:
+            parts[name] = shortened(parts[name], left // share)
+        left -= min(sizes[name], left // share)
+    return parts
+
+
+def _with_scores(value: Any, scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Put scores into an output; those whose keys are taken go below ``SCORES_KEY``."""
+    if value is None:
+        return dict(scores)
+    output = value if isinstance(value, dict) else {"value": value}
+    beside = {name: score for name, score in scores.items() if name not in output}
+    taken = {
+        name: score
+        for name, score in scores.items()
+        if name in output and not _are_equal(output[name], score)
+    }
+    if not taken:
+        return {**beside, **output}
+    below = SCORES_KEY
+    while below in output or below in beside:
+        below = f"_{below}"
+    return {**beside, **output, below: taken}
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _payload(attributes: Mapping[str, Any], name: str) -> tuple[Any, orjson.Fragment | None]:
+    """Return input or output, and its recorded JSON if Weave can take that unchanged."""
+    recorded, declared = attributes.get(name), str(attributes.get(semconv.MIME_TYPES[name], ""))
+    if isinstance(recorded, str) and declared.startswith(semconv.JSON_MIME_TYPE):
+        try:
+            return decoded(recorded)
+        except (ValueError, RecursionError):
+            pass  # the span declares JSON, but the text is not JSON
+    return clean(recorded), None
+
+
+# --- values -------------------------------------------------------------------------------------------------
 
 
 def decoded(text: str) -> tuple[Any, orjson.Fragment | None]:

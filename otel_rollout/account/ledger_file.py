@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from otel_rollout.account.ledger_reader import (
     FILE,
@@ -42,22 +42,18 @@ CREATE TABLE IF NOT EXISTS verdict (
     name TEXT PRIMARY KEY, kept INTEGER NOT NULL, step TEXT NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS outcome (
     kept INTEGER, reason TEXT, groups INTEGER NOT NULL, PRIMARY KEY (kept, reason)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS destination (exporter TEXT PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS batch (
+    exporter TEXT PRIMARY KEY, writer TEXT NOT NULL, number INTEGER NOT NULL, ends TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS held_score (
+    exporter TEXT, segment TEXT, end INTEGER, line BLOB NOT NULL, since REAL NOT NULL,
+    PRIMARY KEY (exporter, segment, end)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unresolved_score (
+    exporter TEXT, reason TEXT, scores INTEGER NOT NULL, PRIMARY KEY (exporter, reason)) WITHOUT ROWID;
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
 """The tables. Names stay as in files of older versions; ``left_out`` counts spans sampled out."""
-_LATER_TABLES = (
-    "CREATE TABLE IF NOT EXISTS destination (exporter TEXT PRIMARY KEY, text TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS batch ("
-    "exporter TEXT PRIMARY KEY, writer TEXT NOT NULL, number INTEGER NOT NULL, ends TEXT) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS held_score (exporter TEXT, segment TEXT, end INTEGER, line BLOB NOT NULL, "
-    "since REAL NOT NULL, PRIMARY KEY (exporter, segment, end)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS unresolved_score (exporter TEXT, reason TEXT, scores INTEGER NOT NULL, "
-    "PRIMARY KEY (exporter, reason)) WITHOUT ROWID",
-)
-"""Tables that files of older versions lack."""
-
-_Self = TypeVar("_Self", bound="LedgerFile")
 
 
 class LedgerFile:
@@ -86,7 +82,7 @@ class LedgerFile:
         self._has_failed = False
         self._db, self._file = self._open()
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         """Use the ledger."""
         return self
 
@@ -114,8 +110,6 @@ class LedgerFile:
             db.execute("PRAGMA synchronous=OFF")
             if version_of(db) == 0:
                 db.executescript(_SCHEMA)
-            for table in _LATER_TABLES:
-                db.execute(table)
             return db, os.stat(self._path)
         except BaseException:
             db.close()

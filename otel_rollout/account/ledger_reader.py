@@ -65,12 +65,12 @@ class LedgerState:
         unresolved: exporter → reason → scores by identity that belong to no trajectory.
     """
 
-    cursors: dict[str, dict[str, int]]
-    steps: dict[str, dict[StepKey, Tally]]
-    failures: dict[str, ExportFailure]
-    retries: dict[str, int]
-    links: dict[str, tuple[str, str | None]]
-    groups: dict[tuple[bool, str], int]
+    cursors: dict[str, dict[str, int]] = field(default_factory=dict)
+    steps: dict[str, dict[StepKey, Tally]] = field(default_factory=dict)
+    failures: dict[str, ExportFailure] = field(default_factory=dict)
+    retries: dict[str, int] = field(default_factory=dict)
+    links: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    groups: dict[tuple[bool, str], int] = field(default_factory=dict)
     problem: str | None = None
     destinations: dict[str, str] = field(default_factory=dict)
     held: dict[str, list[StepKey]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def read_ledger(
     Raises:
         sqlite3.OperationalError: the file cannot be read at present, for example because it is locked.
     """
-    state = LedgerState({}, {}, {}, {}, {}, {})
+    state = LedgerState()
     path = node_dir / FILE
     read = _read_unchanged if writes_nothing else _read
     try:
@@ -123,7 +123,7 @@ def read_ledger(
                 s in str(error) for s in _TEMPORARY_ERRORS
             ):
                 raise
-            return LedgerState({}, {}, {}, {}, {}, {}, f"{path} cannot be read: {error}")
+            return LedgerState(problem=f"{path} cannot be read: {error}")
     return state
 
 
@@ -185,7 +185,7 @@ def _sizes_and_times(*paths: Path) -> list[tuple[int, int, int] | None]:
 
 
 def _read(path: Path, busy_timeout: float | None, mode: str = "mode=rw") -> LedgerState:
-    state = LedgerState({}, {}, {}, {}, {}, {})
+    state = LedgerState()
     uri = f"{path.absolute().as_uri()}?{mode}"  # never creates a file, in case this one is being removed
     with closing(connect(uri, uri=True, busy_timeout=busy_timeout)) as db:
         db.execute("BEGIN")  # one transaction reads all tables in one state
@@ -204,16 +204,12 @@ def _read(path: Path, busy_timeout: float | None, mode: str = "mode=rw") -> Ledg
             state.retries[exporter] = int(failed)
             if kind is not None:
                 state.failures[exporter] = ExportFailure(FailureKind(kind), message)
-        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-        if "held_score" in tables:
-            for exporter, line in db.execute("SELECT exporter, line FROM held_score"):
-                state.held.setdefault(exporter, []).append(step_of(line))
-        if "unresolved_score" in tables:
-            for exporter, reason, number in db.execute("SELECT * FROM unresolved_score"):
-                state.unresolved.setdefault(exporter, {})[reason] = int(number)
-        if "destination" in tables:
-            for exporter, text in db.execute("SELECT exporter, text FROM destination"):
-                state.destinations[str(exporter)] = str(text)
+        for exporter, line in db.execute("SELECT exporter, line FROM held_score"):
+            state.held.setdefault(exporter, []).append(step_of(line))
+        for exporter, reason, number in db.execute("SELECT * FROM unresolved_score"):
+            state.unresolved.setdefault(exporter, {})[reason] = int(number)
+        for exporter, text in db.execute("SELECT exporter, text FROM destination"):
+            state.destinations[str(exporter)] = str(text)
         for kept, reason, groups in db.execute("SELECT * FROM outcome"):
             state.groups[bool(kept), reason] = int(groups)
     return state

@@ -7,7 +7,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +16,7 @@ from otel_rollout.account.report import (
     Report,
     StepCount,
     bounded_scopes,
+    summed,
 )
 from otel_rollout.base.errors import pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
@@ -78,37 +78,28 @@ def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
 def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     exporters = list(configured.exporters)
     check_private(node_dir, os.lstat(node_dir))
-    living = segments.living_writers(node_dir)
-    writers = [_writer_count(node_dir, writer, writer in living) for writer in layout.journals(node_dir)]
-    dropped: Counter[str] = Counter()
-    sampled_out: Counter[str] = Counter()
-    tallies: Counter[str] = Counter()
-    other_scopes: Counter[str] = Counter()
-    for count in writers:
-        dropped.update(count.dropped)
-        sampled_out.update(count.sampled_out)
-        tallies.update(count.tallies)
-        other_scopes.update(count.other_scopes)
-    recorded = sum(count.recorded for count in writers)
+    writers = _writers(node_dir)
+    tallies = summed(writer.state.tallies for writer in writers)
+    recorded = sum(writer.recorded for writer in writers)
     ledger, pending = (
         _ledger_and_difference(node_dir, exporters, recorded)
         if at_once
         else _ledger_and_pending(node_dir, exporters)
     )
     return Report(
-        started=sum(count.started for count in writers),
+        started=sum(writer.state.started for writer in writers),
         recorded=recorded,
-        unfinished=sum(count.unfinished for count in writers),
-        dropped={reason: n for reason, n in dropped.items() if n},
-        sampled_out={reason: n for reason, n in sampled_out.items() if n},
+        unfinished=sum(writer.not_ended for writer in writers if not writer.is_alive),
+        dropped=summed(writer.state.drops for writer in writers),
+        sampled_out=summed(writer.state.skips for writer in writers),
         groups_kept={reason: n for (kept, reason), n in ledger.groups.items() if kept},
         groups_sampled_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
         exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
         directory=str(node_dir),
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
-        other_scopes=bounded_scopes(other_scopes),
-        trajectories=tallies["trajectories"],
-        operations_outside=tallies["operations_outside"],
+        other_scopes=bounded_scopes(summed(writer.state.other_scopes for writer in writers)),
+        trajectories=tallies.get("trajectories", 0),
+        operations_outside=tallies.get("operations_outside", 0),
     )
 
 
@@ -146,35 +137,30 @@ def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[Ledge
     return before, pending
 
 
-@dataclass(frozen=True)
-class _WriterCount:
-    """Spans of one writer."""
+class _Writer(NamedTuple):
+    """A writer with its journal's header."""
 
-    started: int = 0
-    recorded: int = 0
-    unfinished: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    sampled_out: Mapping[str, int] = field(default_factory=dict)
-    tallies: Mapping[str, int] = field(default_factory=dict)
-    other_scopes: Mapping[str, int] = field(default_factory=dict)
+    name: str
+    is_alive: bool
+    state: journal.JournalState
+    recorded: int
 
     @property
-    def open(self) -> int:
-        """Spans that have started and may still end."""
-        return self.started - self.recorded - self.unfinished - sum(self.dropped.values())
+    def not_ended(self) -> int:
+        """Spans that have started and not ended; those of a dead writer never will."""
+        return self.state.started - self.recorded - sum(self.state.drops.values())
 
 
-def _writer_count(node_dir: Path, writer: str, is_alive: bool) -> _WriterCount:
-    state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
-    if state is None:
-        return _WriterCount()
-    recorded, unfinished = state.recorded, 0
-    if not is_alive:
-        closing = node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file
-        recorded += _content(closing).count(b"\n")
-        unfinished = state.started - recorded - sum(state.drops.values())
-    others = (state.drops, state.skips, state.tallies, state.other_scopes)
-    return _WriterCount(state.started, recorded, unfinished, *others)
+def _writers(node_dir: Path) -> list[_Writer]:
+    living = segments.living_writers(node_dir)
+    found = []
+    for name in layout.journals(node_dir):
+        state = journal.read_state(node_dir / (name + layout.JOURNAL_SUFFIX))
+        if state is not None:
+            closing = layout.SegmentName(name, layout.CLOSING_SEQUENCE).file
+            ended = 0 if name in living else _content(node_dir / closing).count(b"\n")
+            found.append(_Writer(name, name in living, state, state.recorded + ended))
+    return found
 
 
 def _content(path: Path) -> bytes:
@@ -263,60 +249,40 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
             known = counts.get(key)
             if known is None or tally.delivered < known.delivered:
                 counts[key] = StepCount(recorded, tally.delivered, tally.rejected, tally.sampled_out)
-    for key, dropped in _dropped_by_step(node_dir).items():
-        counts[key] = dataclasses.replace(counts.get(key, StepCount()), dropped=dropped)
-    not_ended = _not_ended_by_step(node_dir)
-    for key in not_ended.open | not_ended.unfinished:
+    dropped: dict[StepKey, Counter[str]] = {}
+    not_ended: dict[bool, Counter[StepKey]] = {True: Counter(), False: Counter()}
+    for writer in _writers(node_dir):
+        for (step, validate), drops in writer.state.drops_of_steps.items():
+            dropped.setdefault(StepKey(step, validate), Counter()).update(drops)
+        not_ended[writer.is_alive].update(_by_step(node_dir, writer))
+    for key in {*dropped, *not_ended[True], *not_ended[False]}:
         counts[key] = dataclasses.replace(
-            counts.get(key, StepCount()), open=not_ended.open[key], unfinished=not_ended.unfinished[key]
+            counts.get(key, StepCount()),
+            dropped=summed([dropped.get(key, {})]),
+            open=not_ended[True][key],
+            unfinished=not_ended[False][key],
         )
     return dict(sorted(counts.items()))
 
 
-class _NotEnded(NamedTuple):
-    """Spans that have started and not ended: of living processes, and of dead ones."""
-
-    open: Counter[StepKey]
-    unfinished: Counter[StepKey]
-
-
-def _not_ended_by_step(node_dir: Path) -> _NotEnded:
-    found = _NotEnded(Counter(), Counter())
-    living = segments.living_writers(node_dir)
-    for writer in layout.journals(node_dir):
-        count = _writer_count(node_dir, writer, writer in living)
-        number = count.open + count.unfinished
-        if number > 0:
-            (found.open if writer in living else found.unfinished).update(_by_step(node_dir, writer, number))
-    return found
-
-
-def _by_step(node_dir: Path, writer: str, number: int) -> Counter[StepKey]:
-    """Attribute ``number`` spans of a writer that have not ended to steps.
+def _by_step(node_dir: Path, writer: _Writer) -> Counter[StepKey]:
+    """Attribute the spans of a writer that have not ended to steps.
 
     The root table has the trajectories with their steps. Operations count as of the trajectories' step if
     all trajectories have the same step, else as of "other steps".
     """
-
-    closing = _content(node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file)
+    if writer.not_ended <= 0:
+        return Counter()
+    closing = _content(node_dir / layout.SegmentName(writer.name, layout.CLOSING_SEQUENCE).file)
     if closing:  # the forwarder has ended the trajectories, but not their operations
         roots = Counter[StepKey]()
         steps = {step_of(line) for line in closing.splitlines()}
     else:
-        roots = Counter(map(step_of, read_open(node_dir / (writer + layout.OPEN_SUFFIX))))
+        roots = Counter(map(step_of, read_open(node_dir / (writer.name + layout.OPEN_SUFFIX))))
         steps = set(roots)
     of_operations = steps.pop() if len(steps) == 1 else StepKey(journal.OTHER_STEPS, False)
-    roots[of_operations] += max(0, number - roots.total())
+    roots[of_operations] += max(0, writer.not_ended - roots.total())
     return roots
-
-
-def _dropped_by_step(node_dir: Path) -> dict[StepKey, dict[str, int]]:
-    found: dict[StepKey, Counter[str]] = {}
-    for writer in layout.journals(node_dir):
-        state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
-        for (step, validate), drops in state.drops_of_steps.items() if state else ():
-            found.setdefault(StepKey(step, validate), Counter()).update(drops)
-    return {key: {reason: n for reason, n in drops.items() if n} for key, drops in found.items()}
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -7,11 +7,12 @@ recorded span that is in no other count shows as ``lost``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp.scan import StepKey
@@ -65,15 +66,10 @@ class ExporterCount:
         """Add up the counts of several machines."""
         problems = [count.problem for count in counts if count.problem]
         return cls(
-            delivered=sum(count.delivered for count in counts),
-            rejected=sum(count.rejected for count in counts),
-            pending=sum(count.pending for count in counts),
-            retried=sum(count.retried for count in counts),
-            sampled_out=sum(count.sampled_out for count in counts),
+            **_totals(counts),
             problem="; ".join(dict.fromkeys(problems)) or None,
             is_refused=any(count.is_refused for count in counts),
             destination=next((count.destination for count in counts if count.destination), ""),
-            unresolved_scores=_sum(count.unresolved_scores for count in counts),
         )
 
     def lost_of(self, recorded: int) -> int:
@@ -174,14 +170,10 @@ class Report:
         if len(reports) == 1:
             return reports[0]
         names = {name for report in reports for name in report.exporters}
+        totals = _totals(reports)
+        totals["other_scopes"] = bounded_scopes(totals["other_scopes"])
         return cls(
-            started=sum(report.started for report in reports),
-            recorded=sum(report.recorded for report in reports),
-            unfinished=sum(report.unfinished for report in reports),
-            dropped=_sum(report.dropped for report in reports),
-            sampled_out=_sum(report.sampled_out for report in reports),
-            groups_kept=_sum(report.groups_kept for report in reports),
-            groups_sampled_out=_sum(report.groups_sampled_out for report in reports),
+            **totals,
             exporters={
                 name: ExporterCount.merged([r.exporters[name] for r in reports if name in r.exporters])
                 for name in sorted(names)
@@ -189,9 +181,6 @@ class Report:
             directory=", ".join(report.directory for report in reports if report.directory),
             count_steps=lambda: _merged_steps([report.by_step for report in reports]),
             problem="; ".join(report.problem for report in reports if report.problem) or None,
-            other_scopes=bounded_scopes(_sum(report.other_scopes for report in reports)),
-            trajectories=sum(report.trajectories for report in reports),
-            operations_outside=sum(report.operations_outside for report in reports),
         )
 
     @property
@@ -257,11 +246,24 @@ class Report:
         return "; ".join(parts)
 
 
-def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up counts by name; names without any are left out."""
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
-    return dict(total)
+    return {name: number for name, number in total.items() if number}
+
+
+def _totals(counts: Sequence[Any]) -> dict[str, Any]:
+    """Add up the fields of counts of one class that are numbers, or numbers by name."""
+    totals: dict[str, Any] = {}
+    for field_ in dataclasses.fields(counts[0]):
+        values = [getattr(count, field_.name) for count in counts]
+        if field_.type == "int":
+            totals[field_.name] = sum(values)
+        elif field_.type == "Mapping[str, int]":
+            totals[field_.name] = summed(values)
+    return totals
 
 
 def bounded_scopes(counts: Mapping[str, int]) -> dict[str, int]:
@@ -273,17 +275,5 @@ def bounded_scopes(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey, StepCount]:
-    merged: dict[StepKey, StepCount] = {}
-    for counts in steps:
-        for key, count in counts.items():
-            known = merged.get(key, StepCount())
-            merged[key] = StepCount(
-                known.recorded + count.recorded,
-                known.delivered + count.delivered,
-                known.rejected + count.rejected,
-                known.sampled_out + count.sampled_out,
-                _sum([known.dropped, count.dropped]),
-                known.open + count.open,
-                known.unfinished + count.unfinished,
-            )
-    return dict(sorted(merged.items()))
+    keys = sorted({key for counts in steps for key in counts})
+    return {key: StepCount(**_totals([counts[key] for counts in steps if key in counts])) for key in keys}

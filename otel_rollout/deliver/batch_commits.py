@@ -11,19 +11,15 @@ from __future__ import annotations
 import random
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.sdk.trace.export import SpanExporter
-
 from otel_rollout.account.ledger import NumberedBatch
-from otel_rollout.deliver.batch_sender import BatchSender
+from otel_rollout.deliver.batch_sender import BatchSender, Sending
 from otel_rollout.deliver.lines import Line
-from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import (
     BatchLimits,
     CommitsBatches,
@@ -44,13 +40,10 @@ _MAX_STRETCH = 1.25
 class BatchCommits(BatchSender):
     """Sends lines in numbered batches, each of which the target stores once.
 
+    A batch is never halved while the target is unavailable.
+
     Args:
-        name: the exporter's name.
-        exporter: the exporter.
-        policy: when a failed commit is tried again. A batch is never halved while the target is unavailable.
-        stop: when set, sending ends, and unsent lines stay pending.
-        on_done: called with lines that are committed or rejected, and the reason of each rejection.
-        on_failure: called with each failure after which lines are committed again.
+        sending: what every sender needs.
         commits: the exporter, which commits batches.
         note: records a batch in the ledger, before it is committed.
         clock: decides when waiting lines are committed; the caller asks it.
@@ -62,22 +55,17 @@ class BatchCommits(BatchSender):
 
     def __init__(
         self,
-        name: str,
-        exporter: SpanExporter,
-        policy: RetryPolicy,
-        stop: threading.Event,
-        on_done: Callable[[Sequence[Line], Mapping[Line, str]], None],
-        on_failure: Callable[[ExportFailure], None],
-        *,
+        sending: Sending,
         commits: CommitsBatches,
         note: Callable[[NumberedBatch], None],
         clock: CommitClock,
     ) -> None:
         def done(lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
-            on_done(lines, rejected)
+            sending.on_done(lines, rejected)
             self.end()
 
-        super().__init__(name, exporter, replace(policy, whole_attempts=sys.maxsize), stop, done, on_failure)
+        policy = replace(sending.policy, whole_attempts=sys.maxsize)
+        super().__init__(sending._replace(policy=policy, on_done=done))
         self.batch = NumberedBatch(secrets.token_hex(_WRITER_BYTES))
         self.clock = clock
         self._commits = commits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -26,10 +26,10 @@ _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticErro
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
-class BatchSender:
-    """Sends batches until they are exported or rejected.
+class Sending(NamedTuple):
+    """What a sender needs.
 
-    Args:
+    Attributes:
         name: the exporter's name.
         exporter: exports the lines.
         policy: when a failed export is tried again.
@@ -38,23 +38,22 @@ class BatchSender:
         on_failure: called with each failure after which lines are sent again.
     """
 
-    def __init__(
-        self,
-        name: str,
-        exporter: SpanExporter,
-        policy: RetryPolicy,
-        stop: threading.Event,
-        on_done: Callable[[Sequence[Line], Mapping[Line, str]], None],
-        on_failure: Callable[[ExportFailure], None],
-    ) -> None:
+    name: str
+    exporter: SpanExporter
+    policy: RetryPolicy
+    stop: threading.Event
+    on_done: Callable[[Sequence[Line], Mapping[Line, str]], None]
+    on_failure: Callable[[ExportFailure], None]
+
+
+class BatchSender:
+    """Sends batches until they are exported or rejected."""
+
+    def __init__(self, sending: Sending) -> None:
         self.is_refused = False
         """Whether the target refused the latest export: a person has to act."""
-        self._name = name
-        self._exporter = exporter
-        self._policy = policy
-        self._stop = stop
-        self._on_done = on_done
-        self._on_failure = on_failure
+        self._name, self._exporter, self._policy, self._stop, self._on_done, self._on_failure = sending
+        exporter = sending.exporter
         self._export_lines = exporter.export_lines if isinstance(exporter, ExportsLines) else None
         self._reads_spool = reads_spool(exporter)
         self._form = form_for(exporter)

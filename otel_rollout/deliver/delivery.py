@@ -8,7 +8,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,12 @@ from otel_rollout.account.ledger import HeldScore, Ledger, NumberedBatch
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.batch_commits import BatchCommits, CommitClock
-from otel_rollout.deliver.batch_sender import BatchSender
+from otel_rollout.deliver.batch_sender import BatchSender, Sending
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.identity_scores import IdentityScores
 from otel_rollout.deliver.lines import Line, LineCache
-from otel_rollout.deliver.live_trajectories import LiveTrajectories
 from otel_rollout.deliver.retry_policy import RetryPolicy
-from otel_rollout.deliver.run_links import TrackerRunLink
+from otel_rollout.deliver.trackers import LiveTrajectories, TrackerRunLink
 from otel_rollout.exporting.api import (
     Announces,
     CommitsBatches,
@@ -33,7 +32,6 @@ from otel_rollout.exporting.api import (
     ResolvesIdentities,
     reads_spool,
 )
-from otel_rollout.exporting.base import form_for
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
@@ -74,6 +72,9 @@ class Delivery:
         options: options of the delivery.
     """
 
+    _ledger: Ledger
+    """The ledger that the thread has opened."""
+
     def __init__(
         self,
         name: str,
@@ -91,24 +92,21 @@ class Delivery:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._lines = (lines or LineCache(node_dir)).reader()
-        self._opened: Ledger | None = None
         self._positions: dict[str, int] = {}
         self._tallies: dict[StepKey, Tally] = {}
         self._unreadable: set[SegmentName] = set()
         self._dead_letters = DeadLetters(node_dir, name)
         self._policy = RetryPolicy()
-        sending = (name, exporter, self._policy, self._stop, self._advance, self._failed)
-        self._commits = (
-            BatchCommits(
-                *sending, commits=exporter, note=self._note_batch, clock=CommitClock(node_dir, exporter.batch)
-            )
-            if isinstance(exporter, CommitsBatches)
-            else None
-        )
-        self._sender = self._commits or BatchSender(*sending)
+        sending = Sending(name, exporter, self._policy, self._stop, self._advance, self._failed)
+        self._commits: BatchCommits | None = None
+        if isinstance(exporter, CommitsBatches):
+            clock = CommitClock(node_dir, exporter.batch)
+            self._commits = BatchCommits(sending, exporter, self._note_batch, clock)
+        self._sender = self._commits or BatchSender(sending)
         # A trajectory that tail sampling discards would be shown as running forever.
-        is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled
-        self._live = LiveTrajectories(node_dir) if is_shown else None
+        self._live: LiveTrajectories | None = None
+        if isinstance(exporter, Announces) and not options.is_tail_sampled:
+            self._live = LiveTrajectories(node_dir, exporter)
         self._link = TrackerRunLink(node_dir, name, exporter)
         self._scores: IdentityScores | None = None
         if isinstance(exporter, ResolvesIdentities):
@@ -145,21 +143,14 @@ class Delivery:
                 return False
         return True  # a partial line does not count: crash recovery cuts it off, or a copy completes it
 
-    @property
-    def _ledger(self) -> Ledger:
-        """The ledger that the thread has opened."""
-        if self._opened is None:
-            raise RuntimeError("the thread has not opened the ledger")
-        return self._opened
-
     def _run(self) -> None:
         """Deliver until stopped; after an error, pause and begin again."""
         self._prepare()
         interruptions = 0
         while not self._stop.is_set():
             try:
-                with Ledger(self._node_dir, self._is_ours, self._resume) as self._opened:
-                    self._resume(self._opened)
+                with Ledger(self._node_dir, self._is_ours, self._resume) as self._ledger:
+                    self._resume(self._ledger)
                     self._name_destination()
                     while not self._stop.is_set():
                         self._deliver_next_batch()
@@ -195,29 +186,31 @@ class Delivery:
 
     def _prepare(self) -> None:
         """Let the exporter connect early; ``export`` reports any failure."""
-        try:
+        with self._logging():
             if isinstance(self._exporter, Prepares):
                 self._exporter.prepare()
-        except Exception:  # a third-party exporter may raise anything
-            _logger.exception("exporter %s raised", self.name)
 
     def _name_destination(self) -> None:
         """Give the ledger the exporter's destination, as far as it is known."""
-        try:
+        with self._logging():
             self._ledger.destinations[self.name] = destination_of(self._exporter, self._options.project)
-        except Exception:  # a third-party exporter may raise anything
+
+    @contextlib.contextmanager
+    def _logging(self) -> Iterator[None]:
+        """Log what the exporter raises, which may be anything of a third party's; spans are delivered."""
+        try:
+            yield
+        except Exception:
             _logger.exception("exporter %s raised", self.name)
 
     def _deliver_next_batch(self) -> None:
         self._ledger.keep()
         batch = self._next_batch() if self._is_ours() else []
-        try:
+        with self._logging():
             if self._live is not None and not self.is_refused:
-                self._announce(self._live)
+                self._live.announce()  # in this thread: before these roots are exported
             if not self.is_refused and (self._link.is_new() or self._is_last_link(batch)):
                 self._link.make(self._ledger)
-        except Exception:  # a third-party exporter may raise anything; spans are still delivered
-            _logger.exception("exporter %s raised", self.name)
         if batch:
             self._sender.send(batch)
             self._lines.is_waiting = False
@@ -234,12 +227,6 @@ class Delivery:
     def _is_last_link(self, batch: Sequence[Line]) -> bool:
         is_idle = not batch and not self._link.is_complete() and self._link.may_retry()
         return is_idle and not segments.living_writers(self._node_dir)
-
-    def _announce(self, live: LiveTrajectories) -> None:
-        """Show running trajectories, in this thread: before their roots are exported."""
-        roots = live.new_roots()
-        if roots and isinstance(self._exporter, Announces):
-            self._exporter.announce(list(map(form_for(self._exporter), roots)))
 
     def _next_batch(self) -> list[Line]:
         """Return undelivered lines, up to a full batch; none while they wait for others."""
@@ -346,7 +333,7 @@ class Delivery:
                 tally.delivered += 1
         positions = {line.segment: line.end for line in lines}
         self._name_destination()
-        self._note(positions, tallies, held)
+        self._record(lambda: self._ledger.advance(self.name, positions, tallies, held))
         self._positions |= positions
         if self._scores is not None:
             self._scores.add(held)
@@ -354,18 +341,12 @@ class Delivery:
             self._tallies[step] = self._tallies.get(step, Tally()) + tally
         self._link.delivered()
 
-    def _note(
-        self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally], held: Sequence[HeldScore]
-    ) -> None:
-        """Write cursors and counts, with retries: else lines would be sent again."""
-        self._record(lambda: self._ledger.advance(self.name, positions, tallies, held))
-
     def _note_batch(self, batch: NumberedBatch) -> None:
-        """Write a batch, with retries: else it could not be told whether it is committed."""
+        """Write a batch; else it could not be told whether it is committed."""
         self._record(lambda: self._ledger.note_batch(self.name, batch))
 
     def _record(self, change: Callable[[], None]) -> None:
-        """Change the ledger, with retries until the delivery is stopped."""
+        """Change the ledger, with retries until the delivery is stopped: else lines would be sent again."""
         attempt = 0
         while True:
             try:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -25,7 +25,7 @@ from otel_rollout.deliver.lines import Line
 from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
 from otel_rollout.exporting.base import form_for
-from otel_rollout.exporting.batching import chunks
+from otel_rollout.exporting.batching import chunks, grouped
 from otel_rollout.otlp.reader import TraceLine
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_identity import (
@@ -69,6 +69,26 @@ class _Wanted:
         return self.identity._replace(sample_index="", rollout_n="", run="")
 
 
+@dataclass
+class _Turn:
+    """A search for trajectories, which makes room for other work when its time is over.
+
+    Attributes:
+        ledger: counts the scores.
+        end: when others are next, by the monotonic clock.
+        added: the counts that were added to the ledger.
+    """
+
+    ledger: Ledger
+    end: float
+    added: dict[StepKey, Tally] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others are next; a turn without results lasts until all scores were searched."""
+        return bool(self.added) and time.monotonic() >= self.end
+
+
 class IdentityScores:
     """The scores by identity of one exporter. Not thread-safe: used by the delivery's thread.
 
@@ -92,10 +112,10 @@ class IdentityScores:
         self._exporter = exporter
         self._policy = policy
         self._dead_letters = dead_letters
-        self._held: dict[tuple[str, int], _Wanted] | None = None
+        self._held: dict[tuple[str, int], _Wanted] = {}
+        self._is_loaded = False
         self._next_search = 0.0
         self._searches = 0
-        self._turn_end = 0.0
         self._over_since: float | None = None
         self._own: dict[TrajectoryIdentity, bool] = {}
         self._look_at_running = running
@@ -104,27 +124,27 @@ class IdentityScores:
     @property
     def held(self) -> Sequence[HeldScore]:
         """The scores that wait."""
-        return [one.held for one in (self._held or {}).values()]
+        return [one.held for one in self._held.values()]
 
     @property
     def room(self) -> int:
         """Number of further scores that may wait."""
-        return MAX_HELD - len(self._held or {})
+        return MAX_HELD - len(self._held)
 
     @property
     def is_empty(self) -> bool:
         """Whether no score waits; False before :meth:`load`."""
-        return self._held is not None and not self._held
+        return self._is_loaded and not self._held
 
     def load(self, ledger: Ledger) -> None:
         """Read the waiting scores from the ledger."""
-        self._held = {}
+        self._held.clear()
+        self._is_loaded = True
         self.add(ledger.held_scores(self._name))
 
     def add(self, scores: Iterable[HeldScore]) -> None:
         """Add scores that the ledger holds now, and search for their trajectories soon."""
         for score in scores:
-            self._held = {} if self._held is None else self._held
             self._held[score.segment, score.end] = _wanted(score)
             self._next_search, self._searches = 0.0, 0
 
@@ -151,56 +171,43 @@ class IdentityScores:
         self._own.clear()
         running = [_identity_of(root) for root in self._look_at_running()]
         self._running = {*running, *(one._replace(rollout_n="") for one in running)}
-        self._turn_end = time.monotonic() + waits().score_turn
-        added: dict[StepKey, Tally] = {}
+        turn = _Turn(ledger, time.monotonic() + waits().score_turn)
         failure = None
-        by_step: dict[TrajectoryIdentity, list[_Wanted]] = {}
-        for one in (self._held or {}).values():
-            by_step.setdefault(one.step, []).append(one)
+        by_step = grouped(self._held.values(), lambda one: one.step)
         for steps in chunks(by_step.values(), _STEPS_PER_SEARCH):
-            failure = self._resolve(ledger, steps, added)
+            failure = self._resolve(turn, steps)
             if failure is not None:
                 _logger.warning("%s: scores wait for their trajectories: %s", self._name, failure.message)
                 break
-            if self._is_turn_over(added):
+            if turn.is_over:
                 self._next_search = 0.0
-                return added
+                return turn.added
         pause = self._policy.pause_after(failure, self._searches) if failure else self._pause(is_over)
         self._searches += 1
         self._next_search = time.monotonic() + pause
-        return added
-
-    def _is_turn_over(self, added: Mapping[StepKey, Tally]) -> bool:
-        """Return whether others are next; a turn without results lasts until all scores were searched."""
-        return bool(added) and time.monotonic() >= self._turn_end
+        return turn.added
 
     def _pause(self, is_over: bool) -> float:
         pause = self._policy.pause(self._searches)
         return min(pause, waits().last_search) if is_over else pause
 
-    def _resolve(
-        self, ledger: Ledger, steps: Sequence[Sequence[_Wanted]], added: dict[StepKey, Tally]
-    ) -> ExportFailure | None:
+    def _resolve(self, turn: _Turn, steps: Sequence[Sequence[_Wanted]]) -> ExportFailure | None:
         """Search for the trajectories of some steps, once; deliver or reject the steps' scores."""
         found = self._exporter.find_trajectories([wanted[0].identity for wanted in steps])
         if isinstance(found, ExportFailure):
             return found
-        by_identity: dict[TrajectoryIdentity, list[Candidate[str]]] = {}
-        for candidate in found:
-            key = candidate.identity._replace(rollout_n="", run="")
-            by_identity.setdefault(key, []).append(candidate)
+        by_identity = grouped(found, lambda candidate: candidate.identity._replace(rollout_n="", run=""))
         for wanted in chunks((one for of_step in steps for one in of_step), SCORES_PER_EXPORT):
-            failure = self._settle(ledger, wanted, by_identity, added)
-            if failure is not None or self._is_turn_over(added):
+            failure = self._settle(turn, wanted, by_identity)
+            if failure is not None or turn.is_over:
                 return failure
         return None
 
     def _settle(
         self,
-        ledger: Ledger,
+        turn: _Turn,
         wanted: Sequence[_Wanted],
         by_identity: Mapping[TrajectoryIdentity, Sequence[Candidate[str]]],
-        added: dict[StepKey, Tally],
     ) -> ExportFailure | None:
         """Deliver scores whose trajectories are found; reject those whose search has ended."""
         resolved: list[tuple[_Wanted, Candidate[str]]] = []
@@ -215,8 +222,8 @@ class IdentityScores:
             elif result is not None:
                 unresolved.setdefault(result, []).append(one)
         for reason, scores in unresolved.items():
-            self._reject(ledger, scores, _REASONS[reason], added, reason.value)
-        return self._deliver(ledger, resolved, added)
+            self._reject(turn, scores, _REASONS[reason], reason.value)
+        return self._deliver(turn, resolved)
 
     def _result(
         self, one: _Wanted, candidates: Sequence[Candidate[str]]
@@ -242,26 +249,21 @@ class IdentityScores:
 
     def _is_late(self, one: _Wanted) -> bool:
         held = one.held
-        if one.identity in self._running and self._held is not None:
+        if one.identity in self._running:
             self._held[held.segment, held.end] = replace(one, held=held._replace(since=time.time()))
             return False
         if self._over_since is not None and time.monotonic() - self._over_since >= waits().last_score:
             return True
         return time.time() - held.since >= waits().score
 
-    def _deliver(
-        self,
-        ledger: Ledger,
-        scores: Sequence[tuple[_Wanted, Candidate[str]]],
-        added: dict[StepKey, Tally],
-    ) -> ExportFailure | None:
+    def _deliver(self, turn: _Turn, scores: Sequence[tuple[_Wanted, Candidate[str]]]) -> ExportFailure | None:
         """Export scores; halve a rejected batch until only the score at fault is left."""
         if not scores:
             return None
         form = form_for(self._exporter)
         result = self._exporter.export_scores([(form(one.span), candidate) for one, candidate in scores])
         if result is SpanExportResult.SUCCESS:
-            self._release(ledger, [one for one, _ in scores], Tally(delivered=1), added)
+            self._release(turn, [one for one, _ in scores], Tally(delivered=1))
             return None
         failure = getattr(self._exporter, "last_failure", None)
         if not isinstance(failure, ExportFailure):
@@ -269,44 +271,32 @@ class IdentityScores:
         if failure.kind is not FailureKind.REJECTED:
             return failure
         if len(scores) == 1:
-            self._reject(ledger, [scores[0][0]], failure.message, added)
+            self._reject(turn, [scores[0][0]], failure.message)
             return None
         middle = len(scores) // 2
-        return self._deliver(ledger, scores[:middle], added) or self._deliver(ledger, scores[middle:], added)
+        return self._deliver(turn, scores[:middle]) or self._deliver(turn, scores[middle:])
 
     def _reject(
-        self,
-        ledger: Ledger,
-        scores: Sequence[_Wanted],
-        reason: str,
-        added: dict[StepKey, Tally],
-        counted_as: str | None = None,
+        self, turn: _Turn, scores: Sequence[_Wanted], reason: str, counted_as: str | None = None
     ) -> None:
         for one in scores:
             line = Line(one.held.segment, one.held.end, one.held.line, TraceLine)
             named = f"{one.span.name} of {one.identity.path}: {reason}" if counted_as else reason
             self._dead_letters.add(line, named)
-        unresolved = {counted_as: len(scores)} if counted_as else {}
-        self._release(ledger, scores, Tally(rejected=1), added, unresolved)
+        self._release(turn, scores, Tally(rejected=1), {counted_as: len(scores)} if counted_as else {})
 
     def _release(
-        self,
-        ledger: Ledger,
-        scores: Sequence[_Wanted],
-        each: Tally,
-        added: dict[StepKey, Tally],
-        unresolved: dict[str, int] | None = None,
+        self, turn: _Turn, scores: Sequence[_Wanted], each: Tally, unresolved: Mapping[str, int] = {}
     ) -> None:
         steps = Counter(step_of(one.held.line) for one in scores)
         tallies = {
             step: Tally(each.delivered * number, each.rejected * number) for step, number in steps.items()
         }
-        ledger.release(self._name, [one.held for one in scores], tallies, unresolved or {})
+        turn.ledger.release(self._name, [one.held for one in scores], tallies, unresolved)
         for one in scores:
-            if self._held is not None:
-                self._held.pop((one.held.segment, one.held.end), None)
+            self._held.pop((one.held.segment, one.held.end), None)
         for step, tally in tallies.items():
-            added[step] = added.get(step, Tally()) + tally
+            turn.added[step] = turn.added.get(step, Tally()) + tally
 
 
 def _wanted(held: HeldScore) -> _Wanted:

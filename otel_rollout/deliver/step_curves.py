@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint, WritesTable
+from otel_rollout.exporting.batching import chunks
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.table import step_metrics
@@ -108,8 +109,9 @@ class StepCurves:
             return _NO_RUN if is_over and run is None else None
         if not self._is_begun and (failure := self._begin(run)) is not None:
             return failure
-        table = self._opened()
-        if table is None:
+        try:
+            table = self._table.open()
+        except NoTableError:
             self._is_settled = is_over
             return None
         self._look(table)
@@ -128,12 +130,6 @@ class StepCurves:
             written |= {StepOfRun(step, validate) for step in found}
         self._written, self._is_begun = written, True
         return None
-
-    def _opened(self) -> DeltaTable | None:
-        try:
-            return self._table.open()
-        except NoTableError:
-            return None
 
     def _look(self, table: DeltaTable) -> None:
         """Note which steps have got rows."""
@@ -161,8 +157,7 @@ class StepCurves:
     def _write(
         self, table: DeltaTable, run: str, due: list[StepOfRun], is_over: bool
     ) -> ExportFailure | None:
-        for first in range(0, len(due), _MAX_STEPS):
-            keys = due[first : first + _MAX_STEPS]
+        for keys in chunks(due, _MAX_STEPS):
             for step in step_metrics.numbers_of(table, self._run_id, {key.step for key in keys}):
                 if self._stop.is_set():
                     return None

@@ -69,6 +69,9 @@ class TailSampling:
         is_over: set by the forwarder when no writer lives and segments are complete: no more lines come.
     """
 
+    _ledger: Ledger
+    """The ledger that the thread has opened."""
+
     def __init__(self, node_dir: Path, configured: Settings, is_ours: Callable[[], bool]) -> None:
         self.is_over = False
         self._node_dir = node_dir
@@ -77,7 +80,6 @@ class TailSampling:
         self._rules = TailRules(configured.tail_rules, configured.outcome_bytes, configured.sample_seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tail-sampling", daemon=True)
-        self._opened: Ledger | None = None
         self._positions: dict[str, int] | None = None
         self._undecided: dict[bytes, Undecided] = {}
         self._decided: BoundedDict[bytes, bool] = BoundedDict(_MAX_REMEMBERED)
@@ -96,18 +98,11 @@ class TailSampling:
         self._stop.set()
         self._thread.join(timeout)
 
-    @property
-    def _ledger(self) -> Ledger:
-        """The ledger that the thread has opened."""
-        if self._opened is None:
-            raise RuntimeError("the thread has not opened the ledger")
-        return self._opened
-
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with Ledger(self._node_dir, self._is_ours, self._resume) as self._opened:
-                    self._resume(self._opened)
+                with Ledger(self._node_dir, self._is_ours, self._resume) as self._ledger:
+                    self._resume(self._ledger)
                     self._decided_groups.clear()  # an interrupted decision may be in the ledger
                     while not self._stop.is_set():
                         self._ledger.keep()

@@ -6,14 +6,18 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.otlp import sdk
+from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
+
+Answer = TypeVar("Answer")
 
 
 class GuardedExporter(SpanExporter):
@@ -82,6 +86,11 @@ class GuardedExporter(SpanExporter):
         """Run an action under the lock, and return its failure. Never raises."""
         with self._lock:
             return self._failure_of(action)
+
+    def asked(self, ask: Callable[[], Answer]) -> Answer | ExportFailure:
+        """Ask the target under the lock, and return its answer, or why there is none. Never raises."""
+        found: list[Answer] = []
+        return self.guarded(lambda: found.append(ask())) or found[0]
 
     def shutdown(self) -> None:
         """Close connections. Later exports fail."""
@@ -166,6 +175,46 @@ class TrackerExporter(GuardedExporter):
             None once all spans are linked, else the failure, after which spans are still exported.
         """
         return self.guarded(lambda: self.write_link(run, rollout_run_id))
+
+
+class IdentityExporter(TrackerExporter):
+    """An exporter to a tracker that finds the trajectories of scores by identity.
+
+    A subclass implements :meth:`find_in`, :meth:`has_stored` and :meth:`write_scores`, for one project each.
+    They are called under the lock, and may raise ``UndeliveredError``.
+    """
+
+    def find_in(self, project: str, scores: Sequence[TrajectoryIdentity]) -> Iterable[Candidate[str]]:
+        """Return the stored trajectories of the scores' steps."""
+        raise NotImplementedError
+
+    def has_stored(self, project: str, run: str) -> bool:
+        """Return whether a run has stored any trajectory."""
+        raise NotImplementedError
+
+    def write_scores(self, project: str, scores: Sequence[tuple[Any, Candidate[str]]]) -> None:
+        """Write scores, given as ``write`` gets spans, with their trajectories."""
+        raise NotImplementedError
+
+    def find_trajectories(
+        self, scores: Sequence[TrajectoryIdentity]
+    ) -> Sequence[Candidate[str]] | ExportFailure:
+        """Find the trajectories of the scores' steps. Never raises."""
+        by_project = grouped(scores, lambda score: score.project)
+        return self.asked(lambda: [one for named in by_project.items() for one in self.find_in(*named)])
+
+    def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
+        """Return whether a run has stored any trajectory of a project. Never raises."""
+        return self.asked(lambda: self.has_stored(project, run))
+
+    def export_scores(self, scores: Sequence[tuple[Any, Candidate[str]]]) -> SpanExportResult:
+        """Write scores by identity to the trajectories that were found, as ``export`` writes spans."""
+
+        def write() -> None:
+            for project, found in grouped(scores, lambda pair: pair[1].identity.project).items():
+                self.write_scores(project, found)
+
+        return self.export_by(write)
 
 
 def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:

@@ -1,13 +1,14 @@
-"""Cut entries into requests of bounded size."""
+"""Cut entries into requests of bounded size, and group them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
 Encoded = TypeVar("Encoded")
+Key = TypeVar("Key", bound=Hashable)
 
 
 def chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
@@ -15,6 +16,14 @@ def chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
     rest = iter(entries)
     while chunk := list(islice(rest, size)):
         yield chunk
+
+
+def grouped(entries: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, list[Entry]]:
+    """Group entries by key, in order."""
+    groups: dict[Key, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return groups
 
 
 def batches(

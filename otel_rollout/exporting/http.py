@@ -88,6 +88,11 @@ class HttpServer:
     client_certificate: str = ""
     advice: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def files(self) -> str:
+        """The settings with files of certificates."""
+        return " and ".join(filter(None, (self.ca, self.client_certificate)))
+
 
 class HttpSession:
     """Connections to one server.
@@ -221,9 +226,8 @@ class HttpSession:
                 may_have_arrived=True,
             )
         # `requests` raises a plain OSError for certificate files that it cannot read.
-        files = " and ".join(filter(None, (server.ca, server.client_certificate)))
         return UndeliveredError(
-            FailureKind.REFUSED, f"No TLS connection to {server.name} ({error}): check {files}."
+            FailureKind.REFUSED, f"No TLS connection to {server.name} ({error}): check {server.files}."
         )
 
     def _tls_failure(self, error: Exception) -> UndeliveredError:
@@ -252,8 +256,7 @@ class HttpSession:
                 f"The TLS connection to {server.name} was cut off ({reason}).",
                 may_have_arrived=True,
             )
-        files = " and ".join(filter(None, (server.ca, server.client_certificate)))
-        message = f"No TLS connection to {server.name} ({reason}): check {files}."
+        message = f"No TLS connection to {server.name} ({reason}): check {server.files}."
         return UndeliveredError(FailureKind.REFUSED, message)
 
     def _reason(self, error: Exception) -> str:

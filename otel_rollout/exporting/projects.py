@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp import sdk
 from otel_rollout.otlp.span import Span
 
 if TYPE_CHECKING:
@@ -29,28 +30,22 @@ def by_project(spans: Sequence[AnySpan], last_project: str | None) -> dict[str |
         spans: in order.
         last_project: project of the previous batch; None if there was none.
     """
-    project_of_trace: dict[int | str, str] = {}
-    rooted: set[int | str] = set()
-    for span in spans:
+    read = sdk.spans_of(spans)
+    project_of_trace: dict[str, str] = {}
+    for span in read:
         if named := _named_in(span.attributes):
-            project_of_trace.setdefault(_trace_of(span), named)
-        if not (span.parent_id if isinstance(span, Span) else span.parent):
-            rooted.add(_trace_of(span))
+            project_of_trace.setdefault(span.trace_id, named)
+    rooted = {span.trace_id for span in read if not span.parent_id}
 
     groups: dict[str | None, list[AnySpan]] = {}
-    for span in spans:
-        trace = _trace_of(span)
+    for given, span in zip(spans, read, strict=True):
         project = (
-            project_of_trace.get(trace)
+            project_of_trace.get(span.trace_id)
             or _named_in(span.resource.attributes)
-            or (None if trace in rooted else last_project)
+            or (None if span.trace_id in rooted else last_project)
         )
-        groups.setdefault(project, []).append(span)
+        groups.setdefault(project, []).append(given)
     return groups
-
-
-def _trace_of(span: ReadableSpan | Span) -> int | str:
-    return span.trace_id if isinstance(span, Span) else context_of(span).trace_id
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
@@ -65,7 +60,5 @@ def context_of(span: ReadableSpan) -> SpanContext:
     return context
 
 
-def _named_in(attributes: Mapping[str, object] | None) -> str:
-    """Return the project that attributes name, in characters that UTF-8 can hold."""
-    project = (attributes or {}).get(semconv.PROJECT_NAME)
-    return str(project).encode("utf-8", "replace").decode() if project else ""
+def _named_in(attributes: Mapping[str, object]) -> str:
+    return str(attributes.get(semconv.PROJECT_NAME) or "")

@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from otel_rollout.otlp.messages import read_json
+
 ChatMessage: TypeAlias = dict[str, Any]
 
 _MAX_DIGITS: Final = 9
@@ -29,12 +31,7 @@ _NO_ROLES: Final = ("", "unknown", "none")
 
 def decoded(value: Any) -> Any:
     """Decode JSON text; return text that is no JSON, and any other value, unchanged."""
-    if isinstance(value, str):
-        try:
-            return orjson.loads(value)
-        except ValueError:
-            return value
-    return value
+    return read_json(value) if isinstance(value, str) else value
 
 
 def as_json(value: Any) -> str:

@@ -9,8 +9,8 @@ import orjson
 
 from otel_rollout.otlp import json_values
 from otel_rollout.otlp.json_values import entries_of
-from otel_rollout.otlp.span import Span
-from otel_rollout.otlp.writer import SCOPES, AttributeInput, attribute_list
+from otel_rollout.otlp.span import DROPPED, Event, Link, Span
+from otel_rollout.otlp.writer import SCOPES, AttributeInput, attribute_list, attribute_list_at_once
 
 HEAD_WITHOUT_RESOURCE: Final = b'{"resourceSpans":[{' + SCOPES
 """Text that, put before a line without its resource head, makes the line JSON."""
@@ -42,50 +42,77 @@ def set_resource_text(data: Mapping[str, Any], key: str, text: str) -> None:
     json_values.set_text(data["resourceSpans"][0].get("resource", {}), key, text)
 
 
-def span_at(
-    time_ns: int, trace_id: str, span_id: str, parent_id: str, name: str, attributes: Mapping[str, Any]
-) -> Span:
-    """Make a span without duration, and its JSON."""
-    ids = {"traceId": trace_id, "spanId": span_id, "parentSpanId": parent_id}
-    times = {"startTimeUnixNano": time_ns, "endTimeUnixNano": time_ns}
-    return Span({**ids, "name": name, **times, "attributes": entries_of(attributes)})
-
-
-def running_root(placeholder: Span) -> Span:
-    """Return a span as the root of a trajectory that runs: it has no parent, and 0 as its end."""
-    return Span({**placeholder.fields, "parentSpanId": "", "endTimeUnixNano": "0"})
-
-
-def trace_data(resource: Mapping[str, Any], spans: Iterable[Span]) -> dict[str, Any]:
-    """Make the JSON of a line with one resource, given by its attributes, and no scope."""
-    scopes = [{"spans": [span.fields for span in spans]}]
-    return {"resourceSpans": [{"resource": {"attributes": entries_of(resource)}, "scopeSpans": scopes}]}
-
-
 def is_trace_data(record: Mapping[str, Any]) -> bool:
     """Return whether a JSON object is a line of OTLP/JSON."""
     return "resourceSpans" in record
 
 
 def line_of(spans: Sequence[Span]) -> bytes:
-    """Return complete spans of one resource and scope, without events and links, as a line."""
-    scope = {"scope": {"name": spans[0].scope.name}, "spans": [_json_of(span) for span in spans]}
+    """Return complete spans of one resource and scope as a line."""
+    scope = {"scope": {"name": spans[0].scope.name}, "spans": [fields_of(span) for span in spans]}
     resource = {"attributes": entries_of(spans[0].resource.attributes)}
     return orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
 
 
-def _json_of(span: Span) -> dict[str, Any]:
-    return {
+def fields_of(span: Span, before: bytes = b"") -> dict[str, Any]:
+    """Return a complete span as its JSON in a line, with the ids where :mod:`scan` looks for them.
+
+    Args:
+        span: the span.
+        before: encoded attributes that come before those of the span.
+    """
+    attributes = _attributes(span.attributes)
+    if before:
+        attributes = b"[%b%b" % (before, b"," + attributes[1:] if span.attributes else b"]")
+    fields: dict[str, Any] = {
+        "parentSpanId": span.parent_id,
+        "flags": span.flags,
         "traceId": span.trace_id,
         "spanId": span.span_id,
-        "parentSpanId": span.parent_id,
         "name": span.name,
         "kind": span.kind,
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
-        "attributes": orjson.Fragment(attribute_list(span.attributes)),
-        "status": {"code": span.status, "message": span.message},
+        "attributes": orjson.Fragment(attributes),
     }
+    if span.events:
+        fields["events"] = list(map(_event, span.events))
+    if span.links:
+        fields["links"] = list(map(_link, span.links))
+    if any(span.dropped):
+        fields.update(zip(DROPPED, span.dropped, strict=True))
+    if span.status or span.message:
+        fields["status"] = {"code": span.status, "message": span.message}
+    if span.trace_state:
+        fields["traceState"] = span.trace_state
+    return fields
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "timeUnixNano": str(event.time_ns),
+        "name": event.name,
+        "attributes": orjson.Fragment(_attributes(event.attributes)),
+        DROPPED[0]: event.dropped,
+    }
+
+
+def _link(link: Link) -> dict[str, Any]:
+    return {
+        "traceId": link.trace_id,
+        "spanId": link.span_id,
+        "traceState": link.trace_state,
+        "flags": link.flags,
+        "attributes": orjson.Fragment(_attributes(link.attributes)),
+        DROPPED[0]: link.dropped,
+    }
+
+
+def _attributes(attributes: Mapping[str, Any]) -> bytes:
+    try:
+        return attribute_list_at_once(attributes)
+    except TypeError:  # text of a dump that UTF-8 cannot hold
+        return attribute_list(attributes)
 
 
 def changed_texts(

@@ -9,6 +9,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 MAX_DEPTH: Final = 24
@@ -20,6 +21,7 @@ _SURE_DIGITS: Final = 19
 _JSON = dict[str, Any]
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OTHER_ALPHABET: Final = str.maketrans("-_", "+/")
 
 
@@ -54,13 +56,13 @@ def bytes_of_base64(text: str) -> bytes:
 
 def attributes_of(holder: Mapping[str, Any]) -> dict[str, Any]:
     """Decode the attributes of a resource, scope, span, event or link."""
-    return _entries(holder.get("attributes", ()), 0)
+    return _entries(holder.get("attributes") or (), 0)
 
 
 def _entries(entries: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in entries:
-        key, value = entry["key"], entry.get("value") or {}
+        key, value = entry.get("key"), entry.get("value") or {}
         if type(key) is not str:
             key = text_of(key)
         # Most attributes are text or small integers, and a call takes longer than the rest of the loop.
@@ -79,6 +81,8 @@ def _value(value: Mapping[str, Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
         return TOO_DEEP
     for type_, content in value.items():
+        if content is None:
+            continue
         if type_ == "stringValue":
             return text_of(content)
         if type_ == "boolValue":
@@ -92,9 +96,9 @@ def _value(value: Mapping[str, Any], depth: int) -> Any:
         if type_ == "bytesValue":
             return bytes_of_base64(content)
         if type_ == "arrayValue":
-            return [_value(entry, depth + 1) for entry in content.get("values", ())]
+            return [_value(entry, depth + 1) for entry in content.get("values") or ()]
         if type_ == "kvlistValue":
-            return _entries(content.get("values", ()), depth + 1)
+            return _entries(content.get("values") or (), depth + 1)
     return None
 
 
@@ -146,16 +150,31 @@ def text_of(value: Any) -> str:
 
 
 def integer_of(value: Any, least: int, beyond: int) -> int:
-    """Return an integer, which OTLP/JSON writes as text or as a number.
+    """Return an integer, which OTLP/JSON writes as text or as a number; protobuf's default, 0, for None.
 
     Raises:
         ValueError, TypeError: it is no integer from ``least`` on and below ``beyond``.
     """
+    if value is None:
+        value = 0
     type_ = type(value)
     number = value if type_ is int else int(value)
     if least <= number < beyond and (type_ is int or type_ is str or (type_ is float and number == value)):
         return number
     raise ValueError(f"an integer from {least} to {beyond - 1} expected")
+
+
+def timestamp_of(time_ns: int, precision: str = "microseconds") -> str:
+    """Format a Unix time as a timestamp; a float could not hold it exactly."""
+    return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec=precision)
+
+
+def time_of_timestamp(text: object) -> int:
+    """Return a timestamp as Unix time in ns, to the microsecond; 0 for anything else."""
+    try:
+        return (datetime.fromisoformat(str(text)) - _EPOCH) // timedelta(microseconds=1) * 1000
+    except (ValueError, TypeError):  # no timestamp, or one without a time zone
+        return 0
 
 
 def time_of(value: Any) -> int:

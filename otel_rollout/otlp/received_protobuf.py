@@ -1,15 +1,18 @@
-"""Decode OTLP in protobuf, as other programs send it, into spans of lines."""
+"""Decode OTLP in protobuf, as other programs send it, into spans."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from otel_rollout.otlp import received
 from otel_rollout.otlp.json_values import MAX_DEPTH, TOO_DEEP
-from otel_rollout.otlp.received import Entry, Fields, ReceivedScope, RedactResource
-from otel_rollout.otlp.span import Span
+from otel_rollout.otlp.received import ReceivedScope, RedactResource, RefusedSpanError
+from otel_rollout.otlp.span import Event, Link, Span
+
+_TRACE_ID_BYTES: Final = 16
+_SPAN_ID_BYTES: Final = 8
+_SCALARS: Final = frozenset({"string_value", "int_value", "bool_value", "double_value", "bytes_value"})
 
 
 def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[ReceivedScope]:
@@ -31,82 +34,70 @@ def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[Re
 
 
 def span_of(message: Any) -> Span:
-    """Return a message as a span of a line.
+    """Return a message as a span.
 
     Raises:
         RefusedSpanError: the span has no valid ids or times.
     """
-    span = received.fields_of(
-        (message.trace_id, message.span_id, message.parent_span_id),
-        (message.start_time_unix_nano, message.end_time_unix_nano),
-        message.flags,
+    trace_id, span_id, parent_id = message.trace_id, message.span_id, message.parent_span_id
+    if len(trace_id) != _TRACE_ID_BYTES or not any(trace_id):
+        raise RefusedSpanError("has no valid trace id")
+    if len(span_id) != _SPAN_ID_BYTES or not any(span_id):
+        raise RefusedSpanError("has no valid span id")
+    if len(parent_id) not in (0, _SPAN_ID_BYTES):
+        raise RefusedSpanError("has no valid parent id")
+    span = Span.made(
+        (trace_id.hex(), span_id.hex(), parent_id.hex() if any(parent_id) else ""),
         message.name,
-        message.kind,
+        (message.start_time_unix_nano, message.end_time_unix_nano),
         _attributes(message.attributes),
+        flags=message.flags,
+        trace_state=message.trace_state,
+        kind=message.kind,
+        events=[_event(event) for event in message.events],
+        links=[_link(link) for link in message.links],
+        dropped=(
+            message.dropped_attributes_count,
+            message.dropped_events_count,
+            message.dropped_links_count,
+        ),
+        status=message.status.code,
+        message=message.status.message,
     )
-    _add_details(span, message)
-    return Span(span)
+    return received.accepted(span)
 
 
-def _add_details(span: Fields, message: Any) -> None:
-    """Add the fields that few spans have."""
-    if message.events:
-        span["events"] = [
-            received.event_of(
-                event.time_unix_nano,
-                event.name,
-                _attributes(event.attributes),
-                event.dropped_attributes_count,
-            )
-            for event in message.events
-        ]
-    if message.links:
-        span["links"] = [
-            received.link_of(
-                (link.trace_id, link.span_id),
-                link.trace_state,
-                link.flags,
-                _attributes(link.attributes),
-                link.dropped_attributes_count,
-            )
-            for link in message.links
-        ]
-    dropped = message.dropped_attributes_count, message.dropped_events_count, message.dropped_links_count
-    if any(dropped):
-        span.update(received.dropped_counts(*dropped))
-    status = message.status
-    if status.code or status.message:
-        span["status"] = {"code": status.code, "message": status.message}
-    if message.trace_state:
-        span["traceState"] = message.trace_state
+def _event(event: Any) -> Event:
+    attributes = _attributes(event.attributes)
+    return Event(event.name, event.time_unix_nano, attributes, event.dropped_attributes_count)
 
 
-def _attributes(given: Iterable[Any], depth: int = 0) -> list[Entry]:
+def _link(link: Any) -> Link:
+    if len(link.trace_id) != _TRACE_ID_BYTES or len(link.span_id) != _SPAN_ID_BYTES:
+        raise RefusedSpanError("has a link without valid ids")
+    return Link(
+        link.trace_id.hex(),
+        link.span_id.hex(),
+        _attributes(link.attributes),
+        link.trace_state,
+        link.flags,
+        link.dropped_attributes_count,
+    )
+
+
+def _attributes(given: Iterable[Any], depth: int = 0) -> dict[str, Any]:
     """Return attributes, or the entries of a map; the last one of equal keys."""
-    found = {entry.key: {"key": entry.key, "value": _value(entry.value, depth)} for entry in given}
-    return list(found.values())
+    return {entry.key: _value(entry.value, depth) for entry in given}
 
 
-def _value(value: Any, depth: int) -> dict[str, Any]:
+def _value(value: Any, depth: int) -> Any:
     type_ = value.WhichOneof("value")
-    if type_ == "string_value":
-        return {"stringValue": value.string_value}
-    if type_ == "int_value":
-        return {"intValue": str(value.int_value)}
-    if type_ == "bool_value":
-        return {"boolValue": value.bool_value}
-    if type_ == "double_value":
-        return {"doubleValue": received.double_of(value.double_value)}
-    return {} if type_ is None else _nested(type_, value, depth)
-
-
-def _nested(type_: str, value: Any, depth: int) -> dict[str, Any]:
-    if type_ == "bytes_value":
-        return {"bytesValue": base64.b64encode(value.bytes_value).decode()}
-    if depth >= MAX_DEPTH:
-        return {"stringValue": TOO_DEEP}
+    if type_ in _SCALARS:
+        return getattr(value, type_)
+    if depth >= MAX_DEPTH and type_ is not None:
+        return TOO_DEEP
     if type_ == "array_value":
-        return {"arrayValue": {"values": [_value(entry, depth + 1) for entry in value.array_value.values]}}
+        return [_value(entry, depth + 1) for entry in value.array_value.values]
     if type_ == "kvlist_value":
-        return {"kvlistValue": {"values": received.kept(_attributes(value.kvlist_value.values, depth + 1))}}
-    return {}  # of a newer version of OTLP
+        return _attributes(value.kvlist_value.values, depth + 1)
+    return None  # none, or of a newer version of OTLP

@@ -36,8 +36,8 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]+").fullmatch
 _SCALARS: Final = frozenset({str, bool, int, float})
 _JSON = dict[str, Any]
 _NOWHERE: Final[tuple[_JSON, _JSON]] = ({}, {})
-_DROPPED: Final = ("droppedAttributesCount", "droppedEventsCount", "droppedLinksCount")
-_COUNTS_OF_DROPPED: Final = frozenset(_DROPPED)
+DROPPED: Final = ("droppedAttributesCount", "droppedEventsCount", "droppedLinksCount")
+_COUNTS_OF_DROPPED: Final = frozenset(DROPPED)
 _NONE_DROPPED: Final = (0, 0, 0)
 
 
@@ -179,18 +179,18 @@ class Span:
         self.parent_id = _parent_id(parent_id) if parent_id else ""
         self.start_ns = integer_of(fields["startTimeUnixNano"], 0, 1 << 64)
         self.end_ns = integer_of(fields["endTimeUnixNano"], 0, 1 << 64)
-        self.status = integer_of(status.get("code", 0), 0, 1 << 31) if status else 0
+        self.status = integer_of(status.get("code"), 0, 1 << 31) if status else 0
 
     def _decode_rest(self) -> None:
         get = self.fields.get
         self.name = text_of(get("name"))
-        self.flags = integer_of(get("flags", 0), 0, 1 << 32)
+        self.flags = integer_of(get("flags"), 0, 1 << 32)
         self.trace_state = text_of(get("traceState"))
-        self.kind = integer_of(get("kind", 0), 0, 1 << 31)
+        self.kind = integer_of(get("kind"), 0, 1 << 31)
         self.message = text_of((get("status") or {}).get("message"))
         self.dropped = _dropped(self.fields)
-        self.events = _events(get("events", ()))
-        self.links = _links(get("links", ()))
+        self.events = _events(get("events") or ())
+        self.links = _links(get("links") or ())
 
     def copy(self, **changed: Any) -> Span:
         """Return a copy of a complete span with some other fields."""
@@ -329,14 +329,14 @@ def _id(value: Any, digits: int, least: int = 1) -> str:
 def _dropped(holder: _JSON) -> tuple[int, ...]:
     if _COUNTS_OF_DROPPED.isdisjoint(holder):
         return _NONE_DROPPED
-    return tuple(integer_of(holder.get(name) or 0, 0, 1 << 32) for name in _DROPPED)
+    return tuple(integer_of(holder.get(name), 0, 1 << 32) for name in DROPPED)
 
 
 def _events(events: Iterable[_JSON]) -> Sequence[Event]:
     return [
         Event(
             text_of(event.get("name")),
-            time_of(event["timeUnixNano"]),
+            time_of(event.get("timeUnixNano")),
             attributes_of(event),
             _dropped(event)[0],
         )
@@ -351,7 +351,7 @@ def _links(links: Iterable[_JSON]) -> Sequence[Link]:
             _id(link["spanId"], 16, least=0),
             attributes_of(link),
             text_of(link.get("traceState")),
-            integer_of(link.get("flags", 0), 0, 1 << 32),
+            integer_of(link.get("flags"), 0, 1 << 32),
             _dropped(link)[0],
         )
         for link in links

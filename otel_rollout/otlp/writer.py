@@ -170,6 +170,8 @@ def attribute_list_at_once(attributes: Mapping[str, Any]) -> bytes:
 def _value_at_once(value: Any) -> Any:
     if type(value) is int and -(1 << 63) <= value < 1 << 63:
         return {"intValue": str(value)}
+    if type(value) is float and math.isfinite(value):
+        return {"doubleValue": value}
     return orjson.Fragment(any_value(value))
 
 

@@ -11,11 +11,13 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 
+from otel_rollout.base import errors
+from otel_rollout.base.state import state
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow import feedback as mlflow_feedback
+from otel_rollout_mlflow import scores as mlflow_scores
 from otel_rollout_mlflow import tags, trace_reader
-from otel_rollout_weave import feedback as weave_feedback
-from otel_rollout_weave import inputs_outputs, mapping, values
+from otel_rollout_weave import mapping, values
+from otel_rollout_weave import scores as weave_scores
 from tests.sdk_spans import decoded
 
 ROOT = SpanContext(1, 2, False, TraceFlags(1))
@@ -28,14 +30,14 @@ def root(**attributes: Any) -> Span:
 
 def test_mlflow_score_without_its_own_time_is_older_than_any_with_one() -> None:
     """Of two equally old scores the one with a reason wins; stored scores have equal ranks."""
-    dated = mlflow_feedback.MlflowFeedback("tr-1", "2", "reward", 1.0, 17)
+    dated = mlflow_scores.MlflowFeedback("reward", 1.0, 17, trace_id="tr-1", span_id="2")
     undated = replace(dated, is_dated=False)
     assert dated.rank == (True, 17, False)
     assert undated.rank == (False, 0, False)
-    assert replace(dated, rationale="why").rank > dated.rank > undated.rank
+    assert replace(dated, comment="why").rank > dated.rank > undated.rank
     for score in (dated, undated):
-        assert mlflow_feedback.rank_of({"metadata": score.metadata}) == score.rank
-    assert mlflow_feedback.rank_of({"rationale": "why"}) == (False, 0, True)
+        assert mlflow_scores.rank_of({"metadata": score.metadata}) == score.rank
+    assert mlflow_scores.rank_of({"rationale": "why"}) == (False, 0, True)
 
 
 def test_mlflow_score_of_a_person_has_the_time_of_its_last_change() -> None:
@@ -44,7 +46,7 @@ def test_mlflow_score_of_a_person_has_the_time_of_its_last_change() -> None:
     changed = {**given, "last_update_time": "2026-01-02T03:04:06Z"}
     times = [trace_reader.score_in(each).time_ns for each in (given, changed)]
     assert times == [1767323045 * 10**9, 1767323046 * 10**9]
-    ours = mlflow_feedback.MlflowFeedback("tr-1", "2", "quality", True, 17)
+    ours = mlflow_scores.MlflowFeedback("quality", True, 17, trace_id="tr-1", span_id="2")
     assert trace_reader.score_in({**changed, "metadata": ours.metadata}).time_ns == 17
 
 
@@ -52,11 +54,10 @@ def test_mlflow_tag_that_is_refused_is_one_warning_with_a_short_name(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is shown whole up to its limit; the number of warnings is bounded."""
-    monkeypatch.setattr(tags, "_MAX_WARNED", 3)
-    warnings = tags.TagWarnings()
+    monkeypatch.setattr(errors, "MAX_REPORTED", len(state.reported) + 3)
     shown, cut = "!" * 80, "?" * 81
     for name in (shown, cut, "a,", "b,"):
-        warnings.warn_of([root(**{f"rollout.score.{name}": 1.0})] * 2)
+        tags.warn_of_refused([root(**{f"rollout.score.{name}": 1.0})] * 2)
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(messages) == 3
     assert repr(shown) in messages[0]
@@ -65,21 +66,21 @@ def test_mlflow_tag_that_is_refused_is_one_warning_with_a_short_name(
 
 def test_weave_score_without_a_readable_time_is_older_than_any_with_one() -> None:
     """Weave stores the time as text; the rank is in microseconds."""
-    score = weave_feedback.WeaveFeedback("call", "reward", 1.0, 1_700_000_000_123_456_000)
+    score = weave_scores.WeaveFeedback("reward", 1.0, 1_700_000_000_123_456_000, call_id="call")
     payload = score.to_weave("e/p")["payload"]
-    assert weave_feedback.rank_of(payload) == (True, 1_700_000_000_123_456, False)
+    assert weave_scores.rank_of(payload) == (True, 1_700_000_000_123_456, False)
     for unreadable in ({}, {"given_at": "yesterday"}, {"given_at": None}, {"given_at": "2023-11-14"}):
-        assert weave_feedback.rank_of({**unreadable, "explanation": "why"}) == (False, 0, True)
+        assert weave_scores.rank_of({**unreadable, "explanation": "why"}) == (False, 0, True)
 
 
 @pytest.mark.parametrize("length", [127, 128, 129, 500])
 def test_weave_feedback_type_is_cut_beyond_its_limit(length: int) -> None:
     """A digest keeps long names apart; names at the limit stay whole."""
     name = "s" * length
-    type_ = weave_feedback._feedback_type(name)
+    type_ = weave_scores._feedback_type(name)
     assert (type_ == name) is (length <= 128)
     assert len(type_) <= 128
-    assert length <= 128 or type_ != weave_feedback._feedback_type(name + "t")
+    assert length <= 128 or type_ != weave_scores._feedback_type(name + "t")
 
 
 @pytest.mark.parametrize("large", ["input.value", "output.value"])
@@ -89,7 +90,7 @@ def test_weave_call_that_is_too_large_keeps_its_small_parts_whole(large: str) ->
     texts = {large: {"text": "x" * (5 << 20)}, small: {"text": "y" * 1000}}
     source = {name: orjson.dumps(value).decode() for name, value in texts.items()}
     source |= {"input.mime_type": "application/json", "output.mime_type": "application/json"}
-    fitting = inputs_outputs.shortened(source, {}, {"a": "z" * 1000})
+    fitting = values.shortened_parts(source, {}, {"a": "z" * 1000})
     sizes = {name: values.stored_bytes_exact(value) for name, value in fitting.items()}
     whole, cut = ("output", "inputs") if large == "input.value" else ("inputs", "output")
     assert fitting[whole] == {"text": "y" * 1000}
@@ -101,7 +102,7 @@ def test_weave_call_that_is_too_large_keeps_its_small_parts_whole(large: str) ->
 def test_weave_call_of_three_large_parts_gives_each_a_third() -> None:
     """No part takes the room of another; an input that is no object is put into one."""
     source = {"input.value": "x" * (5 << 20), "output.value": "y" * (5 << 20)}
-    fitting = inputs_outputs.shortened(source, {}, {"a": "z" * (5 << 20)})
+    fitting = values.shortened_parts(source, {}, {"a": "z" * (5 << 20)})
     sizes = [values.stored_bytes_exact(value) for value in fitting.values()]
     assert 0.1 * values.MAX_CALL_BYTES < min(sizes) <= max(sizes) < 0.34 * values.MAX_CALL_BYTES
     assert max(sizes) < 1.2 * min(sizes)

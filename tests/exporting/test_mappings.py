@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from otel_rollout.otlp.span import Span
-from otel_rollout_mlflow.feedback import feedback_of, is_given_outside
 from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
-from otel_rollout_weave.feedback import feedback_of as weave_feedback_of
+from otel_rollout_mlflow.scores import MlflowFeedback, feedback_of, is_given_outside
 from otel_rollout_weave.mapping import to_call, to_marker
+from otel_rollout_weave.scores import feedback_of as weave_feedback_of
 from tests.exporting.mapped_spans import operations, roots
 from tests.sdk_spans import decoded
 
@@ -29,7 +29,7 @@ def mlflow_of(span: Span) -> dict[str, Any]:
         "attributes": mapped.attributes,
         "resource": dict(mapped.resource.attributes),
         "feedback": [
-            {"id": score.id, **vars(score), "metadata": score.metadata, "tag": score.tag_text}
+            {"id": score.id, **score_fields(score), "metadata": score.metadata, "tag": score.tag_text}
             for score in feedback_of(span)
         ],
         "is_given_outside": is_given_outside(span),
@@ -38,6 +38,11 @@ def mlflow_of(span: Span) -> dict[str, Any]:
         running = placeholder(span)
         made["running"] = {"tags": dict(running.resource.attributes), "name": trace_name(running)}
     return made
+
+
+def score_fields(score: MlflowFeedback) -> dict[str, Any]:
+    fields = {**vars(score), "rationale": score.comment or None}
+    return {name: value for name, value in fields.items() if name not in ("comment", "origin")}
 
 
 def weave_of(span: Span) -> dict[str, Any]:

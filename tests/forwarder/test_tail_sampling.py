@@ -254,7 +254,7 @@ def test_group_without_size_waits_for_running_siblings_and_quiet(
 
     with nobody_forwards(node_dir), contextlib.closing(Ledger(node_dir)) as ledger:
         deciding = TailSampling(node_dir, membership.decide(), lambda: True)
-        deciding._opened = ledger
+        deciding._ledger = ledger
         sibling("row", 0)
         assert verdicts(quiet=60) == {}
         with rollout_trace_attr(step=1, sample_index="row", rollout_n=1):
@@ -520,7 +520,7 @@ def test_decision_about_a_shared_line_stays_for_the_other_exporter(tmp_path: Pat
     trace_id = trace_id_of(shared.recorded)
     assert trace_id is not None
     with Ledger(tmp_path) as ledger, Ledger(tmp_path / "behind") as behind:
-        knows._opened, waits._opened = ledger, behind
+        knows._ledger, waits._ledger = ledger, behind
         assert not knows._is_decided(shared)
         ledger.decide((), {trace_id: is_kept})
         assert knows._is_decided(shared)

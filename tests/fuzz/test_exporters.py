@@ -14,13 +14,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from otel_rollout.exporting.batching import halved
 from otel_rollout.exporting.projects import by_project
 from otel_rollout.otlp import sdk
-from otel_rollout_mlflow import feedback as mlflow_feedback
 from otel_rollout_mlflow import mapping as mlflow_mapping
+from otel_rollout_mlflow import scores as mlflow_scores
 from otel_rollout_mlflow import writer as mlflow_writer
 from otel_rollout_otlp import encoding
 from otel_rollout_weave import calls as weave_requests
-from otel_rollout_weave import feedback as weave_feedback
 from otel_rollout_weave import mapping as weave_mapping
+from otel_rollout_weave import scores as weave_scores
 from tests.fuzz.bounds import examples
 from tests.fuzz.spans import spans
 from tests.spool_reader import parse_line
@@ -77,9 +77,9 @@ def test_mlflow_exporter_encodes_every_span(batch, last, max_bytes):
                         stored = json.loads(json.dumps(made.to_dict(), cls=TraceJSONEncoder))
                         assert Span.from_dict(stored).name == made.name
                         found += 1
-        for score in [score for span in group for score in mlflow_feedback.feedback_of(span)]:
+        for score in [score for span in group for score in mlflow_scores.feedback_of(span)]:
             json.dumps(
-                {"name": score.name, "value": score.value, "why": score.rationale}, allow_nan=False
+                {"name": score.name, "value": score.value, "why": score.comment}, allow_nan=False
             ).encode()
             assert score.name
     for span in batch:
@@ -96,7 +96,7 @@ def weave_calls(batch, last) -> tuple[list[bytes], list[bytes], list[dict]]:
         assert sum(map(len, weave_requests.requests_of(mapped, 500))) == len(group)
         calls += [encoded for call in mapped for encoded in (call.encoded, call.stand_in())]
         markers += [weave_mapping.to_marker(span, f"entity/{project}", "e/p/r") for span in group]
-        feedback += [s.to_weave("entity/project") for span in group for s in weave_feedback.feedback_of(span)]
+        feedback += [s.to_weave("entity/project") for span in group for s in weave_scores.feedback_of(span)]
     return calls, markers, feedback
 
 

@@ -14,8 +14,7 @@ from sqlalchemy import event
 from otel_rollout.base import training_scores
 from otel_rollout.exporting.api import UndeliveredError
 from otel_rollout_mlflow.database_target import one_transaction
-from otel_rollout_mlflow.feedback import MlflowFeedback
-from otel_rollout_mlflow.target import Change
+from otel_rollout_mlflow.scores import Change, MlflowFeedback
 from tests.identity_scores import given, resolve
 from tests.mlflow.programs import killed_while_scoring
 from tests.sdk_spans import ROLLOUT_RUN, Rollouts, deliver
@@ -103,8 +102,8 @@ def test_step_takes_few_commits(exporter, store, rollouts):
 def test_failed_transaction_writes_no_score(uri, project, exporter):
     """The scores before the one at fault are written when they are sent again without it."""
     ids = [trace.info.trace_id for trace in stored(uri, project)]
-    scores = [MlflowFeedback(id_, "", "format", 1.0, START) for id_ in ids]
-    gone = MlflowFeedback("tr-" + "0" * 32, "", "format", 1.0, START)
+    scores = [MlflowFeedback("format", 1.0, START, trace_id=id_, span_id="") for id_ in ids]
+    gone = MlflowFeedback("format", 1.0, START, trace_id="tr-" + "0" * 32, span_id="")
     with pytest.raises(UndeliveredError, match=f"writing {TRAJECTORIES + 1} scores"):
         exporter._target.write_feedback([(Change.CREATE, score) for score in (*scores, gone)])
     assert all("format" not in values for values in feedback_in(uri, project).values())

@@ -138,6 +138,17 @@ def test_integer_at_the_limits_of_its_field_is_decoded(field, value):
 
 
 @pytest.mark.parametrize(
+    "field", ["kind", "flags", "attributes", "events", "links", "status", "name", "parentSpanId"]
+)
+def test_null_is_the_default_of_a_field(field):
+    """As protobuf's JSON mapping says, of a field of a span and of an event."""
+    (span,) = spans_of(line_with(**{field: None}))
+    assert span.context.is_valid
+    (span,) = spans_of(line_with(events=[{"name": None, "timeUnixNano": None, "attributes": None}]))
+    assert span.events[0].timestamp == 0
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         *(("startTimeUnixNano", time) for time in (-1, 2**64, 1.5, True)),

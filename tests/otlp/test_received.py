@@ -125,7 +125,7 @@ def as_otlp_json(message: Any) -> Any:
     return with_hex(MessageToDict(message, use_integers_for_enums=True))
 
 
-def lines(scopes: Any, identity: Any = ()) -> list[bytes]:
+def lines(scopes: Any, identity: bytes = b"") -> list[bytes]:
     return [
         HEAD + scope.resource.head + received.line_of(scope, scope.decode(span), identity)
         for scope in scopes
@@ -151,7 +151,7 @@ def test_line_holds_every_field_of_the_span(span: dict[str, Any]) -> None:
 @given(spans)
 def test_line_is_read_by_every_reader_of_lines(span: dict[str, Any]) -> None:
     """A received line has ids, step and scope where a recorded line has them."""
-    identity = received.entries({"rollout.step": 7, "rollout.validate": True})
+    identity = writer.attribute_list({"rollout.step": 7, "rollout.validate": True})[1:-1]
     span["attributes"] = [*span["attributes"], text_attribute("rollout.step", "of the sender")]
     (line,) = lines(received_protobuf.scopes_of(request_of(span)), identity)
     (decoded,) = spans_of(line)

@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from otel_rollout.otlp import reader, sdk, writer
-from otel_rollout.otlp.json_line import request_of, set_resource_text, span_at, spans_of_json, trace_data
+from otel_rollout.otlp.json_line import line_of, request_of, set_resource_text, spans_of_json
 from otel_rollout.otlp.json_values import attributes_of
+from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.span import Span
 
 VALUES: dict[str, Any] = {"text": "a", "flag": True, "count": 7, "share": 0.5, "names": ["a", "b"]}
@@ -94,8 +95,9 @@ def test_spans_of_one_scope_are_passed_over() -> None:
 
 def test_made_spans_are_read_back() -> None:
     """A span without duration, in a line with a resource."""
-    made = span_at(7, "1" * 32, "2" * 16, "3" * 16, "score", VALUES)
-    (span,) = reader.spans_of(orjson.dumps(trace_data({"service.name": "p"}, [made])))
+    resource = Resource({"service.name": "p"})
+    made = Span.made(("1" * 32, "2" * 16, "3" * 16), "score", (7, 7), dict(VALUES), resource=resource)
+    (span,) = reader.spans_of(line_of([made]))
     assert (span.name, span.start_ns, span.end_ns) == ("score", 7, 7)
     assert span.attributes == VALUES
     assert (span.parent_id, span.resource.attributes["service.name"]) == ("3" * 16, "p")

@@ -13,8 +13,7 @@ import pytest
 from opentelemetry import trace as otel
 
 from otel_rollout.base.semconv import IDENTITY
-from otel_rollout_weave import attributes, mapping, settings
-from otel_rollout_weave import feedback as scores
+from otel_rollout_weave import mapping, scores, settings
 from tests.sdk_spans import JSON, ROLLOUT_RUN, Rollouts, decoded
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "weave.md").read_text()
@@ -67,7 +66,7 @@ CHECKS: dict[str, Callable[[Call], bool]] = {
     '`score("reward", 0.5)`': lambda call: (
         call["output"]["reward"] == 0.5
         and (call["feedback"]["feedback_type"], call["feedback"]["payload"]["value"]) == ("reward", 0.5)
-        and attributes.kind_of({"openinference.span.kind": "EVALUATOR"}) == "scorer"
+        and mapping.kind_of({"openinference.span.kind": "EVALUATOR"}) == "scorer"
     ),
     "name of an operation or trajectory": lambda call: (
         (len(call["op_name"]), len(call["display_name"])) == (128, 1024)

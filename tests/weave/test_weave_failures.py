@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout_weave import calls, mapping
+from otel_rollout_weave import calls, mapping, server
 from tests.local_weave import API_KEY
 from tests.sdk_spans import decoded, deliver
 
@@ -258,6 +258,6 @@ def test_requests_are_bounded_in_bytes_and_calls(rollouts):
 def test_memory_of_sent_calls_is_bounded(new_exporter):
     """An exporter whose caller never sends a failed batch again does not grow."""
     memory = new_exporter()._calls._sent
-    for number in range(2 * calls.MAX_REMEMBERED):
+    for number in range(2 * server.MAX_REMEMBERED):
         memory[str(number)] = True
-    assert len(memory) == calls.MAX_REMEMBERED
+    assert len(memory) == server.MAX_REMEMBERED

@@ -126,7 +126,7 @@ class MlflowSource:
                     skipped(error.failure.message)
                     continue
                 if line:
-                    yield line + b"\n"
+                    yield line
 
 
 def _tags(reference: Reference) -> Iterator[dict[str, str]]:

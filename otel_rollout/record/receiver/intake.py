@@ -205,8 +205,9 @@ class Intake:
         if known is None and not self._is_recorded(trace_id, span.name):
             return None
         identity = NO_IDENTITY if known is None else known.identity
-        line = received.line_of(scope, span, () if known is None else known.entries)
-        phases = received.phase_lines_of(span, identity.encoded or identity.encode())
+        encoded = identity.encoded or identity.encode()
+        line = received.line_of(scope, span, encoded)
+        phases = received.phase_lines_of(span, encoded)
         return _Taken(scope, [line, *phases], identity)
 
     def _is_recorded(self, trace_id: bytes, name: str) -> bool:
@@ -230,14 +231,12 @@ class Known(NamedTuple):
     """A trajectory of this machine.
 
     Attributes:
-        identity: its identity, for the counts.
-        entries: the identity as the entries of a list of attributes.
+        identity: its identity.
         span_id: the id of its root span, in hex.
         is_root: whether the trajectory is not part of another one.
     """
 
     identity: Identity
-    entries: list[dict[str, Any]]
     span_id: str
     is_root: bool
 
@@ -292,4 +291,4 @@ class Trajectories:
 
 def _known(attributes: Mapping[str, Any], span_id: str, is_root: bool) -> Known:
     identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
-    return Known(identity, received.entries(identity.attributes), span_id, is_root)
+    return Known(identity, span_id, is_root)

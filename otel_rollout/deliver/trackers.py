@@ -1,4 +1,4 @@
-"""Link an exporter's traces to the tracker run that training publishes.
+"""Serve trackers: link traces to the run that training publishes, and find running trajectories.
 
 A training framework starts the tracker's run after its workers, and so after the first spans.
 """
@@ -11,8 +11,10 @@ from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.base.waits import waits
-from otel_rollout.exporting.api import ExportFailure, FailureKind, LinksRuns
+from otel_rollout.exporting.api import Announces, ExportFailure, FailureKind, LinksRuns
+from otel_rollout.exporting.base import form_for
 from otel_rollout.spool import layout
+from otel_rollout.spool.files import running_roots
 
 _logger = logging.getLogger("otel_rollout.forwarder")
 
@@ -73,3 +75,31 @@ class TrackerRunLink:
 
 def _link_nothing(run: str, rollout: str) -> ExportFailure | None:
     return None
+
+
+class LiveTrajectories:
+    """Announces running trajectories, each of them once.
+
+    Args:
+        node_dir: holds the root tables of the recording processes.
+        exporter: shows the trajectories.
+    """
+
+    def __init__(self, node_dir: Path, exporter: Announces) -> None:
+        self._node_dir = node_dir
+        self._exporter = exporter
+        self._form = form_for(exporter)
+        self._next_look = 0.0
+        self._known: set[str] = set()
+
+    def announce(self) -> None:
+        """Show the open roots older than ``Waits.live_age`` that are new since the last call."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + waits().live_look
+        latest_ns = time.time_ns() - waits().live_age * 1e9
+        roots = [root for root in running_roots(self._node_dir) if root.start_ns <= latest_ns]
+        known, self._known = self._known, {root.span_id for root in roots}
+        new = [self._form(root) for root in roots if root.span_id not in known]
+        if new:
+            self._exporter.announce(new)
