@@ -7,14 +7,18 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from otel_rollout.base.printable import printable
-
-if TYPE_CHECKING:
-    from otel_rollout.look.dumps.opening import Dumps
+from otel_rollout.look.dumps import cache, formats
+from otel_rollout.look.dumps.dump_file import DumpFile
+from otel_rollout.look.dumps.opening import Dumps, below
+from otel_rollout.look.dumps.readers.messages import Mapped
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.otlp.json_line import is_trace_data
+from otel_rollout.spool import files, layout
 
 _GLOB: Final = "*?["
 MapOption = Annotated[
@@ -66,8 +70,6 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
 
 def named(text: str) -> DumpName | None:
     """Return what a text names as a dump, which may be ``FORMAT:PATH``; None for anything else."""
-    from otel_rollout.look.dumps import formats
-
     prefix, _, rest = text.partition(":")
     if rest and not Path(text).exists() and prefix in formats.installed():
         return DumpName((rest,), prefix)
@@ -80,20 +82,11 @@ def opened(name: DumpName) -> Dumps:
     Raises:
         ViewerError: the dump cannot be opened.
     """
-    from otel_rollout.look.dumps.opening import Dumps
-    from otel_rollout.look.dumps.readers.messages import Mapped
-
     return Dumps(name.paths, name.format_, Mapped.parse(name.mapped) if name.mapped else None)
 
 
 def _is_dump(text: str) -> bool:
     """Return whether a path is neither a spool nor a file of OTLP JSON, and there is something to read."""
-    from otel_rollout.look.dumps.dump_file import DumpFile
-    from otel_rollout.look.dumps.opening import below
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.otlp.json_line import is_trace_data
-    from otel_rollout.spool import files, layout
-
     path = Path(text).expanduser()
     if path.is_dir():
         is_spool = bool(layout.node_directories(path)) or bool(files.segments_below(path))
@@ -113,8 +106,6 @@ def table_of(name: DumpName) -> Path:
     Raises:
         ViewerError: the dump cannot be opened, holds no trajectory, or its table cannot be kept.
     """
-    from otel_rollout.look.dumps import cache
-
     dump = opened(name)
     path, remarks = cache.table_of(dump, cache.default_directory())
     say([*dump.notes, *remarks])

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
 import typer
 
 from otel_rollout.base.printable import printable
+from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.show import FromOption, spans_of
-from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption
+from otel_rollout.cli.sources import as_table
+from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption, command_of
 from otel_rollout.exporting.batching import chunks
+from otel_rollout.look.conversation import training_data
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.dumps import atif
+from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import Listing
+from otel_rollout.look.sources.table_source import conversations_in
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.schema import has_time
 
-if TYPE_CHECKING:
-    from otel_rollout.look.conversation.conversation import Conversation
-    from otel_rollout.look.conversation.summary import Summary
-    from otel_rollout.table.query import Engine
-
-HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
+_HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
 _ATIF, _MESSAGES = "atif", "messages"
 _FIELDS: Final = {
     "step": "step",
@@ -39,15 +43,14 @@ _FIELDS: Final = {
 }
 """Field of a line of messages → column of its trajectory."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
-_MAX_NAME: Final = 60
-"""Characters of a name, which may have four bytes each."""
+_MAX_NAME: Final = 100
 _TRACE_DIGITS: Final = 7
 """Digits of a trace id in the name of a trial: Harbor has seven letters there."""
 _AT_ONCE: Final = 200
 """Trajectories that are read with one query."""
 
 
-def export(
+def _export(
     view: str,
     listing: Listing,
     *,
@@ -68,11 +71,6 @@ def export(
     **given: Any,
 ) -> None:
     """Write the trajectories that the options describe."""
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.look.dumps.atif import document_of
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.table.row_set import dicts_of
-
     if format_ not in (_ATIF, _MESSAGES):
         raise ViewerError(f"There is no format {format_!r}: {_ATIF} or {_MESSAGES}.")
     if format_ == _ATIF and to is not None and to.exists() and (to.is_file() or any(to.iterdir())):
@@ -81,23 +79,24 @@ def export(
         columns = ", ".join(["trace_id", *_FIELDS.values()])
         selected = Selected(store, view, listing, given, run, where, sort, columns)
         engine = selected.engine
-        rows = dicts_of(engine.run(selected.checked(selected.sql), limit))
+        rows = dicts_of(engine.run(selected.checked(), limit))
         if not rows:
             raise ViewerError(selected.nothing())
         if format_ == _MESSAGES:
             number = _write_lines(_examples(engine, rows), to)
         elif to is None:
-            number = _write_lines(map(document_of, _conversations(engine, rows)), None)
+            number = _write_lines(map(atif.document_of, _conversations(engine, rows)), None)
         else:
             number = _write_trials(_conversations(engine, rows), to)
     if to is not None:
         typer.echo(f"{number} trajectories written to {to}")
 
 
+export = reading(command_of("trajectories", _HELP, _export))
+
+
 def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a line of messages for each trajectory whose messages are known."""
-    from otel_rollout.look.conversation import training_data
-
     for example in training_data.examples(engine, rows):
         named = {field: example[column] for field, column in _FIELDS.items()}
         yield {**named, "messages": example["messages"]}
@@ -105,8 +104,6 @@ def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dic
 
 def _conversations(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[Conversation]:
     """Yield the trajectories of rows, in their order."""
-    from otel_rollout.look.sources.table_source import conversations_in
-
     for part in chunks((row["trace_id"] for row in rows), _AT_ONCE):
         found = {each.summary.trace_id: each for each in conversations_in(engine, part)}
         yield from (found[trace_id] for trace_id in part if trace_id in found)
@@ -114,8 +111,6 @@ def _conversations(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterato
 
 def _write_trials(conversations: Iterator[Conversation], to: Path) -> int:
     """Write each trajectory as Harbor writes a trial: its document, with the reward beside it."""
-    from otel_rollout.look.dumps import atif
-
     number = 0
     for conversation in conversations:
         summary = conversation.summary
@@ -158,24 +153,7 @@ def _write_lines(records: Iterable[Mapping[str, Any]], to: Path | None) -> int:
     number = 0
     with nullcontext(sys.stdout.buffer) if to is None else to.open("wb") as file:
         for record in records:
-            line = _json_of(record)
-            file.write((printable(line) if is_seen else line).encode() + b"\n")
+            line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+            file.write(printable(line.decode()).encode() if is_seen else line)
             number += 1
     return number
-
-
-def _json_of(record: Mapping[str, Any]) -> str:
-    """Return a record as JSON.
-
-    Raises:
-        ViewerError: a value of it is nested too deeply.
-    """
-    from otel_rollout.look.errors import ViewerError
-
-    try:
-        return orjson.dumps(record).decode()
-    except TypeError:  # nested more deeply than orjson writes
-        try:
-            return json.dumps(record, ensure_ascii=False)
-        except RecursionError as error:
-            raise ViewerError("A trajectory has a value that is nested too deeply to be written.") from error

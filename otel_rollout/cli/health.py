@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from json import dumps as to_json
-from typing import TYPE_CHECKING, Annotated, Final
+from functools import partial
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
-from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.page_output import HtmlOption, answer
+from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.findings import Health
+from otel_rollout.look.analysis.health import checks
+from otel_rollout.look.analysis.health.findings import Health
+from otel_rollout.look.analysis.health.page import page_of_health, verdict_of
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.conversation.formatting import counted, show_command
+from otel_rollout.table import filters, views
+from otel_rollout.table.query import Engine
 
 _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
 _ORDER: Final = ("healthy", "unobserved", "unhealthy")
@@ -29,6 +39,7 @@ SkipOption = Annotated[
 ]
 
 
+@reading
 def health(
     from_: FromOption = None,
     run: NewestRunOption = None,
@@ -48,14 +59,8 @@ def health(
         raise typer.BadParameter("--html and --json exclude each other.")
     with errors_reported():
         found, location = _checked(from_, run, step, _names(only, "--only"), _names(skip, "--skip"))
-        if html:
-            from otel_rollout.look.analysis.health.page import page_of_health
-
-            write_page(html, page_of_health(found))
-        elif json:
-            typer.echo(to_json(found.as_json(), indent=2))
-        else:
-            _show(found, location, is_all=all_)
+        show = partial(_show, found, location, is_all=all_)
+        answer(html, json, partial(page_of_health, found), found.as_json, show)
     if found.is_unhealthy:
         raise typer.Exit(_UNHEALTHY)
 
@@ -74,12 +79,6 @@ def _checked(
     from_: str | None, run: str | None, step: str | None, only: list[str], skip: list[str]
 ) -> tuple[Health, str]:
     """Run the checks; return their answers and the name of the source."""
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.look.analysis.health import checks
-    from otel_rollout.look.analysis.run_choice import run_of
-    from otel_rollout.table import filters, views
-    from otel_rollout.table.query import Engine
-
     steps = None if step is None else filters.numbers("step", step, "--step")
     with as_table(from_) as (store, location):
         engine = Engine(store.open(), keep=views.SLOW)
@@ -89,15 +88,6 @@ def _checked(
 
 def _show(health: Health, location: str, is_all: bool) -> None:
     """Print what is wrong, what could be observed and how, and the number of the other checks."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from otel_rollout.base.printable import in_one_line
-    from otel_rollout.look.analysis.health.checks import WAYS
-    from otel_rollout.look.analysis.health.page import verdict_of
-    from otel_rollout.look.conversation.formatting import counted, show_command
-
     console = Console(highlight=False)
     left = 0
     ways: dict[str, list[str]] = {}
@@ -109,7 +99,7 @@ def _show(health: Health, location: str, is_all: bool) -> None:
             if finding.evidence:
                 shown = show_command(finding.evidence[:_SHOWN])
                 console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
-        elif finding.status == "unobserved" and (way := WAYS.get(finding.name, "")):
+        elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
             ways.setdefault(way, []).append(finding.name)
         else:
             left += 1

@@ -10,24 +10,28 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+import orjson
 import typer
 
 from otel_rollout.account import node_report
 from otel_rollout.base.printable import printable
 from otel_rollout.cli import dumps, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
+from otel_rollout.cli.forwarding import forward_directory
 from otel_rollout.cli.table import errors_reported
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.otlp.json_line import line_of
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.segments import MAX_LINE_BYTES
-
-if TYPE_CHECKING:
-    from otel_rollout.table.query import Engine
-    from otel_rollout.table.store import Store
+from otel_rollout.table.known_spans import NewSpans
+from otel_rollout.table.lease import IMPORT, Lease
+from otel_rollout.table.query import Engine
+from otel_rollout.table.store import Store
 
 _UNDELIVERED, _UNREADABLE = 1, 2
 """Exit status if spans of a source are not in the table, and if a source cannot be read."""
@@ -95,9 +99,6 @@ class _Target:
 
     def engine(self) -> Engine:
         """Return what asks the table as it is now; begin a table that is missing."""
-        from otel_rollout.table.lease import IMPORT, Lease
-        from otel_rollout.table.query import Engine
-
         if not self._is_reserved:
             self._store.opened_or_begun()
             on_wait = functools.partial(typer.echo, err=True)
@@ -108,8 +109,6 @@ class _Target:
 
 def _status(name: str | DumpName, target: _Target, configured: Settings) -> int:
     """Import one source; return the command's exit status for it."""
-    from otel_rollout.look.errors import ViewerError
-
     try:
         return 0 if _import(name, target, configured) else _UNDELIVERED
     except ViewerError as error:
@@ -119,10 +118,6 @@ def _status(name: str | DumpName, target: _Target, configured: Settings) -> int:
 
 def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool:
     """Import one source, and print its counts; return whether all of its spans are in the table."""
-    from otel_rollout.cli.forwarding import forward_directory
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.table.known_spans import NewSpans
-
     spans = NewSpans(target.engine)
     rest = ""
     unreadable: list[str] = []
@@ -172,8 +167,6 @@ def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[
         yield dump.location, map(line_of, dump.spans())
         dumps.say([*dump.notes, *dump.remarks])
     elif _is_mlflow(name):
-        from otel_rollout.look.sources.mlflow_source import MlflowSource
-
         uri = name.partition(":")[2]
         source = MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
         yield source.location, source.every_line(skipped)
@@ -184,8 +177,6 @@ def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[
 
 def _lines_of_file(path: Path) -> Iterable[bytes]:
     """Return a file's lines; a file that is one JSON document of several lines becomes one line."""
-    import orjson
-
     if path.suffix == ".json" and path.stat().st_size <= MAX_LINE_BYTES:
         try:
             return [orjson.dumps(orjson.loads(path.read_bytes())) + b"\n"]

@@ -24,18 +24,9 @@ from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.printable import printable
 from otel_rollout.base.version import VERSION
-from otel_rollout.cli import export, importing, maintenance, probe, report_output, runs
-from otel_rollout.cli import group as group_commands
-from otel_rollout.cli import health as health_commands
-from otel_rollout.cli import report as report_commands
-from otel_rollout.cli import show as show_commands
-from otel_rollout.cli import table as table_commands
-from otel_rollout.cli import timeline as timeline_commands
-from otel_rollout.cli import view as view_commands
-from otel_rollout.cli.dumps import reading
-from otel_rollout.cli.examples import epilog
+from otel_rollout.cli import probe, report_output, runs
+from otel_rollout.cli.commands import DELIVER, MAINTAIN, CommandGroup, epilog
 from otel_rollout.exporting import entry_points
-from otel_rollout_demo.cli import demo
 
 _WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
 """Error numbers of a disk that takes no more output, of a closed output, and of a reader who has gone."""
@@ -81,7 +72,12 @@ def _open_closed_streams() -> None:
         sys.stdout = open(_STDOUT, "w", closefd=False)  # noqa: SIM115
 
 
-app = _Commands(help="See every trajectory of an agentic-RL rollout.", epilog=epilog(), no_args_is_help=True)
+app = _Commands(
+    cls=CommandGroup,
+    help="See every trajectory of an agentic-RL rollout.",
+    epilog=epilog(),
+    no_args_is_help=True,
+)
 
 
 def _check_exporters(to: str | None) -> str | None:
@@ -114,31 +110,6 @@ SpoolOption = Annotated[
 ]
 
 
-_LOOK: Final = "Look at runs"
-_DELIVER: Final = "Deliver spans"
-_MAINTAIN: Final = "Maintain"
-"""Headings of the commands in the help."""
-_OF_NAMES: Final = show_commands.CONTEXT_SETTINGS
-for _name, _command, _context in (
-    ("demo", demo, {}),
-    ("view", view_commands.view, {}),
-    ("report", reading(report_commands.report), {}),
-    ("health", reading(health_commands.health), {}),
-    ("list", reading(table_commands.command_of("trajectories")), {}),
-    ("show", reading(show_commands.show), _OF_NAMES),
-    ("compare", reading(show_commands.compare), _OF_NAMES),
-    ("groups", reading(table_commands.command_of("groups")), {}),
-    ("group", reading(group_commands.group), _OF_NAMES),
-    ("steps", reading(table_commands.command_of("steps")), {}),
-    ("timeline", reading(timeline_commands.timeline), {}),
-    ("query", reading(table_commands.query), {}),
-    ("export", reading(table_commands.command_of("trajectories", export.HELP, export.export)), {}),
-):
-    app.command(_name, epilog=epilog(_name), context_settings=_context, rich_help_panel=_LOOK)(_command)
-app.command("import", epilog=epilog("import"), rich_help_panel=_DELIVER)(importing.import_)
-app.add_typer(maintenance.app, name="table", rich_help_panel=_MAINTAIN)
-
-
 @app.callback(invoke_without_command=True)
 def main(
     context: typer.Context,
@@ -159,7 +130,7 @@ def main(
             typer.echo(sentence, err=True)
 
 
-@app.command(epilog=epilog("status"), rich_help_panel=_DELIVER)
+@app.command(epilog=epilog("status"), rich_help_panel=DELIVER)
 def status(
     spool: SpoolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -222,7 +193,7 @@ def _log_to_stderr() -> None:
     logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[_LogHandler()])
 
 
-@app.command(epilog=epilog("forward"), rich_help_panel=_DELIVER)
+@app.command(epilog=epilog("forward"), rich_help_panel=DELIVER)
 def forward(
     spool: SpoolOption = None,
     to: ToOption = None,
@@ -293,7 +264,7 @@ def _run_service(directory: Path, configured: settings.Settings, to: str | None)
         typer.echo(f"{report.directory}: {report.summary()}")
 
 
-@app.command(epilog=epilog("replay"), rich_help_panel=_DELIVER)
+@app.command(epilog=epilog("replay"), rich_help_panel=DELIVER)
 def replay(
     paths: Annotated[
         list[Path],
@@ -363,7 +334,7 @@ def _print_replayed(report: Report) -> None:
         raise typer.Exit(1)
 
 
-@app.command(epilog=epilog("doctor"), rich_help_panel=_MAINTAIN)
+@app.command(epilog=epilog("doctor"), rich_help_panel=MAINTAIN)
 def doctor(
     address: Annotated[
         str | None,

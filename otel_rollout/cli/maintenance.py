@@ -6,18 +6,20 @@ import math
 import re
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from otel_rollout.cli.examples import epilog
+from otel_rollout.cli.commands import epilog
+from otel_rollout.cli.sources import store_at, table_address
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
 from otel_rollout.look.listings import ListedColumn
-
-if TYPE_CHECKING:
-    from otel_rollout.table.pruning import Choice, Shares
-    from otel_rollout.table.store import Store
+from otel_rollout.table import compaction, pruning
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.location import DEFAULT_URI
+from otel_rollout.table.pruning import Choice, Shares
+from otel_rollout.table.store import Store
 
 _HOUR: Final = 3600
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
@@ -57,8 +59,6 @@ def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None
     Forwarders may write meanwhile. One process at a time compacts or prunes a table.
     """
     with errors_reported():
-        from otel_rollout.table import compaction
-
         hours = round(_hours(retention, "--retention"))
         done = compaction.compact(_store(uri), hours, typer.echo)
     typer.echo(
@@ -90,8 +90,6 @@ def prune(
     retention, and then go with the next `prune` or `compact`.
     """
     with errors_reported():
-        from otel_rollout.table import pruning
-
         hours = round(_hours(retention, "--retention"))
         choice = _choice(older_than, runs, max_size)
         store = _store(uri)
@@ -110,10 +108,6 @@ def prune(
 
 def _store(uri: str | None) -> Store:
     """Return the named table."""
-    from otel_rollout.cli.sources import store_at, table_address
-    from otel_rollout.table.errors import TableError
-    from otel_rollout.table.location import DEFAULT_URI
-
     address = uri or table_address(None)
     if address is None:
         raise TableError(f"There is no table at {DEFAULT_URI}: name the table.")
@@ -122,9 +116,6 @@ def _store(uri: str | None) -> Store:
 
 def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> Choice:
     """Return which steps the options choose."""
-    from otel_rollout.table import pruning
-    from otel_rollout.table.errors import TableError
-
     if sum(option is not None for option in (older_than, runs, max_size)) != 1:
         raise TableError("Name one of --older-than, --runs and --max-size.")
     if older_than is not None:
@@ -140,8 +131,6 @@ def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> C
 
 def _hours(text: str, source: str) -> float:
     """Return a duration such as ``12h``, ``30d`` or ``2w`` in hours."""
-    from otel_rollout.table.errors import TableError
-
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise TableError(f"{source} {text!r} cannot be read: write hours, days or weeks, as 12h, 30d or 2w.")
@@ -150,8 +139,6 @@ def _hours(text: str, source: str) -> float:
 
 def _bytes(text: str, source: str) -> int:
     """Return a size such as ``10GB`` or ``500MB`` in bytes."""
-    from otel_rollout.table.errors import TableError
-
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise TableError(f"{source} {text!r} cannot be read: write a number and a unit, as 10GB or 500MB.")

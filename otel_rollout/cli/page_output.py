@@ -1,18 +1,48 @@
-"""Write an HTML page where the option ``--html`` says, and report what cannot be written."""
+"""Write what a command has found: as an HTML page, as JSON or on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from json import dumps as to_json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from otel_rollout.look.errors import ViewerError
+
 HtmlOption = Annotated[
     Path | None,
     typer.Option("--html", help="Write an HTML page to this file instead; - is standard output."),
 ]
+
+
+def answer(
+    html: Path | None,
+    json: bool,
+    page: Callable[[], str],
+    document: Callable[[], object],
+    show: Callable[[], object],
+) -> None:
+    """Write a page and print JSON, as the options say; without either, show what was found.
+
+    Args:
+        html: file of the page.
+        json: whether to print JSON.
+        page: makes the page.
+        document: makes the JSON document.
+        show: prints on the terminal.
+
+    Raises:
+        ViewerError: the file cannot be written.
+    """
+    if json:
+        typer.echo(to_json(document(), indent=2))
+    if html is not None:
+        write_page(html, page())
+    if html is None and not json:
+        show()
 
 
 def write_page(path: Path, page: str) -> None:
@@ -39,8 +69,6 @@ def writing(what: str) -> Iterator[None]:
     Raises:
         ViewerError: a file cannot be written.
     """
-    from otel_rollout.look.errors import ViewerError
-
     try:
         yield
     except OSError as error:

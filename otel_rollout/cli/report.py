@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from json import dumps as to_json
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.account.report import said_of_operations_outside
+from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.page_output import HtmlOption, answer
+from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c, errors_reported
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from otel_rollout.look.analysis.report.changes import RunComparison, Side
-    from otel_rollout.look.analysis.report.report import RunReport, StepReport
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
+from otel_rollout.look.analysis.report import changes
+from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, Side
+from otel_rollout.look.analysis.report.measures import MEASURES, values_of
+from otel_rollout.look.analysis.report.page import page_of_changes, page_of_report
+from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
+from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.conversation import formatting
+from otel_rollout.look.fitted_table import TableColumn, print_fitted
+from otel_rollout.look.pages.scale import finite
+from otel_rollout.table import filters, views
+from otel_rollout.table.query import Engine
+from otel_rollout.table.select import QueryError
 
 _STEPS: Final = re.compile(
     r"\s*(?P<first>-?\d+)(?:\s*-\s*(?P<last>-?\d+))?\s*\.\."
@@ -30,6 +42,7 @@ _STEPS: Final = re.compile(
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
 
 
+@reading
 def report(
     from_: FromOption = None,
     run: NewestRunOption = None,
@@ -52,46 +65,26 @@ def report(
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
     with errors_reported(), _opened(from_) as (engine, location):
-        from otel_rollout.cli import run_report_output as terminal
-        from otel_rollout.look.analysis.report import page
-        from otel_rollout.look.analysis.run_choice import run_of
-
         chosen = run_of(engine, run)
         found: RunReport | RunComparison
         if compare is None:
             found = _report(engine, chosen, step, location)
-            page_of, show = (
-                partial(page.page_of_report, found),
-                partial(terminal.show_report, found, location),
-            )
+            show = partial(show_report, found, location)
+            answer(html, json, partial(page_of_report, found), found.as_json, show)
         else:
-            found = _changes(engine, chosen, compare, step, validation)
-            page_of = partial(page.page_of_changes, found)
-            show = partial(terminal.show_changes, found, location, all_)
-        if json:
-            typer.echo(to_json(found.as_json(), indent=2))
-        if html is not None:
-            write_page(html, page_of())
-        if html is None and not json:
-            show()
+            changed = _changes(engine, chosen, compare, step, validation)
+            show = partial(show_changes, changed, location, all_)
+            answer(html, json, partial(page_of_changes, changed), changed.as_json, show)
 
 
 @contextmanager
 def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
     """Yield an engine on the table that is meant, and the name of its source."""
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.table import views
-    from otel_rollout.table.query import Engine
-
     with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
         yield Engine(store.open(), keep=views.SLOW), location
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    from otel_rollout.look.analysis.report.report import report_of
-    from otel_rollout.table import filters
-    from otel_rollout.table.select import QueryError
-
     condition = None if step is None else filters.numbers("step", step, "--step")
     found = report_of(engine, run, condition)
     if not found.steps:
@@ -105,11 +98,6 @@ def _changes(engine: Engine, run: Run, compare: str, step: str | None, validatio
     Raises:
         QueryError: there is no such run or step.
     """
-    from otel_rollout.look.analysis.report import changes
-    from otel_rollout.look.analysis.report.report import report_of
-    from otel_rollout.look.analysis.run_choice import run_of
-    from otel_rollout.table.select import QueryError
-
     if step is not None:
         raise QueryError(
             "--step and --compare exclude each other: write the steps as --compare 30-40..50-60."
@@ -140,9 +128,6 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
     Raises:
         QueryError: the run has none of them.
     """
-    from otel_rollout.look.analysis.report.changes import Side
-    from otel_rollout.table.select import QueryError
-
     least, most = int(first), int(last or first)
     chosen = tuple(step for step in steps if step.step is not None and least <= step.step <= most)
     if not chosen:
@@ -151,3 +136,163 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
         known = f" It has steps {numbers[0]} to {numbers[-1]}." if numbers else ""
         raise QueryError(f"--compare names step {named}, which {run.name} does not have.{known}")
     return Side(run, chosen)
+
+
+# --- on the terminal ----------------------------------------------------------------------------------------
+
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_GAP: Final = " "
+_BESIDE: Final = 48
+"""Columns of a line for the name of a figure, and its first and last value."""
+_SPARK: Final = 48
+"""Characters of a sparkline at most; of more steps, each character is the mean of several."""
+_MAX_STEPS: Final = 30
+"""Steps that a table shows: the last."""
+_MAX_CHANGES: Final = 5
+"""Changes that are printed without ``--all``."""
+_RANKS: Final = {
+    "step": 0, "failed": 1, "reward": 1, "tool errors": 1, "trajectories": 2, "no spread": 2,
+    "unparsable calls": 2, "longest trajectory": 4, "tokens in": 4, "p10": 5, "p50": 4, "p90": 5,
+}  # fmt: skip
+"""Rank of a figure: those of a high rank are left out where the terminal has no room."""
+_USUAL_RANK: Final = 3
+_CURVES: Final = {
+    "reward": "reward_mean", "groups without spread": "groups_without_spread", "failed": "failed",
+    "turns": "turns", "tokens of a reply": "reply_tokens", "cut replies": "truncated",
+    "tool errors": "tool_errors", "unparsable calls": "parse_failures", "median time": "seconds_p50",
+    "longest time": "seconds_max", "policy lag": "policy_lag", "not trained": "not_trained",
+    "advantage": "advantage_magnitude", "mismatch": "mismatch_mean",
+}  # fmt: skip
+"""Name of a line → the measure that it shows."""
+
+
+def show_report(report: RunReport, location: str) -> None:
+    """Print sparklines over steps, a row per step, and the tools."""
+    console = Console(highlight=False)
+    console.print(Text(printable(report.run.name), style="bold"))
+    for title, steps in (("training", report.training), ("validation", report.validation)):
+        if not steps:
+            continue
+        if report.validation:
+            console.print(Text(f"\n{title}", style="bold"))
+        if len(steps) > 1:
+            console.print(_sparklines(steps, console.width))
+        shown = steps[-_MAX_STEPS:]
+        for table in report_text.tables(shown):
+            console.print(Text(table.title, style="bold"), end="\n" if table.title else "")
+            _print_columns(console, table.columns)
+        for line in _trainer_notes(shown):
+            console.print(line, soft_wrap=True)
+        if len(steps) > _MAX_STEPS:
+            console.print(
+                f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
+            )
+        if any(step.tools for step in steps):
+            _print_tools(console, steps)
+    if report.operations_outside:
+        console.print(f"{said_of_operations_outside(report.operations_outside)}.", soft_wrap=True)
+    console.print(Text(printable(f"from {location}")), soft_wrap=True)
+
+
+def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
+    """Yield rewards that differ, numbers that are not finite, and the reasons of the filter."""
+    for note, names in report_text.trainer_notes(steps):
+        yield Text(in_one_line(note), "bold red" if names else "")
+        if names:
+            yield Text(f"    {formatting.show_command(names)}", "dim")
+
+
+def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None:
+    """Print what changed, possible causes first, with trajectories to open."""
+    console = Console(highlight=False)
+    before, after = comparison.before, comparison.after
+    title = f"{before.name} → {after.name}"
+    if before.run != after.run:
+        title = f"{before.run.name}, {before.name} → {after.run.name}, {after.name}"
+    console.print(Text(printable(title), style="bold"), soft_wrap=True)
+    console.print(Text(report_text.LEGEND, "dim"), soft_wrap=True)
+    changes = comparison.changes if is_all else report_text.once(comparison.changes)[:_MAX_CHANGES]
+    moved = [change for change in comparison.others if change.surprise]
+    for change in (*changes, *(moved if is_all else ())):
+        for line in _lines(change):
+            console.print(line, soft_wrap=True)
+    if not comparison.changes:
+        console.print("No figure changed by that much.", soft_wrap=True)
+    more = len(comparison.changes) + len(moved) - len(changes)
+    if more and not is_all:
+        console.print(f"{formatting.counted(more, 'other figure')}: --all", style="dim")
+    console.print(Text(printable(f"from {location}")), soft_wrap=True)
+
+
+def _lines(change: RunChange) -> Iterator[Text]:
+    style = {True: "bold red", False: "bold green", None: "bold"}[change.is_worse]
+    line = Text(in_one_line(report_text.change(change)), style)
+    yield line.append(f"   {report_text.times_usual(change)}", "not bold default")
+    for part in report_text.parts(change):
+        yield Text(f"    {in_one_line(part)}")
+    if change.examples:
+        yield Text(f"    {formatting.show_command(change.examples, change.run)}", "dim")
+
+
+def sparkline(values: Sequence[float | None], most: int = _SPARK) -> str:
+    """Return a line of at most so many blocks for values; a missing one is a space."""
+    width = -(-len(values) // most)
+    means = [_mean(values[first : first + width]) for first in range(0, len(values), width)] if values else []
+    known = [value for value in means if value is not None]
+    if not known:
+        return _GAP * len(means)
+    low, high = min(known), max(known)
+    return "".join(_GAP if value is None else _block(value, low, high) for value in means)
+
+
+def _block(value: float, low: float, high: float) -> str:
+    share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+    return _BLOCKS[min(len(_BLOCKS) - 1, int(share * len(_BLOCKS)))]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [each for value in values if (each := finite(value)) is not None]
+    return sum(each / len(known) for each in known) if known else None
+
+
+def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
+    """Return a row for each figure that is known and moves."""
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for name, measure in _CURVES.items():
+        values = values_of(measure, steps)
+        known = [value for value in values if value is not None]
+        if any(known):
+            unit = MEASURES[measure].unit
+            ends = " → ".join(report_text.in_unit(known[place], unit) for place in (0, -1))
+            line = sparkline(values, min(_SPARK, max(1, columns - _BESIDE)))
+            table.add_row(name, Text(line, "cyan"), ends)
+    return table
+
+
+def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Print a row per step, without the columns that have no room."""
+    shown = [
+        TableColumn(heading, list(map(in_one_line, cells)), _RANKS.get(heading, _USUAL_RANK), is_number=True)
+        for heading, cells in columns
+    ]
+    print_fitted(console, shown, "--html has all", SIMPLE_HEAD)
+
+
+def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
+    """Print a row per tool. Of its errors in each step, those of earlier steps are the first to go."""
+    console.print(Text("tools", style="bold"))
+    found = report_text.tools(steps, _MAX_STEPS)
+    tools, calls, errors, since, *by_step, types = [
+        (head, list(map(in_one_line, cells))) for head, cells in found
+    ]
+    columns = [
+        TableColumn(*tools),
+        *(TableColumn(*column, 1, is_number=True) for column in (calls, errors, since)),
+        *(
+            TableColumn(*column, _USUAL_RANK + len(by_step) - place, is_number=True)
+            for place, column in enumerate(by_step)
+        ),
+        TableColumn(*types, 2, long="cut"),
+    ]
+    print_fitted(console, columns, "--html has all", SIMPLE_HEAD)

@@ -7,27 +7,31 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from otel_rollout.base.suggest import closest
 from otel_rollout.cli import sources
+from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, write_page
 from otel_rollout.cli.table import errors_reported
-
-if TYPE_CHECKING:
-    from otel_rollout.look.conversation.conversation import Conversation
-    from otel_rollout.look.conversation.summary import Summary
-    from otel_rollout.look.sources.reference import Reference
-    from otel_rollout.look.sources.source import Source, SpanSource
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.conversation import comparison, page, terminal
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources import reference
+from otel_rollout.look.sources.mlflow_source import MlflowSource
+from otel_rollout.look.sources.private_table import Source, SpanSource, asked_as_table
+from otel_rollout.look.sources.reference import Reference
+from otel_rollout.look.sources.table_source import TableSource
+from otel_rollout.table.query import Engine
 
 _TRAJECTORY = (
     "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or its first digits, or a trajectory's id."
 )
-CONTEXT_SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
-"""Typer's settings for commands that take trajectory names, which may start with a dash."""
 _FILTERING_ADVICE = (
     "`otel-rollout list` filters and sorts trajectories: `otel-rollout list --step 7 --failed --sort reward`."
 )
@@ -50,6 +54,7 @@ RunOption = Annotated[
 ]
 
 
+@reading
 def show(
     context: typer.Context,
     trajectory: Annotated[
@@ -64,10 +69,6 @@ def show(
     html: HtmlOption = None,
 ) -> None:
     """Show one trajectory turn by turn, or list trajectories."""
-    from otel_rollout.look.conversation import page, terminal
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.look.sources import reference
-
     refuse_options(context, trajectory)
     with errors_reported(), ExitStack() as until_end:
         wanted = reference.parse(trajectory) if trajectory is not None else None
@@ -87,6 +88,7 @@ def show(
             terminal.show(conversation, Console(highlight=False), source.location, source.notes)
 
 
+@reading
 def compare(
     context: typer.Context,
     left: Annotated[str, typer.Argument(help=_TRAJECTORY, metavar="A")],
@@ -98,9 +100,6 @@ def compare(
     html: HtmlOption = None,
 ) -> None:
     """Show two trajectories side by side, and where they begin to differ."""
-    from otel_rollout.look.conversation import comparison, page, terminal
-    from otel_rollout.look.sources import reference
-
     refuse_options(context, left, right)
     with errors_reported(), ExitStack() as until_end:
         wanted = [reference.parse(text) for text in (left, right)]
@@ -132,35 +131,24 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
 @contextmanager
 def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
     """Yield the source that the options name; a run is looked for in a table, or in a spool as a table."""
-    from otel_rollout.look.sources.table_source import TableSource
-
     address = sources.table_address(from_)
     if run is None and address is None:
-        from otel_rollout.look.sources.private_table import asked_as_table
-
         with asked_as_table(spans_of(from_)) as source:
             yield source
         return
     with sources.as_table(from_, address) as (store, location):
-        chosen = "true"
-        if run is not None:
-            from otel_rollout.look.analysis.run_choice import run_of
-            from otel_rollout.table.query import Engine
-
-            chosen = run_of(Engine(store.open()), run).condition
-        of_table = TableSource(store, run=chosen)
-        of_table.location = location
-        yield of_table
+        engine = Engine(store.open())
+        if run is None:
+            yield TableSource(engine, location)
+        else:
+            chosen = run_of(engine, run)
+            yield TableSource(engine, location, chosen.condition, chosen.name)
 
 
 def spans_of(from_: str | None) -> SpanSource:
     """Open the spool, file or MLflow that the option ``--from`` names."""
-    from otel_rollout.look.errors import ViewerError
-
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
-        from otel_rollout.look.sources.mlflow_source import MlflowSource
-
         return MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
     if uri and not Path(from_ or "").exists() and closest(scheme, ["mlflow"]):
         raise ViewerError(f"There is no source {scheme!r}. Did you mean 'mlflow:{uri}'?")
@@ -173,7 +161,5 @@ def _is_list(wanted: Reference, found: list[Summary]) -> bool:
 
 
 def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Conversation:
-    from otel_rollout.look.sources import reference
-
     chosen = reference.choose(wanted, found, source.location)
     return source.conversation(chosen.trace_id, wanted.span)

@@ -6,16 +6,17 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_rollout import settings_reader
 from otel_rollout.cli import dumps
 from otel_rollout.cli.dumps import DumpName
-
-if TYPE_CHECKING:
-    from otel_rollout.look.sources.source import SpanSource
-    from otel_rollout.look.sources.spool_source import SpoolSource
-    from otel_rollout.table.store import Store
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.private_table import SpanSource, table_of
+from otel_rollout.look.sources.spool_source import SpoolSource
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.location import DEFAULT_URI, location_of
+from otel_rollout.table.store import Store
 
 _URI_VARIABLE: Final = "OTEL_ROLLOUT_DELTA_URI"
 _LOG: Final = "_delta_log"
@@ -27,14 +28,12 @@ def table_address(from_: str | DumpName | None) -> str | None:
     Args:
         from_: the option; without it, the table of the environment, or the one in this directory.
     """
-    named = from_ if isinstance(from_, dumps.DumpName) else table_or_dump(from_)
-    return str(dumps.table_of(named)) if isinstance(named, dumps.DumpName) else named
+    named = from_ if isinstance(from_, DumpName) else table_or_dump(from_)
+    return str(dumps.table_of(named)) if isinstance(named, DumpName) else named
 
 
 def table_or_dump(from_: str | None) -> str | DumpName | None:
     """Return the address of the table that is meant, or the dump; None if it is neither."""
-    from otel_rollout.table.location import DEFAULT_URI
-
     if from_ is None:
         configured = os.environ.get(_URI_VARIABLE)
         return configured or (DEFAULT_URI if _is_table(DEFAULT_URI, unknown=True) else None)
@@ -45,8 +44,6 @@ def table_or_dump(from_: str | None) -> str | DumpName | None:
 
 def default_address() -> str:
     """Return the address of the table that the exporter writes: the variable's, else ``./rollouts``."""
-    from otel_rollout.table.location import DEFAULT_URI
-
     return os.environ.get(_URI_VARIABLE) or DEFAULT_URI
 
 
@@ -56,10 +53,6 @@ def store_at(address: str) -> Store:
     Raises:
         TableError: the address is wrong.
     """
-    from otel_rollout.table.errors import TableError
-    from otel_rollout.table.location import location_of
-    from otel_rollout.table.store import Store
-
     try:
         return Store(location_of(address))
     except ValueError as error:
@@ -86,16 +79,14 @@ def as_table(
     address = table_address(from_) if address is None else address
     if address is not None:
         store = store_at(address)
-        yield store, location_of(store, address, from_)
+        yield store, name_of(store, address, from_)
         return
-    from otel_rollout.look.sources.private_table import table_of
-
     source = (spans or spool_source)(from_)
     with table_of(source) as store:
         yield store, source.location
 
 
-def location_of(store: Store, address: str, from_: str | None) -> str:
+def name_of(store: Store, address: str, from_: str | None) -> str:
     """Return the name of a table for a person: a dump's name if it was made of one."""
     return store.location.uri if from_ in (None, address) else str(from_)
 
@@ -106,9 +97,6 @@ def spool_source(from_: str | None) -> SpoolSource:
     Raises:
         ViewerError: it cannot be read.
     """
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.look.sources.spool_source import SpoolSource
-
     if from_ is not None and from_.partition(":")[0] == "mlflow":
         raise ViewerError(
             "This command reads tables and spools. "

@@ -12,16 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from otel_rollout.base.printable import printable
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import writing
+from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
+from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.conversation.formatting import quoted, steps_in_words
+from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
-from otel_rollout.table import training, views
+from otel_rollout.table import filters, training, views
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import QueryError
+from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
     from arro3.core import Table
-
-    from otel_rollout.table.query import Engine
-    from otel_rollout.table.store import Store
 
 _PAGE: Final = 50
 """Rows that a table shows unless ``--limit`` says otherwise."""
@@ -122,17 +131,14 @@ def _list(
 ) -> None:
     """Show the rows of a view that the options describe."""
     chosen = _format(format_, output)
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.table.row_set import dicts_of
-
     with as_table(from_) as (store, location):
         selected = Selected(store, view, listing, given, run, where, sort, columns)
-        sql, is_table = selected.sql, chosen == "table"
-        if most := _PAGE if limit is None and is_table else limit:
-            sql += f" LIMIT {most + is_table}"  # one more than a table shows, to know whether there are more
+        is_table = chosen == "table"
+        most = _PAGE if limit is None and is_table else limit
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
             engine = selected.engine
-            checked = selected.checked(sql)
+            # One row more than a table shows, to know whether there are more.
+            checked = selected.checked(most + is_table if most else None)
             if not is_table:
                 _write(engine, checked, chosen, None, output)
                 return
@@ -149,8 +155,6 @@ def _list(
 
 def _opening(listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | None) -> str:
     """Return the command that opens a row; it names the run if the table has several."""
-    from otel_rollout.look.conversation.formatting import quoted
-
     run = next((row.get(name) for name in ("run_id", "experiment") if name in runs), None)
     named = {"": row["path"], " --run": run, " --from": from_}
     words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
@@ -172,8 +176,7 @@ class Selected:
 
     Attributes:
         engine: asks the table.
-        asked: what the options ask about, in one text.
-        sql: the query, without a limit.
+        asked: what the options ask about, as words.
     """
 
     def __init__(
@@ -187,31 +190,22 @@ class Selected:
         sort: str | None,
         columns: str | None,
     ) -> None:
-        from otel_rollout.look.analysis.run_choice import run_of
-        from otel_rollout.table import filters
-        from otel_rollout.table.query import Engine
-
-        self._listing = listing
+        self._listing, self._where = listing, where
         self._by_column = by_column = listing.conditions(given)
         self.asked = " ".join([*by_column, *filter(None, (where, sort))])
-        self._source = source_of(
-            view, [*by_column, *by_column.values(), *filter(None, (where, sort, columns))]
-        )
-        self._where = where
+        self._source = source_of(view, [self.asked, *by_column.values(), columns or ""])
         self.engine = Engine(store.open(), keep=frozenset() if self._source == view else views.SLOW)
         self._of_run = run_of(self.engine, run).condition if run is not None else "true"
         conditions = [self._of_run, *by_column.values(), *([] if where is None else [filters.where(where)])]
         known = self.engine.columns_of(self._source)
         order = ", ".join([*(filters.order(name, known) for name in _parts(sort)), listing.order])
         names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
-        self.sql = f"SELECT {names} FROM {self._source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
+        self._sql = f"SELECT {names} FROM {self._source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
 
-    def checked(self, sql: str) -> str:
+    def checked(self, limit: int | None = None) -> str:
         """Plan the query; an error in the condition names its place in what a person has typed."""
-        from otel_rollout.table.select import QueryError
-
         try:
-            return self.engine.check(sql)
+            return self.engine.check(f"{self._sql} LIMIT {limit}" if limit else self._sql)
         except QueryError:
             if self._where is not None:
                 self.engine.check_condition(self._where, self._source)
@@ -219,8 +213,6 @@ class Selected:
 
     def nothing(self) -> str:
         """Say why no row fits: which steps there are, or that no trainer has spoken."""
-        from otel_rollout.look.conversation.formatting import steps_in_words
-
         noun, by_column = self._listing.noun, self._by_column
         conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
         rows = self.engine.run(
@@ -229,9 +221,8 @@ class Selected:
         )
         steps = [step for step in rows["step"].to_pylist() if step is not None]
         if steps and not any(rows["is_wanted"].to_pylist()):
-            return (
-                f"no {noun}: {steps_in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
-            )
+            verb = " are " if len(steps) > 1 else " is "
+            return f"no {noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
         is_known = training.TRAJECTORIES not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
         unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
         return f"no {noun} is like that{unknown}"
@@ -242,6 +233,10 @@ def _parts(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
+list_, groups, steps = (reading(command_of(view)) for view in ("trajectories", "groups", "steps"))
+
+
+@reading
 def query(
     sql: Annotated[str, typer.Argument(help="One SELECT on the views.", metavar="SELECT")],
     from_: FromOption = None,
@@ -253,10 +248,6 @@ def query(
     """Run one SELECT on views such as trajectories, turns, tool_calls, scores, groups, steps and runs."""
     with errors_reported():
         chosen = _format(format_, output)
-        from otel_rollout.cli.sources import as_table
-        from otel_rollout.table.query import Engine
-        from otel_rollout.table.row_set import dicts_of
-
         with as_table(from_) as (store, location):
             engine = Engine(store.open())
             with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
@@ -307,9 +298,6 @@ def _shown(
 
 def _columns_of_runs(engine: Engine) -> list[str]:
     """Return the columns that tell the table's runs apart; none if it has one run."""
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.row_set import dicts_of
-
     names = Run._fields
     sql = f"SELECT DISTINCT {', '.join(names)} FROM {views.RECORDED} WHERE validate IS NOT NULL"  # noqa: S608
     runs = dicts_of(engine.run(f"{sql} AND score_name IS NULL"))
@@ -339,9 +327,6 @@ def ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
 
 def _format(text: str, output: Path | None) -> Format:
     """Return the format that ``--format`` names."""
-    from otel_rollout.base.suggest import did_you_mean
-    from otel_rollout.table.select import QueryError
-
     found: Format | None = next((name for name in FORMATS if name == text), None)
     if found is None:
         raise QueryError(f"There is no format {text!r}.{did_you_mean(text, FORMATS)} {', '.join(FORMATS)}.")
@@ -353,10 +338,6 @@ def _format(text: str, output: Path | None) -> Format:
 @contextmanager
 def errors_reported() -> Iterator[None]:
     """End the command with one line and status 2 if something cannot be shown, asked or written."""
-    from otel_rollout.base.printable import printable
-    from otel_rollout.look.errors import ViewerError
-    from otel_rollout.table.errors import TableError
-
     try:
         yield
     except (TableError, ViewerError) as error:

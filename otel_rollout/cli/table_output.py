@@ -15,13 +15,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, get_args
 
+from rich.console import Console
+from rich.text import Text
+
 from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.look.fitted_table import TableColumn, print_fitted
+from otel_rollout.look.listings import ListedColumn, cell
+from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
     from arro3.core import Table as ArrowTable
-
-    from otel_rollout.look.fitted_table import TableColumn
-    from otel_rollout.look.listings import ListedColumn
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: Final = get_args(Format)
@@ -46,11 +49,6 @@ def print_table(
         notes: lines below the table.
         is_wide: whether to print all columns as wide as they are.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from otel_rollout.look.fitted_table import print_fitted
-
     console = Console(highlight=False)
     found = [_column(rows, each, is_wide) for each in columns]
     shown = [column for column in found if column.rank == 0 or any(column.cells)]
@@ -61,9 +59,6 @@ def print_table(
 
 
 def _column(rows: Sequence[dict[str, Any]], of: ListedColumn, is_wide: bool) -> TableColumn:
-    from otel_rollout.look.fitted_table import TableColumn
-    from otel_rollout.look.listings import cell
-
     values = [row[of.name] for row in rows]
     is_number = any(isinstance(value, _NUMBERS) for value in values)
     cells = [cell("name" if is_wide and of.form == "id" else of.form, value) for value in values]
@@ -79,8 +74,6 @@ def write(rows: ArrowTable, format_: Format, output: Path | None) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    from otel_rollout.table.row_set import dicts_of
-
     found, columns = dicts_of(rows), list(rows.column_names)
     text = io.StringIO(newline="")
     (_write_csv if format_ == "csv" else _write_json)(found, columns, text)

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from json import dumps as to_json
+import math
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from otel_rollout.cli.page_output import HtmlOption, write_page, writing
+from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.page_output import HtmlOption, answer, writing
+from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, errors_reported
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.timeline.timeline import Timeline
+from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.analysis.timeline import perfetto as trace
+from otel_rollout.look.analysis.timeline import text
+from otel_rollout.look.analysis.timeline.page import as_json, page_of_timeline
+from otel_rollout.look.analysis.timeline.timeline import Timeline, slowest_timeline
+from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
+from otel_rollout.look.conversation.formatting import duration
+from otel_rollout.look.fitted_table import columns_of, print_fitted
+from otel_rollout.table.query import Engine
+from otel_rollout.table.rows import integer_in
+from otel_rollout.table.select import QueryError
 
 _NO_STEP: Final = "-"
 """What names the trajectories without a step, as in a trajectory's path."""
 _STDOUT: Final = "-"
+_MAX_ROWS: Final = 10
+"""Tools, stragglers and processes that the terminal shows of each."""
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_PHASES: Final = {"phase": 0, "time": 1, "share": 1, "at once": 2, "of wall time": 3}
+_STRAGGLERS: Final = {"straggler": 0, "state": 2, "ended after": 2, "took": 1, "process": 3}
+_WORKERS: Final = {"process": 0, "trajectories": 1, "median": 1, "last ended after": 2}
+"""Heading of a table → rank of its column."""
+_TEXTS: Final = ("phase", "straggler", "state", "process")
+"""Headings of the columns that are no numbers."""
 
 StepOption = Annotated[
     str | None,
@@ -33,6 +57,7 @@ PerfettoOption = Annotated[
 ]
 
 
+@reading
 def timeline(
     step: StepOption = None,
     validation: ValidationOption = None,
@@ -47,29 +72,17 @@ def timeline(
         _refuse_two_outputs(perfetto, html, json)
         found, location = _read(step, validation, run, from_)
         if perfetto:
-            from otel_rollout.look.analysis.timeline import perfetto as trace
-
             with writing("output"):
                 trace.write(found, perfetto)
-            _say_written(perfetto)
-        if html:
-            from otel_rollout.look.analysis.timeline.page import page_of_timeline
-
-            write_page(html, page_of_timeline(found))
-        elif json:
-            from otel_rollout.look.analysis.timeline.document import as_json
-
-            typer.echo(to_json(as_json(found), indent=2))
-        elif not perfetto:
-            from otel_rollout.cli.timeline_output import show
-
-            show(found, location)
+            if str(perfetto) != _STDOUT:
+                typer.echo(printable(f"Written to {perfetto}"), err=True)
+        if html or json or not perfetto:
+            show = partial(_show, found, location)
+            answer(html, json, partial(page_of_timeline, found), partial(as_json, found), show)
 
 
 def _refuse_two_outputs(perfetto: Path | None, html: Path | None, json: bool) -> None:
     """End the command with an error if two outputs go to standard output, or one is named twice."""
-    from otel_rollout.table.select import QueryError
-
     if html and json:
         raise QueryError("--html and --json are two outputs: name one of them.")
     if str(perfetto) == _STDOUT and (html or json):
@@ -80,33 +93,56 @@ def _read(
     step: str | None, validation: bool | None, run: str | None, from_: str | None
 ) -> tuple[Timeline, str]:
     """Return the time of the step that the options name, and the name of its source."""
-    wanted = _step(step)
-    from otel_rollout.cli.sources import as_table
-    from otel_rollout.look.analysis.run_choice import run_of
-    from otel_rollout.look.analysis.timeline.timeline import slowest_timeline
-    from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
-    from otel_rollout.table.query import Engine
-
     with as_table(from_) as (store, location):
         engine = Engine(store.open())
         chosen = run_of(engine, run)
         if step is None:
             return slowest_timeline(engine, chosen, validation), location
+        number = integer_in(step)
+        wanted = None if step == _NO_STEP else step if number is None else number
         return timeline_of(engine, chosen, wanted, bool(validation)), location
 
 
-def _step(text: str | None) -> int | str | None:
-    """Return the step that the option names; None without one, or for the trajectories without a step."""
-    from otel_rollout.table.rows import integer_in
+def _show(timeline: Timeline, location: str) -> None:
+    """Print sentences, the phases, the stragglers and the processes."""
+    console = Console(highlight=False)
+    lines = [
+        Text(f"{text.title(timeline)} of {in_one_line(timeline.run.name)}", "bold"),
+        Text(text.summary(timeline)),
+        Text(text.straggling(timeline), "bold yellow" if timeline.stragglers else ""),
+        *(Text(text.slow(timeline, worker), "yellow") for worker in timeline.slow_workers[:_MAX_ROWS]),
+        Text(f"running  {_curve(timeline)}  0 to {timeline.peak}"),
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    phases = text.phase_rows(timeline, _MAX_ROWS)
+    tables = (
+        (_PHASES, [(f"{'  ' * row.is_inner}{row.name}", *row.figures) for row in phases]),
+        (_STRAGGLERS, _first(list(_stragglers(timeline)))),
+        (_WORKERS, _first(text.worker_rows(timeline) if len(timeline.workers) > 1 else [])),
+    )
+    for ranks, rows in tables:
+        if rows:
+            print_fitted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
+    for note in (*text.notes(timeline), f"from {location}"):
+        console.print(Text(printable(note)), soft_wrap=True)
 
-    if text is None or text == _NO_STEP:
-        return None
-    number = integer_in(text)
-    return text if number is None else number
+
+def _curve(timeline: Timeline) -> str:
+    """Return the running trajectories over the wall time as a row of blocks."""
+    top, levels = max(timeline.peak, 1), len(_BLOCKS) - 1
+    heights = (min(math.ceil(levels * moment.running / top), levels) for moment in timeline.moments)
+    return "".join(_BLOCKS[height] for height in heights)
 
 
-def _say_written(path: Path) -> None:
-    from otel_rollout.base.printable import printable
+def _stragglers(timeline: Timeline) -> Iterator[tuple[str, ...]]:
+    for lane in timeline.stragglers.lanes if timeline.stragglers else ():
+        ended = "" if lane.state == "running" else duration((lane.end - timeline.start) / 1e9)
+        process = timeline.worker_names[lane.worker] if lane.worker else ""
+        yield lane.name.path, lane.state, ended, duration(lane.seconds), process
 
-    if str(path) != _STDOUT:
-        typer.echo(printable(f"Written to {path}"), err=True)
+
+def _first(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the first rows, and one that counts the others."""
+    first, others = rows[:_MAX_ROWS], len(rows) - _MAX_ROWS
+    return [*first, (f"{others} more", *[""] * (len(first[0]) - 1))] if others > 0 else first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,12 +15,14 @@ import typer
 from otel_rollout.cli import dumps, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.table import FromOption, errors_reported
+from otel_rollout.look.dumps.opening import files_of
+from otel_rollout.look.web import server
+from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
+from otel_rollout.look.web.live import Live, NotReadyError
+from otel_rollout.look.web.snapshot import Origin, SpoolOrigin, TableOrigin, TableState
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-    from otel_rollout.look.web.live import Live
-    from otel_rollout.look.web.snapshot import Origin, TableState
 
 _PORT: Final = 8642
 _PACKAGES: Final = ("starlette", "uvicorn", "deltalake")
@@ -48,9 +51,7 @@ def view(
         typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
         raise typer.Exit(2)
     with errors_reported():
-        from otel_rollout.look.web import live, server
-
-        followed = live.Live(_origin(_source(paths or [], from_, format_, map_)))
+        followed = Live(_origin(_source(paths or [], from_, format_, map_)))
         try:
             listening = server.bound(port)
             followed.start()
@@ -59,7 +60,7 @@ def view(
             if followed.problem:
                 typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)
             if open_:
-                _open(address)
+                webbrowser.open(address)
             server.serve(followed, listening, run)
         except server.PortError as error:
             typer.echo(str(error), err=True)
@@ -82,8 +83,6 @@ def _source(
 
 def _origin(from_: str | DumpName | None) -> Origin:
     """Return the table, dump or spool that the arguments name."""
-    from otel_rollout.look.web.snapshot import SpoolOrigin, TableOrigin
-
     if isinstance(from_, DumpName):
         return _DumpOrigin(from_)
     named = sources.table_or_dump(from_)
@@ -108,9 +107,6 @@ class _DumpOrigin:
 
     def state(self) -> TableState:
         """Return names, sizes and times of the files."""
-        from otel_rollout.look.dumps.opening import files_of
-        from otel_rollout.look.web.snapshot import TableState
-
         states = [(path, path.stat()) for path, _ in files_of(self._name.paths)]
         found = tuple((str(path), state.st_size, state.st_mtime_ns) for path, state in states)
         return TableState(found, max((state.st_mtime for _, state in states), default=0.0))
@@ -132,9 +128,6 @@ def _first_page(followed: Live, run: str | None) -> str:
     Raises:
         QueryError: there is no such run.
     """
-    from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
-    from otel_rollout.look.web.live import NotReadyError
-
     if run is None:
         return ALL_RUNS
     try:
@@ -142,9 +135,3 @@ def _first_page(followed: Live, run: str | None) -> str:
             return ServedLinks().of_run(snapshot.row_named(run).run)
     except NotReadyError:
         return ALL_RUNS
-
-
-def _open(address: str) -> None:
-    import webbrowser
-
-    webbrowser.open(address)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import Any
 
+from otel_rollout.look.conversation import page, training_data
+from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.summary import VALIDATION
+from otel_rollout.look.dumps import atif
+from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources import reference
+from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.table import views
+from otel_rollout.table.annotations import append, scores_in
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import Rows, of_query
 from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store
-
-if TYPE_CHECKING:
-    from otel_rollout.look.conversation.conversation import Conversation
-    from otel_rollout.look.sources.table_source import TableSource
 
 
 def open_table(uri: str | os.PathLike[str]) -> RolloutTable:
@@ -39,8 +44,6 @@ def messages_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Args:
         rows: with all columns of :attr:`RolloutTable.spans`.
     """
-    from otel_rollout.look.conversation import training_data
-
     return training_data.chat_of_rows(rows)
 
 
@@ -148,10 +151,6 @@ class RolloutTable:
         Raises:
             TableError: no trajectory or several have this name.
         """
-        from otel_rollout.look.conversation.summary import VALIDATION
-        from otel_rollout.look.errors import ViewerError
-        from otel_rollout.look.sources import reference
-
         name = str(step) if sample is None else "/".join(str(part) for part in (step, sample, rollout or 0))
         try:
             source = self._opened_source()
@@ -173,8 +172,6 @@ class RolloutTable:
         Args:
             trajectories: rows of :attr:`trajectories`; all by default.
         """
-        from otel_rollout.look.conversation import training_data
-
         chosen = self.trajectories if trajectories is None else trajectories
         return training_data.examples(self._engine, chosen.select("trace_id", "path", "reward").dicts())
 
@@ -189,8 +186,6 @@ class RolloutTable:
             trajectories: rows of :attr:`trajectories`; by default those of training.
             min_spread: groups whose rewards differ by less have no pair; nor have equal rewards.
         """
-        from otel_rollout.look.conversation import training_data
-
         chosen = self.trajectories.filter(validate=False) if trajectories is None else trajectories
         return training_data.pairs(self._engine, chosen, min_spread)
 
@@ -211,11 +206,9 @@ class RolloutTable:
             TableError: a column is missing, a value is no score, or a trajectory is not in the table.
                 Nothing is written then.
         """
-        from otel_rollout.table import annotations
-
         self.refresh()
-        given = annotations.scores_in(frame, scores, comment)
-        number = annotations.append(self._store, self._engine, given)
+        given = scores_in(frame, scores, comment)
+        number = append(self._store, self._engine, given)
         self.refresh()
         return number
 
@@ -267,10 +260,8 @@ class RolloutTable:
 
     def _opened_source(self) -> TableSource:
         """Return what reads single trajectories of the version that the views read."""
-        from otel_rollout.look.sources.table_source import TableSource
-
         if self._source is None:
-            self._source = TableSource(self._store, self._delta)
+            self._source = TableSource(Engine(self._delta), self.uri)
         return self._source
 
 
@@ -316,14 +307,10 @@ class StoredTrajectory:
     @property
     def chat(self) -> list[dict[str, Any]]:
         """Chat messages in OpenAI's form; see :meth:`RolloutTable.messages`."""
-        from otel_rollout.look.conversation import training_data
-
         return training_data.chat_of(self.conversation)
 
     def atif(self) -> dict[str, Any]:
         """Return the trajectory in the Agent Trajectory Interchange Format, ready for ``json.dump``."""
-        from otel_rollout.look.dumps import atif
-
         return atif.document_of(self.conversation)
 
     @property
@@ -343,9 +330,5 @@ class StoredTrajectory:
 
     def _repr_html_(self) -> str:
         """Return the conversation as HTML in a frame of its own, for notebooks."""
-        from html import escape
-
-        from otel_rollout.look.conversation import page
-
         content = escape(page.of_conversation(self.conversation))
         return f'<iframe sandbox srcdoc="{content}" style="width:100%;height:40em;border:0"></iframe>'

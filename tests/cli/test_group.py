@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from otel_rollout.cli import app
-from otel_rollout.cli.group_output import show_group
+from otel_rollout.cli.group import show_group
 from otel_rollout.look.analysis.group.siblings import Siblings
 from otel_rollout.look.analysis.group.tree import tree_of
 from tests.analysis.group.groups import group, said, sibling

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from otel_rollout.cli import app
-from otel_rollout.cli.examples import EXAMPLES, epilog
+from otel_rollout.cli.commands import EXAMPLES, epilog
 
 TERMINAL = 80
 PADDED = TERMINAL - 2
@@ -23,8 +25,8 @@ ROOT = typer.main.get_command(app)
 def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield a command and those below it, each with what is typed after ``otel-rollout``."""
     yield path, command
-    for name, child in getattr(command, "commands", {}).items():
-        yield from commands(child, f"{path} {name}".strip())
+    for name in getattr(command, "commands", ()):
+        yield from commands(command.get_command(None, name), f"{path} {name}".strip())
 
 
 COMMANDS = dict(commands(ROOT))
@@ -82,3 +84,17 @@ def test_paragraphs_of_a_help_break_where_the_terminal_does(path: str) -> None:
     for paragraph in inspect.cleandoc(COMMANDS[path].help or "").split("\n\n"):
         lines = paragraph.splitlines()
         assert len(lines) == 1 or max(map(len, lines)) <= PADDED
+
+
+def test_command_starts_without_what_other_commands_need() -> None:
+    """`status`, which a probe calls every few seconds, loads neither views nor pages; `list` no page."""
+    for command, absent in (("status", ("look.analysis", "look.sources", "table")), ("list", ("look.web",))):
+        program = (
+            f"import sys\nfrom otel_rollout.cli import app\n"
+            f"try: app(['{command}', '--help'])\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        loaded = ran.stderr.split()
+        assert "otel_rollout.cli.main" in loaded
+        names = tuple(f"otel_rollout.{room}" for room in absent)
+        assert [name for name in loaded if name.startswith(names)] == []

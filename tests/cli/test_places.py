@@ -32,6 +32,7 @@ ARGUMENTS: Final[Mapping[str, list[str]]] = {
     "group": ["1/0"],
     "steps": [],
     "query": ["SELECT 1"],
+    "export": ["--format", "messages"],
     "view": ["--port", "0"],
     "report": [],
     "timeline": [],
@@ -67,8 +68,7 @@ class Place(NamedTuple):
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, list[str]] = ARGUMENTS
     modules: tuple[str, ...] = (
-        "otel_rollout.look.sources.table_source",
-        "otel_rollout.look.web.server",
+        *(f"otel_rollout.cli.{name}" for name in ("export", "group", "health", "report", "timeline", "view")),
         "deltalake",
     )
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from otel_rollout.cli import app
-from otel_rollout.cli.run_report_output import sparkline
+from otel_rollout.cli.report import sparkline
 from tests.analysis.report.runs_for_reports import failing_tool, trajectory
 from tests.table.tables import written
 

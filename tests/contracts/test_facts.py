@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.sources.mlflow_source import MlflowSource
-from otel_rollout.look.sources.private_table import asked_as_table, table_of
+from otel_rollout.look.sources.private_table import Source, asked_as_table, table_of
 from otel_rollout.look.sources.reference import parse
-from otel_rollout.look.sources.source import Source
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.otlp.outcome import CallTokens, TrajectoryOutcome
@@ -112,8 +111,9 @@ def asked(text: str, sql: str) -> tuple[Summary, Summary, list[dict[str, Any]]]:
         with asked_as_table(source) as shown:
             (of_spool,) = shown.find(None)
         with table_of(source) as store:
-            (of_table,) = TableSource(store).find(None)
-            return of_spool, of_table, dicts_of(Engine(store.open()).select(sql))
+            engine = Engine(store.open())
+            (of_table,) = TableSource(engine, "table").find(None)
+            return of_spool, of_table, dicts_of(engine.select(sql))
 
 
 def calls_of(made: list[Made]) -> list[int]:
@@ -242,7 +242,7 @@ def sources_of(program: str, place: Path) -> Iterator[dict[str, Source]]:
         asked_as_table(SpoolSource(spool)) as of_spool,
         asked_as_table(MlflowSource(uri, "facts")) as of_mlflow,
     ):
-        of_table = TableSource(Store(location_of(str(table))))
+        of_table = TableSource(Engine(Store(location_of(str(table))).open()), "table")
         yield {"spool": of_spool, "mlflow": of_mlflow, "table": of_table}
 
 

@@ -46,9 +46,9 @@ def test_line_has_a_gap_where_a_value_is_missing() -> None:
 
 def test_point_shows_its_title_and_leads_to_its_page() -> None:
     """A point has a title and, if it has an address, a link."""
-    points = [Point(1, 0.5, link="/step/1?a=1&b=2"), Point(2, 0.25, title="two")]
+    points = [Point(1, 0.5, link="/step/1?a=1&b=2"), Point(2, 0.25)]
     chart = _parsed(line_chart("reward", [Series("mean", points)]))
-    assert [each.text for each in chart.iter("title")] == ["mean · step 1: 0.5", "two"]
+    assert [each.text for each in chart.iter("title")] == ["mean · step 1: 0.5", "mean · step 2: 0.25"]
     assert [each.attrib["href"] for each in chart.iter("a")] == ["/step/1?a=1&b=2"]
 
 
@@ -108,9 +108,9 @@ def test_hostile_text_is_shown_as_text() -> None:
     """Markup, control characters and marks that reorder text cannot act."""
     text = '</svg><script>alert(1)</script>\x1b\u202e"'
     charts = [
-        line_chart(text, [Series(text, [Point(1, 1, title=text, link=text)]), Series("b", [])], Axes(text)),
+        line_chart(text, [Series(text, [Point(1, 1, link=text)]), Series("b", [])], Axes(text)),
         column_chart(text, [Slice(text), Slice("b")], [ChartColumn(text, [1, 2], text, text)], Axes(text)),
-        share_bar([Slice(text, value=1, title=text)]),
+        share_bar([Slice(text, value=1)]),
     ]
     for chart in charts:
         assert _count(chart, "script") == 0

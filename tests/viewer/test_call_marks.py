@@ -13,8 +13,10 @@ from tokenizers import Tokenizer, decoders, models
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation import page, terminal
 from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.sources.private_table import asked_as_table
+from otel_rollout.look.sources.reference import parse
+from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.forwarder.tokens_support import stored
 from tests.viewer.reading import conversation_of
@@ -76,6 +78,16 @@ def small_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def read_from_spool(directory: Path, lines: list[bytes]) -> Conversation:
+    """Return the only trajectory of lines as they were recorded."""
+    path = directory / "lines.jsonl"
+    path.write_bytes(b"".join(each.rstrip() + b"\n" for each in lines))
+    trace_id = spans_of(lines[0])[0].trace_id
+    with asked_as_table(SpoolSource(path)) as source:
+        assert source.find(parse(trace_id))
+        return source.conversation(trace_id)
+
+
 @pytest.mark.parametrize("is_exported", [False, True])
 @pytest.mark.parametrize("is_decoded", [False, True])
 def test_retokenized_answer_is_marked_with_the_tokens_of_both_sides(
@@ -96,8 +108,9 @@ def test_retokenized_answer_is_marked_with_the_tokens_of_both_sides(
     if is_exported:
         rewriter = LineRewriter(tmp_path)
         calls = [rewriter.rewritten(each) for each in calls]
-    spans = [span for each in calls for span in spans_of(each)]
-    found = conversation_of(spans, decoders=lambda name: Detokenizer.stored(tmp_path, name))
+        found = conversation_of([span for each in calls for span in spans_of(each)])
+    else:
+        found = read_from_spool(tmp_path, calls)
     said = "tokens 31–32 of the previous context were re-encoded; now 1 token"
     assert marks_of(found) == [(), (f"{said}: “a|b” → “ab”" if is_decoded else said,)]
     output = io.StringIO()

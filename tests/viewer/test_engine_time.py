@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from otel_rollout.look.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.look.analysis.timeline.phase_drawing import time_bar_of
 from otel_rollout.look.conversation import formatting, page, terminal
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.sources.private_table import fill

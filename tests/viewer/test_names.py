@@ -103,7 +103,7 @@ def test_shown_name_refers_to_its_trajectory(step: Any, row: Any, sibling: Any, 
     identity = {"rollout.step": step, "rollout.sample_index": row, "rollout.rollout_n": sibling}
     known = {name: value for name, value in identity.items() if value is not None}
     summary = Summary("1" * 32, path=path_of({**known, "rollout.validate": validate}))
-    (word,) = shlex.split(formatting.name(summary))
+    (word,) = shlex.split(formatting.quoted(summary.path))
     assert parse(word).matches(summary)
 
 

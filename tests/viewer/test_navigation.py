@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_rollout.look.conversation import page
 from otel_rollout.look.conversation.comparison import compare
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.navigation import Trail, trail_of_comparison, trail_of_conversation
+from otel_rollout.look.conversation.page import Trail, trail_of_comparison, trail_of_conversation
 from otel_rollout.look.conversation.summary import Score, Summary
 from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.look.pages.links import Links

@@ -8,6 +8,7 @@ import pytest
 
 from otel_rollout.look.sources.reference import parse
 from otel_rollout.look.sources.table_source import TableSource
+from otel_rollout.table.query import Engine
 from tests.table.tables import root, row, score, written
 
 
@@ -24,7 +25,8 @@ def test_listed_trajectory_has_its_reward_and_tokens(tmp_path: Path, name: str, 
             score(str(n), "c", 0.25, rollout_n=n),
         )
     ]
-    found = TableSource(written(tmp_path / "table", rows)).find(parse(name))
+    engine = Engine(written(tmp_path / "table", rows).open())
+    found = TableSource(engine, "table").find(parse(name))
     assert len(found) == siblings
     assert all(summary.scores[0].value == 0.25 for summary in found)
     assert all((summary.tokens.input, summary.tokens.output) == (3, 5) for summary in found)

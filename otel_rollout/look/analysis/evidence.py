@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.look.analysis.run_rows import rows_of
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import literal
-
-if TYPE_CHECKING:
-    from otel_rollout.table.query import Engine
 
 _EXAMPLES: Final = 3
 """Trajectories of a finding."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
-
-if TYPE_CHECKING:
-    from otel_rollout.table.query import Engine
 
 LATEST: Final = "latest"
 """Reference of the run that began last."""
@@ -40,6 +38,17 @@ class Run(NamedTuple):
     def condition(self) -> str:
         """The SQL condition that a row of a view is of this run."""
         return " AND ".join(filters.equals(column, value) for column, value in self._asdict().items())
+
+
+def operations_outside(run: Run) -> str:
+    """Return a query for the starts of a run's operations that began outside of any trajectory, in ns.
+
+    They have neither project nor experiment.
+    """
+    return (
+        f"SELECT start_ns FROM spans WHERE {filters.equals('run_id', run.run_id)} "  # noqa: S608
+        "AND validate IS NULL AND is_root"
+    )
 
 
 def run_of(engine: Engine, reference: str | None = None) -> Run:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.model_call import ModelCall
 from otel_rollout.otlp.span import Span
 from otel_rollout.turns import context_diff, prefix_break
-from otel_rollout.turns.detokenizer import Detokenizer
 
-Decoder: TypeAlias = Callable[[], Detokenizer | None]
 _SAID: Final = {
     "retokenized": "were re-encoded",
     "cut": "were left out",
@@ -28,16 +26,14 @@ class CallMarks:
         self._contexts = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._weights: int | None = None
 
-    def of(self, call: ModelCall, spans: Sequence[Span], key: str, decoder: Decoder) -> tuple[str, ...]:
+    def of(self, call: ModelCall, spans: Sequence[Span]) -> tuple[str, ...]:
         """Return the marks of the next model call.
 
         Args:
             call: the call, with the tokens of its prompt and reply.
             spans: its spans, the outermost first.
-            key: its id.
-            decoder: returns what decodes its tokens; None if there is none.
         """
-        broken = _recorded(spans) or self._computed(call, spans[0], key, decoder)
+        broken = _recorded(spans) or self._computed(call, spans[0])
         return (*self._changed_weights(spans), *([_in_words(broken)] if broken else []))
 
     def _changed_weights(self, spans: Sequence[Span]) -> Iterator[str]:
@@ -53,7 +49,7 @@ class CallMarks:
             where = f", after {' and '.join(places)} tokens of it" if places else ""
             yield f"weights {first} → {last} within this answer{where}"
 
-    def _computed(self, call: ModelCall, span: Span, key: str, decoder: Decoder) -> Mapping[str, Any] | None:
+    def _computed(self, call: ModelCall, span: Span) -> Mapping[str, Any] | None:
         """Return the attributes that the forwarder would add to a call as it was recorded."""
         if call.request.shared_ids or not call.request.prompt_ids:
             return None
@@ -61,10 +57,10 @@ class CallMarks:
         whole = context_diff.tokens(list(call.token_ids))
         if prompt is None or whole is None:
             return None
-        found = prefix_break.attributes_of(self._contexts, key, prompt, span.start_ns, decoder())
+        found = prefix_break.attributes_of(self._contexts, span.span_id, prompt, span.start_ns, None)
         has_reply = bool(call.reply.token_ids)
         asked = len(call.request.prompt_ids)
-        self._contexts.add(key, whole, span.end_ns, has_reply, asked)
+        self._contexts.add(span.span_id, whole, span.end_ns, has_reply, asked)
         return found
 
 

@@ -6,25 +6,23 @@ is in the tool's span and in the message to the model; both become one turn.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from otel_rollout.base import semconv
-from otel_rollout.look.conversation import context_edit, summary
+from otel_rollout.look.conversation import summary
 from otel_rollout.look.conversation.call_marks import CallMarks
-from otel_rollout.look.conversation.engine_time import engine_time_of
-from otel_rollout.look.conversation.model_call import ModelCall, read_reply, read_request
+from otel_rollout.look.conversation.model_call import ModelCall, OpenCalls, read_reply, read_request, unsaid
 from otel_rollout.look.conversation.span_tree import SpanTree, error_of, is_model_call, kind_of
 from otel_rollout.look.conversation.summary import Summary, Tokens
-from otel_rollout.look.conversation.tool_results import OpenCalls
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
 from otel_rollout.look.conversation.turn import (
     MODEL,
     TOOL,
     Turn,
+    engine_time_of,
     evaluation_turn,
     failure_turn,
     root_turns,
@@ -34,7 +32,6 @@ from otel_rollout.otlp import messages
 from otel_rollout.otlp.messages import Message, Request, Shared
 from otel_rollout.otlp.span import Span
 from otel_rollout.turns import context_diff
-from otel_rollout.turns.detokenizer import Detokenizer
 
 _Item = TypeVar("_Item")
 
@@ -76,8 +73,10 @@ class Conversation:
     @property
     def output_tokens(self) -> int | None:
         """Tokens that models generated; None where no span has a count."""
-        counted = self.summary.tokens.output
-        return counted if counted is not None else Tokens.total(turn.tokens for turn in self.turns).output
+        if self.summary.tokens.output is not None:
+            return self.summary.tokens.output
+        known = [number for turn in self.turns if (number := turn.tokens.output) is not None]
+        return sum(known) if known else None
 
     @property
     def tool_errors(self) -> int:
@@ -90,23 +89,16 @@ class Conversation:
         return sum(turn.role != TOOL and bool(turn.error) for turn in self.turns)
 
 
-Decoders = Callable[[str], Detokenizer | None]
-"""Function: tokenizer's name (``rollout.tokenizer``) → the tokenizer's decoder; None if it is missing."""
-
-
-def conversation_of(
-    recorded: RecordedTrajectory, decoders: Decoders = lambda name: None, is_passed_over: bool = False
-) -> Conversation:
+def conversation_of(recorded: RecordedTrajectory, is_passed_over: bool = False) -> Conversation:
     """Build the conversation of a trajectory.
 
     Args:
         recorded: the trajectory and its spans.
-        decoders: returns the decoder for token ids that were recorded without text.
         is_passed_over: whether the trainer named others of the step, and not this trajectory.
     """
     root = recorded.root_id
     tree = SpanTree(recorded.spans)
-    builder = _TurnBuilder(tree, decoders, recorded)
+    builder = _TurnBuilder(tree, recorded)
     for span in tree.timeline(root):
         builder.add(span)
     turns = builder.turns
@@ -128,14 +120,12 @@ class _TurnBuilder:
 
     Args:
         tree: the spans of the trace.
-        decoders: see :func:`conversation_of`.
         recorded: the shown trajectory.
     """
 
-    def __init__(self, tree: SpanTree, decoders: Decoders, recorded: RecordedTrajectory) -> None:
+    def __init__(self, tree: SpanTree, recorded: RecordedTrajectory) -> None:
         self.turns: list[Turn] = []
         self._tree = tree
-        self._decoders = functools.cache(decoders)
         self._recorded = recorded
         self._by_message = context_diff.Turns(context_diff.MESSAGE_BYTES)
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
@@ -207,20 +197,18 @@ class _TurnBuilder:
     def _add_model_call(self, span: Span) -> None:
         spans = [span, *self._tree.descendants(span)]
         call = ModelCall(self._restored(read_request(spans)), read_reply(spans))
-        new, note = self._new_messages(call, spans)
-        self._calls |= {_key(inner): call for inner in spans}
+        new, note = self._new_messages(call, span)
+        self._calls |= {inner.span_id: call for inner in spans}
         heard = self._turns_of(new)
         added = [turn for turn in heard if not turn.is_call]
         for each in added:
             self._append(span, each)
         answer = call.answer(span, self._recorded.tokens.get(span.span_id, Tokens()))
         answer.engine = engine_time_of(spans, self._recorded.engine)
-        answer.marks = self._marks.of(call, spans, _key(span), lambda: self._decoder_of(spans))
-        if not answer.text and call.reply.token_ids:
-            decoded = self._decoded(spans, call.token_ids, len(call.request.prompt_ids))
-            answer.text = messages.without_end(decoded)
-            if not answer.text and not call.reply.message.calls:  # a reply may consist of calls alone
-                answer.text = _without_text(len(call.reply.token_ids))
+        answer.marks = self._marks.of(call, spans)
+        has_calls = bool(call.reply.message.calls)  # a reply may consist of calls alone
+        if not answer.text and call.reply.token_ids and not has_calls:
+            answer.text = _without_text(len(call.reply.token_ids))
         (added or [answer])[0].note = note
         self._append(span, answer)
         call.turn = answer
@@ -245,24 +233,24 @@ class _TurnBuilder:
             said = _with_prefix(earlier.request.messages, shared, said)
         return replace(request, prompt_ids=ids, messages=said)
 
-    def _new_messages(self, call: ModelCall, spans: Sequence[Span]) -> tuple[list[Message], str]:
+    def _new_messages(self, call: ModelCall, span: Span) -> tuple[list[Message], str]:
         """Return a call's messages after the prefix of an earlier call, and a note."""
-        span, request = spans[0], call.request
+        request = call.request
         known, asked, everything = self._as_sequence(call)
-        shared = known.shared(_key(span), asked, span.start_ns)
+        shared = known.shared(span.span_id, asked, span.start_ns)
         earlier = self._calls.get(shared.turn) if shared else None
-        known.add(_key(span), everything, span.end_ns)
+        known.add(span.span_id, everything, span.end_ns)
         count = shared.length if shared else 0
         if request.messages:
             call.length = len(request.messages)
             new, is_edited = list(request.messages), False
             if earlier:
-                new, is_edited = context_edit.unsaid(request.messages, count, earlier, self._recent)
+                new, is_edited = unsaid(request.messages, count, earlier, self._recent)
             note = self._note(earlier, count, call.length, "message")
             return new, f"the context was edited after message {count}" if is_edited else note
         call.length = len(call.token_ids)
         length = len(request.prompt_ids)
-        new = self._messages_of_tokens(call, earlier, count, spans)
+        new = self._messages_of_tokens(call, earlier, count)
         if not new and length > count:
             new = self._messages_without_text(span, length - count, is_first=not count)
         note = self._note(earlier, count, length, "token")
@@ -291,30 +279,14 @@ class _TurnBuilder:
             return f"goes on from {unit} {count} of a context of {earlier.length}"
         return ""
 
-    def _messages_of_tokens(
-        self, call: ModelCall, earlier: ModelCall | None, count: int, spans: Sequence[Span]
-    ) -> list[Message]:
+    def _messages_of_tokens(self, call: ModelCall, earlier: ModelCall | None, count: int) -> list[Message]:
         """Return the messages in a prompt's text beyond its first ``count`` tokens."""
         request = call.request
         before = earlier.text if earlier else ""
-        if not request.prompt_text:
-            new = self._decoded(spans, request.prompt_ids, count)
-        elif request.text_start or not count:
-            new = request.prompt_text
-        else:
-            new = request.prompt_text[common_length(before, request.prompt_text) :]
+        is_new = bool(request.text_start) or not count
+        new = request.prompt_text[0 if is_new else common_length(before, request.prompt_text) :]
         call.text = (before if count else "") + new + call.reply.message.text
         return list(messages.spoken(new, "context"))
-
-    def _decoded(self, spans: Sequence[Span], ids: Sequence[int], start: int) -> str:
-        """Decode ``ids`` from ``start`` on; return empty text without a decoder."""
-        decoder = self._decoder_of(spans) if len(ids) > start else None
-        return decoder.part(ids, start, len(ids)) if decoder else ""
-
-    def _decoder_of(self, spans: Sequence[Span]) -> Detokenizer | None:
-        names = (str(span.attributes.get(semconv.TOKENIZER, "")) for span in spans)
-        name = next(filter(None, names), "")
-        return self._decoders(name) if name else None
 
     def _messages_without_text(self, span: Span, count: int, is_first: bool) -> list[Message]:
         """Return messages that replace ``count`` new tokens without text.
@@ -348,11 +320,6 @@ def _reply_of(call: ModelCall) -> Message:
     """Return the reply of a model call as it was said, where its text has no template's marks."""
     said = call.reply.message.text
     return replace(call.reply.message, role=MODEL, text=said if said and "<|" not in said else call.turn.text)
-
-
-def _key(span: Span) -> str:
-    """Return the span id in the form in which spans of later turns refer to it."""
-    return span.span_id
 
 
 def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:

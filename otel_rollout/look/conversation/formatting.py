@@ -11,9 +11,8 @@ from typing import Any, Final
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.engine_time import EngineTime
 from otel_rollout.look.conversation.summary import Score, Summary, Tokens, start_time
-from otel_rollout.look.conversation.turn import FAILURE, MODEL, TOOL, Turn
+from otel_rollout.look.conversation.turn import FAILURE, MODEL, TOOL, EngineTime, Turn
 from otel_rollout.otlp.engine_phases import DECODE, PREFILL, QUEUE
 from otel_rollout.otlp.messages import Call, as_text, ids_in
 
@@ -138,11 +137,6 @@ def run(summary: Summary) -> str:
     experiment = summary.experiment if summary.experiment != summary.run else ""
     project = f"project {summary.project}" if summary.project else ""
     return " · ".join(filter(None, (summary.run, project, experiment and f"experiment {experiment}")))
-
-
-def name(summary: Summary) -> str:
-    """Format a trajectory's path so that it can be pasted into a shell."""
-    return quoted(summary.path)
 
 
 def quoted(reference: str) -> str:

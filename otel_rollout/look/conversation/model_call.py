@@ -1,4 +1,4 @@
-"""Read request, reply and token counts of a model call from its spans.
+"""Read request, reply and token counts of a model call from its spans; find what is new in its request.
 
 A client's span often contains the engine's span. Both are one call, and each fact is read from the outermost
 span that has it.
@@ -6,13 +6,12 @@ span that has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from otel_rollout.base import semconv
 from otel_rollout.look.conversation.summary import Tokens
-from otel_rollout.look.conversation.tool_results import squeezed
 from otel_rollout.look.conversation.turn import MODEL, Turn, ending_of
 from otel_rollout.otlp import messages, model_calls
 from otel_rollout.otlp.messages import Message, Reply, Request, Shared
@@ -144,3 +143,123 @@ def read_reply(spans: Sequence[Span]) -> Reply:
     reasons = spans[0].attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
     reason = ", ".join(map(str, reasons)) if isinstance(reasons, (list, tuple)) else ""
     return replace(reply, token_ids=ids, finish_reason=reason or reply.finish_reason)
+
+
+# --- a context that is not the continuation of an earlier one ----------------------------------------------
+
+
+def unsaid(
+    said: Sequence[Message], count: int, earlier: ModelCall, recent: Sequence[ModelCall]
+) -> tuple[list[Message], bool]:
+    """Return a request's new messages, and whether it edits an earlier context.
+
+    Of an edited context, the messages are new from its first to its last difference, and behind its reply.
+
+    Args:
+        said: the request.
+        count: number of its first messages that ``earlier`` has too.
+        earlier: the call that shares them.
+        recent: the last calls, oldest first.
+    """
+    new = list(said[count:])
+    if new and count == earlier.length and earlier.take_resent_reply(new[0]):
+        return new[1:], False
+    last = max((index for index, message in enumerate(new) if message.role == MODEL), default=None)
+    if last is None:
+        return new, False
+    for call in reversed(recent):
+        is_in_place = count + last == call.length
+        if call.request.messages[:count] == said[:count] and call.is_repeated_by(new[last], is_in_place):
+            call.take_resent_reply(new[last])
+            changed, old = _without_common_end(new[:last], call.request.messages[count:])
+            return [*changed, *new[last + 1 :]], bool(changed or old)
+    is_other_reply = count == earlier.length and new[0].role == MODEL and bool(earlier.turn.text)
+    return new, is_other_reply and len(
+        new
+    ) > 1  # a single one is the beginning of the reply that is asked for
+
+
+def _without_common_end(
+    one: Sequence[Message], other: Sequence[Message]
+) -> tuple[Sequence[Message], Sequence[Message]]:
+    length = 0
+    while length < min(len(one), len(other)) and one[-1 - length] == other[-1 - length]:
+        length += 1
+    return one[: len(one) - length], other[: len(other) - length]
+
+
+# --- results of tools, which are in the next request --------------------------------------------------------
+
+
+class OpenCalls:
+    """The tool calls since the last model call: their results are not yet in a request."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, Turn]] = []
+        """Call id and turn of each."""
+
+    def add(self, call_id: str, turn: Turn) -> None:
+        """Add a tool call; ``call_id`` is empty if none was recorded."""
+        self._open.append((call_id, turn))
+
+    def left(self) -> Sequence[tuple[str, Turn]]:
+        """Return id and turn of each call."""
+        return self._open
+
+    def take(self, results: Sequence[Message]) -> list[Turn | None]:
+        """Return the turn of each result, None for the result of an older or unrecorded call.
+
+        A call that recorded its result gets no message with another one, unless their ids are equal.
+        """
+        found: list[Turn | None] = [None] * len(results)
+        for fits in (_has_id_and_text, _has_id, _has_text):
+            for index, turn in self._matches(results, found, fits):
+                found[index] = turn
+        # The last results are the newest: an edited context may repeat older ones before them.
+        left = [index for index, turn in enumerate(found) if turn is None]
+        for index, (call_id, turn) in zip(left[-len(self._open) :], self._open, strict=False):
+            if _may_be(call_id, results[index]) and _is_in_either(turn.text, results[index].text):
+                found[index] = turn
+        self._open.clear()
+        return found
+
+    def _matches(
+        self,
+        results: Sequence[Message],
+        found: Sequence[Turn | None],
+        fits: Callable[[str, Turn, Message], bool],
+    ) -> Iterator[tuple[int, Turn]]:
+        """Yield and remove each call that fits a result without turn; of several, the last to the last."""
+        for index in reversed(range(len(results))):
+            if found[index] is None:
+                pairs = (pair for pair in reversed(self._open) if fits(*pair, results[index]))
+                if pair := next(pairs, None):
+                    self._open = [other for other in self._open if other is not pair]
+                    yield index, pair[1]
+
+
+def _has_id_and_text(call_id: str, turn: Turn, result: Message) -> bool:
+    return _has_id(call_id, turn, result) and squeezed(turn.text) == squeezed(result.text)
+
+
+def _has_id(call_id: str, turn: Turn, result: Message) -> bool:
+    return bool(call_id) and call_id == result.call_id
+
+
+def _has_text(call_id: str, turn: Turn, result: Message) -> bool:
+    return _may_be(call_id, result) and bool(turn.text) and squeezed(turn.text) == squeezed(result.text)
+
+
+def _may_be(call_id: str, result: Message) -> bool:
+    return not (call_id and result.call_id)
+
+
+def _is_in_either(one: str, other: str) -> bool:
+    """Return whether one text is a part of the other, as nothing is of every text."""
+    one, other = squeezed(one), squeezed(other)
+    return one in other or other in one
+
+
+def squeezed(text: str) -> str:
+    """Return a text without blanks, which a client or a template may change."""
+    return "".join(text.split())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.look.pages.scale import finite
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.span import Span
 from otel_rollout.table.schema import has_time
+from otel_rollout.table.training import ODD
 
 VALIDATION: Final = "validation"
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
@@ -45,16 +48,6 @@ class Tokens:
     input: int | None = None
     output: int | None = None
     cached: int | None = None
-
-    @classmethod
-    def total(cls, parts: Iterable[Tokens]) -> Tokens:
-        """Add up the counts that are known."""
-        known = list(parts)
-        return cls(
-            _sum(part.input for part in known),
-            _sum(part.output for part in known),
-            _sum(part.cached for part in known),
-        )
 
 
 @dataclass(frozen=True)
@@ -112,6 +105,27 @@ def path_of(identity: Mapping[str, Any]) -> str:
     return "/".join([VALIDATION, *parts] if is_validation else parts)
 
 
+def group_of(summary: Summary) -> str:
+    """Return the name of a trajectory's group; empty for a trace that is no trajectory."""
+    return summary.path.rpartition("/")[0]
+
+
+def references(summaries: Sequence[Summary]) -> dict[str, str]:
+    """Return what names each trajectory: its path, or its trace id if several have this path, or none."""
+    paths = Counter(summary.path for summary in summaries)
+    return {
+        summary.trace_id: summary.path if summary.path and paths[summary.path] == 1 else summary.trace_id
+        for summary in summaries
+    }
+
+
+def reward_of(summary: Summary) -> float | None:
+    """Return a trajectory's reward as a number; None without one, or if the views count it as odd."""
+    value = next((score.value for score in summary.scores if score.name == "reward"), None)
+    number = None if isinstance(value, str) else finite(value)
+    return number if number is None or abs(number) < ODD else None
+
+
 def start_time(summary: Summary) -> str:
     """Format a trajectory's start in UTC; return empty text if it is unknown."""
     if not has_time(summary.start_ns):
@@ -133,8 +147,3 @@ def facts_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
         and not name.startswith((semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX))
         and name not in _NO_FACTS
     }
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None

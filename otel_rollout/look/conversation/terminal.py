@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -43,7 +43,7 @@ def list_trajectories(
     rows = sorted(summaries, key=attrgetter("order"))
     digits = _unique_digits(rows)
     columns = (
-        TableColumn("trajectory", [in_one_line(formatting.name(each)) for each in rows]),
+        TableColumn("trajectory", [in_one_line(formatting.quoted(each.path)) for each in rows]),
         TableColumn("trace", [each.trace_id[:digits] for each in rows], 2),
         TableColumn("reward", [in_one_line(formatting.reward(each)) for each in rows], 1, is_number=True),
         TableColumn("state", [in_one_line(each.state) for each in rows], 1),
@@ -73,7 +73,8 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
     title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
     title.append(f"  {formatting.badge(conversation)}".rstrip(), STATES["error"])
     console.print(title)
-    console.print(_facts(conversation, location, notes))
+    further = (("from", location), ("note", "\n".join(notes)), ("error", summary.error))
+    console.print(facts((*formatting.facts(conversation), *further)))
     found = training.training_of(conversation)
     for number, turn in enumerate(conversation.turns, start=1):
         console.print(_turn(turn, number))
@@ -84,16 +85,14 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
     console.print(_scores(conversation))
 
 
-def _facts(conversation: Conversation, location: str, notes: Sequence[str]) -> RenderableType:
+def facts(named: Iterable[tuple[str, str]]) -> RenderableType:
+    """Return the facts above what is shown, a row for each that is not empty."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for name, value in (*formatting.facts(conversation), ("from", location), ("note", "\n".join(notes))):
+    for name, value in named:
         if value:
-            table.add_row(text_of(name), text_of(value))
-    error = conversation.summary.error
-    if error:
-        table.add_row(text_of("error"), text_of(error, _FAILED))
+            table.add_row(text_of(name), text_of(value, _FAILED if name == "error" else ""))
     return Padding(table, (0, 0, 1, 0))
 
 

@@ -12,25 +12,7 @@ from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.formatting import counted, score_value
 from otel_rollout.look.conversation.summary import Score
 
-SCORES: Final = frozenset(
-    {
-        names.ADVANTAGE,
-        names.RETURN,
-        names.TRAINED_REWARD,
-        names.KL_PENALTY,
-        names.TRAINED,
-        names.TRAINED_TOKENS,
-        names.TRAINED_STEP,
-        names.POLICY_LAG,
-        names.LOGPROB_DIFF_MEAN,
-        names.LOGPROB_DIFF_MAX,
-        names.LOGPROB_DIFF_TOKEN,
-        names.LOGPROB_DIFF_TURN,
-        names.LOGPROB_DIFF_SHARE,
-        names.IMPORTANCE_RATIO,
-        names.TRAINING_TOKENS,
-    }
-)
+SCORES: Final = frozenset((*names.NUMBERS, names.TRAINING_TOKENS))
 """Scores that are shown together, and not among the others."""
 _BESIDE: Final = 4
 """Tokens before and after the one with the largest difference whose values are shown."""

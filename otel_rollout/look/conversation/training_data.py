@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.batching import chunks
@@ -15,11 +15,9 @@ from otel_rollout.look.conversation.turn import MODEL, is_in_text
 from otel_rollout.otlp.messages import Message, as_text
 from otel_rollout.table import views
 from otel_rollout.table.filters import equals
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import Rows
 from otel_rollout.table.spans import span_of
-
-if TYPE_CHECKING:
-    from otel_rollout.table.query import Engine
 
 Example: TypeAlias = dict[str, Any]
 _ROLES: Final = ("system", "developer", "user", MODEL, "tool")

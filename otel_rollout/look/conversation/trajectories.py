@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from otel_rollout.base import semconv, training_scores
-from otel_rollout.look.conversation.engine_time import EngineRequest
 from otel_rollout.look.conversation.summary import Score, Summary, Tokens, facts_of
-from otel_rollout.look.conversation.token_values import token_values_of
+from otel_rollout.look.conversation.turn import EngineRequest
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.span import Span
 from otel_rollout.table import training, views
@@ -148,34 +147,28 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
         else {}
     )
     requests = _by_span(narrowed, "SELECT * FROM engine_requests") if semconv.ENGINE_REQUEST in names else {}
-    return {
-        trace_id: replace(
-            _recorded(row, root_of[trace_id], spans[trace_id], scores.get(trace_id, ())),
-            token_values=token_values_of(values.get(trace_id, {})),
-            tokens={span: _tokens_of(call) for span, call in calls.get(trace_id, {}).items()},
-            engine=requests.get(trace_id, {}),
+    found = {}
+    for row in figures:
+        trace_id, root = row["trace_id"], root_of.get(row["trace_id"])
+        if root is None:
+            continue
+        root_id = root["span_id"] if root["name"] is not None else None
+        first = next((span for span in spans[trace_id] if span.span_id == root_id), None)
+        found[trace_id] = RecordedTrajectory(
+            replace(
+                summary_of(row),
+                start_ns=root["start_ns"],
+                error=(row["error_message"] or "") if row["state"] == "error" else "",
+                scores=tuple(scores.get(trace_id, ())),
+                facts=facts_of(first.attributes) if first else {},
+            ),
+            spans[trace_id],
+            root_id,
+            _token_values_of(values.get(trace_id, {})),
+            {span: _tokens_of(call) for span, call in calls.get(trace_id, {}).items()},
+            requests.get(trace_id, {}),
         )
-        for row in figures
-        if (trace_id := row["trace_id"]) in root_of
-    }
-
-
-def _recorded(
-    row: _Row,
-    root: _Row,
-    spans: Sequence[Span],
-    scores: Sequence[Score],
-) -> RecordedTrajectory:
-    root_id = root["span_id"] if root["name"] is not None else None
-    first = next((span for span in spans if span.span_id == root_id), None)
-    summary = replace(
-        summary_of(row),
-        start_ns=root["start_ns"],
-        error=(row["error_message"] or "") if row["state"] == "error" else "",
-        scores=tuple(scores),
-        facts=facts_of(first.attributes) if first else {},
-    )
-    return RecordedTrajectory(summary, spans, root_id)
+    return found
 
 
 def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[str, _Row]]:
@@ -228,6 +221,28 @@ def _attributes(engine: Engine, trace_id: str, span_id: str) -> Mapping[str, str
     rows = dicts_of(engine.run(f"SELECT attributes FROM {views.RECORDED}{all_of(named)}"))  # noqa: S608
     found: dict[str, str] = json.loads((rows[0]["attributes"] if rows else None) or "{}")
     return found
+
+
+def _token_values_of(attributes: Mapping[str, str]) -> Mapping[str, Sequence[float | None]]:
+    """Read the values per token from the attributes of a score ``training_tokens``."""
+    values = {
+        name.removeprefix(semconv.TOKENS_PREFIX): _numbers_in(text)
+        for name, text in attributes.items()
+        if name.startswith(semconv.TOKENS_PREFIX)
+    }
+    return {name: numbers for name, numbers in values.items() if numbers}
+
+
+def _numbers_in(text: str) -> list[float | None]:
+    """Return the numbers of a JSON array; an entry that is none is None."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return []
+    return [
+        float(value) if isinstance(value, (int, float)) else None
+        for value in (values if isinstance(values, list) else [])
+    ]
 
 
 def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = None) -> list[Summary]:

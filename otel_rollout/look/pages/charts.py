@@ -41,7 +41,6 @@ class Point:
         y: its value; None, NaN and infinity are a gap.
         low: lower edge of the band around the line.
         high: upper edge of the band.
-        title: what a browser shows beside the pointer; by default the numbers.
         link: address of a page.
     """
 
@@ -49,7 +48,6 @@ class Point:
     y: float | None
     low: float | None = None
     high: float | None = None
-    title: str | None = None
     link: str | None = None
 
 
@@ -86,7 +84,6 @@ class Slice:
     name: str
     colour: Colour = "user"
     value: float | None = None
-    title: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ def share_bar(parts: Sequence[Slice], axes: Axes = _AXES) -> Markup:
     left, inside = 0.0, []
     for part, value in known:
         width = _WIDTH * min(value, 1e290) / whole if whole else 0.0
-        title = part.title or f"{part.name}: {axes.number(value)}"
+        title = f"{part.name}: {axes.number(value)}"
         rectangle = f'<rect class="{part.colour}" x="{left:.1f}" y="0" width="{width:.1f}" height="18"/>'
         inside += [_linked(rectangle, None, title)] if width else []
         left += width
@@ -190,7 +187,7 @@ def _line(name: str, points: Sequence[Point], x: Scale, y: Scale, axes: Axes) ->
     for point, place in zip(kept, places, strict=True):
         if place is None or point.y is None:
             continue
-        title = point.title or f"{name} · {axes.x} {short_number(point.x)}: {axes.number(point.y)}"
+        title = f"{name} · {axes.x} {short_number(point.x)}: {axes.number(point.y)}"
         yield _linked(f'<circle cx="{place[0]}" cy="{place[1]}" r="2.2"/>', point.link, title)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from otel_rollout.base.printable import printable
 from otel_rollout.look.pages.links import Links
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def render(template: str, links: Links | None = None, **variables: Any) -> str:
@@ -24,12 +26,14 @@ def render(template: str, links: Links | None = None, **variables: Any) -> str:
 
 
 @functools.cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("otel_rollout.look.pages", "templates"),
+def _environment() -> jinja2.Environment:
+    import jinja2  # here, since most commands make no page
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("otel_rollout.look.pages", "templates"),
         autoescape=True,
         finalize=_printable,
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -20,7 +20,6 @@ from otel_rollout.look.sources.reference import Reference
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.table.rows import integer_in
-from otel_rollout.turns.detokenizer import Detokenizer
 
 _logger = logging.getLogger("otel_rollout.viewer")
 _MAX_READ: Final = 128
@@ -31,7 +30,7 @@ _STEP: Final = (semconv.STEP, semconv.VALIDATE)
 
 
 class MlflowSource:
-    """Read spans from MLflow; see :class:`otel_rollout.look.sources.source.SpanSource`.
+    """Read spans from MLflow; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
     Args:
         tracking_uri: address of the server or database; None for ``MLFLOW_TRACKING_URI``.
@@ -48,7 +47,7 @@ class MlflowSource:
         self._newest = ""
 
     def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
-        """Yield what answers a question; see :class:`otel_rollout.look.sources.source.SpanSource`.
+        """Yield what answers a question; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
         Of a list only a page is read: each trajectory is a request.
         """
@@ -128,10 +127,6 @@ class MlflowSource:
                     continue
                 if line:
                     yield line
-
-    def decoder(self, name: str) -> Detokenizer | None:
-        """Return None: delivered spans have the text of their token ids."""
-        return None
 
 
 def _tags(reference: Reference) -> Iterator[dict[str, str]]:

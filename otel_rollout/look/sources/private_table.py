@@ -12,19 +12,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
-from otel_rollout.look.sources.source import SpanSource
 from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.otlp.span import Span
 from otel_rollout.spool import segments
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.table.location import location_of
+from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store
 
@@ -37,18 +37,44 @@ _MINIMUM_AGE: Final = 5.0
 """Seconds after which a directory without lock is abandoned: its process has been killed."""
 
 
-class PrivateTableSource:
-    """Read spans that are in no table; see :class:`otel_rollout.look.sources.source.Source`.
+class SpanSource(Protocol):
+    """Spans that are in no table: a spool, a file or MLflow.
 
-    What a question needs becomes a table for a moment, so that the views answer it.
+    Attributes:
+        location: the directory, file or server, for messages.
+    """
+
+    location: str
+
+    def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
+        """Yield for each run, the newest first, what answers a question about the reference.
+
+        That is all spans of the trajectories that may match, and those roots and scores of others that
+        decide what training made of them, and whose a score by identity is. If only some of the trajectories
+        are read, their number comes with it.
+        """
+
+    def every_span(self) -> Iterator[Span]:
+        """Yield the spans of all runs."""
+
+    def notes(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks about trajectories that were found."""
+
+
+class PrivateTableSource:
+    """Read spans that are in no table: what a question needs becomes one for a moment, so that views answer.
 
     Args:
         spans: the spool, file or MLflow.
         directory: private directory for tables.
+
+    Attributes:
+        location: the directory, file or server, for messages.
+        notes: remarks about the last :meth:`find`, such as that an older run is shown.
     """
 
     def __init__(self, spans: SpanSource, directory: Path) -> None:
-        self.location = spans.location
+        self.location = self.place = spans.location
         self.notes: tuple[str, ...] = ()
         self._spans = spans
         self._directory = directory
@@ -74,7 +100,7 @@ class PrivateTableSource:
         for spans, number in self._spans.matching(reference):
             store = Store(location_of(str(self._directory / f"table-{next(self._numbers)}")))
             if fill(store, spans):
-                yield TableSource(store, decoders=self._spans.decoder), number
+                yield TableSource(Engine(store.open()), self.location), number
 
     def notes_on(self, reference: Reference, found: Sequence[Summary]) -> tuple[str, ...]:
         """Return remarks about trajectories that were found in a table."""
@@ -85,6 +111,10 @@ class PrivateTableSource:
         if self._source is None:
             raise ViewerError(f"Nothing was looked for in {self.location}.")
         return self._source.conversation(trace_id, part)
+
+
+Source = TableSource | PrivateTableSource
+"""What the viewer reads trajectories from."""
 
 
 @contextmanager

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv, training_scores
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.sources.recorded_turns import RecordedTurns
 from otel_rollout.look.sources.reference import Reference
-from otel_rollout.otlp.reader import UnreadableLineError
+from otel_rollout.otlp.json_line import spans_of_json
+from otel_rollout.otlp.reader import TraceLine, UnreadableLineError, parsed_line
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
@@ -24,9 +27,13 @@ from otel_rollout.spool import files, layout
 from otel_rollout.spool.files import running_roots
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.detokenizer import Detokenizer
+from otel_rollout.turns.line_rewriter import MEMORY_BYTES
+from otel_rollout.turns.span_rewriter import Contents, SpanRewriter, TraceMemory
 
 _TRAINED: Final = b'"%b"' % training_scores.TRAINED.encode()
 _EVALUATION: Final = b'"%b"' % semconv.GEN_AI_EVALUATION_NAME.encode()
+_IDS: Final = b'_ids\\":['
+_CONTENTS: Final = Contents(tokens=True, images=False)
 _MAX_SEARCHED_IDS: Final = 16
 """Maximum trace ids to search each line for. With more ids, the line's trace ids are parsed and looked up."""
 _MAX_NAMED_RUNS: Final = 3
@@ -39,7 +46,7 @@ _logger = logging.getLogger("otel_rollout.viewer")
 
 
 class SpoolSource:
-    """Read spans from files; see :class:`otel_rollout.look.sources.source.SpanSource`.
+    """Read spans from files; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
     Args:
         path: a spool directory, a run or node directory, or a file of OTLP JSON Lines.
@@ -55,7 +62,7 @@ class SpoolSource:
         self._runs = _runs(path, is_named)
 
     def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], None]]:
-        """Yield what answers a question; see :class:`otel_rollout.look.sources.source.SpanSource`.
+        """Yield what answers a question; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
         A trace's spans are those of all runs: a later run may have added scores.
         """
@@ -83,8 +90,8 @@ class SpoolSource:
 
     def _answering(self, ids: frozenset[str]) -> Iterator[Span]:
         """Yield the spans of traces, and what decides about their scores by identity and their training."""
-        steps = set()
-        for span in self._every_span(lambda run: _with_ids(_lines(run.paths), ids), RecordedTurns().spans_of):
+        steps, turns = set(), _Turns(self._decoder)
+        for span in self._every_span(lambda run: _with_ids(_lines(run.paths), ids), turns.spans_of):
             if span.trace_id in ids:
                 steps.add(_step_of(span))
                 yield span
@@ -111,7 +118,7 @@ class SpoolSource:
 
         The root of a trajectory that runs has no end.
         """
-        return self._every_span(lambda run: _lines(run.paths), RecordedTurns().spans_of)
+        return self._every_span(lambda run: _lines(run.paths), _Turns().spans_of)
 
     def _every_span(
         self,
@@ -136,7 +143,7 @@ class SpoolSource:
         """Return the ids of the roots of all running trajectories."""
         return frozenset(ids for run in self._runs for ids in run.running())
 
-    def decoder(self, name: str) -> Detokenizer | None:
+    def _decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
         directories = dict.fromkeys(
             parent for path in self.files() for parent in (path.parent, path.parent.parent)
@@ -321,3 +328,40 @@ def _decoded(line: bytes) -> list[Span]:
 
 def _ids(span: Span) -> tuple[str, str]:
     return span.trace_id, span.span_id
+
+
+class _Turns:
+    """Complete recorded model calls as the forwarder does for a table: which turn each continues or breaks.
+
+    Args:
+        decoder: returns what decodes the ids of a tokenizer; None if that is missing. By default the text of
+            token ids is left out: a query of many trajectories does not need it.
+    """
+
+    def __init__(self, decoder: Callable[[str], Detokenizer | None] = lambda name: None) -> None:
+        self._decoder = functools.cache(decoder)
+        self._traces: BoundedDict[str, TraceMemory] = BoundedDict(MEMORY_BYTES, attrgetter("size"))
+
+    def spans_of(self, line: bytes) -> list[Span]:
+        """Return the spans of a recorded line; nothing if it is still being written, or damaged."""
+        try:
+            filled = foreign_spans.filled(line)
+            return self._completed(filled) if _IDS in line else filled.spans
+        except UnreadableLineError:
+            return []
+
+    def _completed(self, line: TraceLine) -> list[Span]:
+        spans = list(spans_of_json(parsed_line(line.encoded)))
+        for span in spans:
+            trace = self._traces.pop(span.trace_id, None) or TraceMemory()
+            name = span.text(semconv.TOKENIZER)
+            try:
+                SpanRewriter(
+                    span, trace, "tokens", _CONTENTS, self._decoder(name) if name else None
+                ).rewrite()
+            except Exception:  # noqa: BLE001 - a value of any shape: the span stays as recorded
+                return line.spans
+            finally:
+                trace.measure()
+                self._traces[span.trace_id] = trace
+        return spans

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.look.conversation import trajectories
-from otel_rollout.look.conversation.conversation import Conversation, Decoders, conversation_of
+from otel_rollout.look.conversation.conversation import Conversation, conversation_of
 from otel_rollout.look.conversation.summary import VALIDATION, Summary
 from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
 from otel_rollout.look.errors import ViewerError
@@ -19,10 +19,6 @@ from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import literal
-from otel_rollout.table.store import Store
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 MAX_LISTED: Final = 100
 """Maximum trajectories of a list."""
@@ -34,36 +30,26 @@ _OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
 
 
 class TableSource:
-    """Read trajectories from a table; see :class:`otel_rollout.look.sources.source.Source`.
+    """Read trajectories from a table.
 
     A reference is looked up among the table's roots, without the views: a view reads more of the table.
 
     Args:
-        store: the table.
-        opened: the version of the table to read; by default the newest.
+        engine: asks the table.
+        location: name of the table, for messages.
         run: SQL condition of the run to read; by default the newest that has what is looked for.
-        decoders: returns the decoder for token ids without text; a forwarder has written the text.
+        place: what is read, for messages: by default the table.
 
     Attributes:
-        engine: asks the table.
-
-    Raises:
-        ViewerError: the table cannot be read.
+        notes: remarks about the last :meth:`find`, such as that a list is cut.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        opened: DeltaTable | None = None,
-        run: str = "true",
-        decoders: Decoders = lambda name: None,
-    ) -> None:
-        with _as_viewer_errors():
-            self.engine = Engine(store.open() if opened is None else opened)
-        self.location = store.location.uri
+    def __init__(self, engine: Engine, location: str, run: str = "true", place: str = "") -> None:
+        self.engine = engine
+        self.location = location
+        self.run = run
+        self.place = place or location
         self.notes: tuple[str, ...] = ()
-        self._run = run
-        self._decoders = decoders
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Return the matching trajectories of the newest run that has any; at most a page of them.
@@ -74,7 +60,7 @@ class TableSource:
         with _as_viewer_errors():
             if reference is None:
                 return self._newest_run()
-            conditions = [self._run, *_conditions(reference)]
+            conditions = [self.run, *_conditions(reference)]
             for run in runs_with(self.engine, conditions, reference.matches):
                 of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
                 found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
@@ -84,22 +70,31 @@ class TableSource:
                     return self._listed(of_run, reference, len(found))
             return self._nameless(conditions) if reference.trace else []
 
-    def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
-        """Return a trajectory turn by turn; see :class:`otel_rollout.look.sources.source.Source`."""
-        with _as_viewer_errors():
-            return conversation_in(self.engine, trace_id, part, self._decoders)
+    def tables(self, reference: Reference) -> Iterator[tuple[TableSource, None]]:
+        """Yield the table itself; see :meth:`PrivateTableSource.tables`."""
+        yield self, None
 
-    def conversations(self, trace_ids: Sequence[str]) -> Iterator[Conversation]:
-        """Yield trajectories turn by turn; those without spans are left out."""
+    def notes_on(self, reference: Reference, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return no remark about trajectories that were found."""
+        return ()
+
+    def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
+        """Return a trajectory that was found, turn by turn.
+
+        Args:
+            trace_id: id of its trace.
+            part: id of a span; the trajectory that this span begins inside the trace is returned.
+        """
         with _as_viewer_errors():
-            yield from conversations_in(self.engine, trace_ids, self._decoders)
+            recorded = trajectories.trajectory_in(self.engine, trace_id, part)
+            return conversation_of(recorded, trajectories.is_passed_over(self.engine, recorded))
 
     def _newest_run(self) -> list[Summary]:
         for ended in ("is_root", "score_name IS NULL"):  # a run may have running trajectories alone
-            conditions = [self._run, ended, "validate IS NOT NULL"]
+            conditions = [self.run, ended, "validate IS NOT NULL"]
             newest = self._rows(views.RECORDED, "run_id", conditions, " ORDER BY start_ns DESC LIMIT 1")
             if newest:
-                return self._listed([self._run, equals("run_id", newest[0]["run_id"])])
+                return self._listed([self.run, equals("run_id", newest[0]["run_id"])])
         return []
 
     def _matching(self, reference: Reference, conditions: list[str], is_ended: bool) -> list[Summary]:
@@ -144,34 +139,14 @@ def _as_viewer_errors() -> Iterator[None]:
         raise ViewerError(str(error)) from error
 
 
-def conversation_in(
-    engine: Engine, trace_id: str, part: int | None = None, decoders: Decoders = lambda name: None
-) -> Conversation:
-    """Return a trajectory of a table turn by turn, and whether the trainer passed it over.
-
-    Args:
-        engine: the table.
-        trace_id: id of its trace.
-        part: id of a span; the trajectory that this span begins inside the trace is returned.
-        decoders: returns the decoder for token ids without text.
-
-    Raises:
-        TableError: none of its spans is in the table, or the table cannot be read.
-    """
-    recorded = trajectories.trajectory_in(engine, trace_id, part)
-    return conversation_of(recorded, decoders, trajectories.is_passed_over(engine, recorded))
-
-
-def conversations_in(
-    engine: Engine, trace_ids: Sequence[str], decoders: Decoders = lambda name: None
-) -> Iterator[Conversation]:
+def conversations_in(engine: Engine, trace_ids: Sequence[str]) -> Iterator[Conversation]:
     """Yield trajectories of a table turn by turn; those without spans are left out.
 
     Raises:
         TableError: the table cannot be read.
     """
     for recorded in trajectories.trajectories_in(engine, trace_ids).values():
-        yield conversation_of(recorded, decoders)
+        yield conversation_of(recorded)
 
 
 def runs_with(

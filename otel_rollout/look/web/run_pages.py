@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rollout.look.analysis.group.page import page_of_group
-from otel_rollout.look.analysis.group.siblings import in_table
+from otel_rollout.look.analysis.group.siblings import siblings_in
 from otel_rollout.look.analysis.group.tree import tree_of
 from otel_rollout.look.analysis.health import checks
 from otel_rollout.look.analysis.health.page import page_of_health
@@ -15,7 +15,7 @@ from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.report.step import step_of
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.analysis.timeline.page import page_of_timeline
-from otel_rollout.look.analysis.timeline.time_bar import time_bar_of
+from otel_rollout.look.analysis.timeline.phase_drawing import time_bar_of
 from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.look.conversation import page
 from otel_rollout.look.conversation.comparison import compare
@@ -23,6 +23,7 @@ from otel_rollout.look.conversation.conversation import conversation_of
 from otel_rollout.look.conversation.trajectories import is_passed_over, trajectory_in
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.look.web.answers import Make
 from otel_rollout.look.web.request import Asked
 from otel_rollout.look.web.snapshot import RunRow, Snapshot
@@ -73,8 +74,8 @@ def _checks_of(run: Run) -> Make:
 def group(asked: Asked) -> str:
     """Return the page of a group, its siblings merged into a tree."""
     asked.refreshed()
-    siblings = in_table(asked.snapshot.engine, asked.name("name"), asked.run)
-    return page_of_group(tree_of(siblings), asked.links)
+    table = TableSource(asked.snapshot.engine, "", asked.run.condition, asked.run.name)
+    return page_of_group(tree_of(siblings_in(table, asked.name("name"))), asked.links)
 
 
 def trajectories(asked: Asked) -> str:

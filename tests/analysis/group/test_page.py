@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.base.printable import printable
-from otel_rollout.look.analysis.group.document import document_of
-from otel_rollout.look.analysis.group.page import page_of_group
+from otel_rollout.look.analysis.group.page import document_of, page_of_group
 from otel_rollout.look.analysis.group.siblings import Sibling, Siblings
 from otel_rollout.look.analysis.group.tree import tree_of
 from otel_rollout.look.conversation.turn import Turn

@@ -8,17 +8,13 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.look.analysis.group.siblings import (
-    MAX_SIBLINGS,
-    GroupName,
-    Siblings,
-    in_table,
-    names_in,
-    summaries,
-)
+from otel_rollout.look.analysis.group.siblings import MAX_SIBLINGS, GroupName, Siblings, names_in, siblings_in
 from otel_rollout.look.analysis.run_choice import Run, run_of
-from otel_rollout.look.conversation.navigation import reward_of
+from otel_rollout.look.conversation.summary import reward_of
+from otel_rollout.look.conversation.trajectories import summaries_of
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.table_source import TableSource
+from otel_rollout.table.filters import equals
 from otel_rollout.table.query import Engine
 from tests.table.tables import START_NS, root, row, score, written
 
@@ -39,6 +35,12 @@ def trajectory(trace: str, text: str, reward: float | None = None, **identity: A
 
 def engine(tmp_path: Path, *trajectories: list[dict[str, Any]]) -> Engine:
     return Engine(written(tmp_path / "table", [row for rows in trajectories for row in rows]).open())
+
+
+def in_table(engine: Engine, text: str, run: Run | None = None, location: str = "") -> Siblings:
+    """Return the siblings of a group in a table, or in one of its runs."""
+    chosen = (run.condition, run.name) if run else ()
+    return siblings_in(TableSource(engine, location, *chosen), text)
 
 
 def told(found: Siblings) -> list[tuple[str, str, float | None, str]]:
@@ -72,7 +74,7 @@ def test_siblings_are_read_in_order_with_state_and_reward(tmp_path: Path) -> Non
     assert told(in_table(asked, "validation/1/7")) == [("validation/1/7/0", "ok", 0.5, "validation")]
     older = Run("run-0", "project", "first")
     assert told(in_table(asked, "1/7", older)) == [("1/7/0", "ok", None, "older run")]
-    listed = summaries(asked, "1/7", run_of(asked, "run-1"))
+    listed = summaries_of(asked, [run_of(asked, "run-1").condition, equals("group_path", "1/7")])
     assert [(each.path, each.state, reward_of(each)) for each in listed] == [
         ("1/7/0", "ok", 1.0), ("1/7/1", "running", None), ("1/7/2", "error", None)
     ]  # fmt: skip

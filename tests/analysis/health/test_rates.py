@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Count, RateLimits, excess
+from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, excess, judged
 from otel_rollout.look.conversation.formatting import steps_in_words
 
 LIMITS = RateLimits(rise=0.1, always=0.5, steady=0.35)

@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rollout.look.analysis.timeline.document import as_json
-from otel_rollout.look.analysis.timeline.engine_phases import ENGINE_PHASES, EnginePart, divided, parts_of
-from otel_rollout.look.analysis.timeline.page import page_of_timeline
-from otel_rollout.look.analysis.timeline.phases import Phase, Segment, filled
+from otel_rollout.look.analysis.timeline.page import as_json, page_of_timeline
+from otel_rollout.look.analysis.timeline.phases import (
+    ENGINE_PHASES,
+    EnginePart,
+    Phase,
+    Segment,
+    divided,
+    filled,
+    parts_of,
+)
 from otel_rollout.look.analysis.timeline.text import straggling
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from tests.analysis.timeline.steps import SECOND, at, call, timed, trajectory

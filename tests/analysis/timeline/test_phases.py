@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rollout.look.analysis.timeline.lanes import lanes_in
 from otel_rollout.look.analysis.timeline.phases import Segment, filled
-from otel_rollout.look.analysis.timeline.step_spans import lanes_in
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from tests.table.tables import START_NS, row, written

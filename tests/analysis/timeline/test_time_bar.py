@@ -6,7 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from otel_rollout.look.analysis.timeline.time_bar import Tick, TimeBox, Total, time_bar_of
+from otel_rollout.look.analysis.timeline.phase_drawing import Tick, TimeBox, Total, time_bar_of
 from otel_rollout.look.conversation.trajectories import trajectory_in
 from otel_rollout.look.pages import rendering
 from otel_rollout.table.query import Engine

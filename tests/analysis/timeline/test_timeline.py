@@ -8,7 +8,7 @@ import pytest
 
 from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.look.analysis.timeline import text as timeline_text
-from otel_rollout.look.analysis.timeline.document import as_json
+from otel_rollout.look.analysis.timeline.page import as_json
 from otel_rollout.look.analysis.timeline.step_time import PhaseTime
 from otel_rollout.look.analysis.timeline.stragglers import HeldTime
 from otel_rollout.look.analysis.timeline.timeline import WorkerTime, slowest_timeline

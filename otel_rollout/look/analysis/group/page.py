@@ -1,14 +1,18 @@
-"""Render a group's tree as an HTML page."""
+"""Render a group's tree as an HTML page, and as JSON."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from otel_rollout.look.analysis.group import text as group_text
-from otel_rollout.look.analysis.group.tree import Branch, GroupTree
+from otel_rollout.look.analysis.group.siblings import Sibling
+from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
-from otel_rollout.look.conversation.navigation import Trail, way_to
+from otel_rollout.look.conversation.comparison import Divergence
+from otel_rollout.look.conversation.page import Trail, way_to
+from otel_rollout.look.conversation.summary import reward_of
+from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render
 
@@ -53,3 +57,84 @@ def _lines_of(branch: Branch, parted_at: int | None) -> list[group_text.TurnLine
 def _trail(tree: GroupTree, links: Links) -> Trail:
     summary = tree.group.found[0].summary
     return Trail(way_to(summary, links), f"group {tree.group.path}")
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------
+
+
+def document_of(tree: GroupTree) -> dict[str, Any]:
+    """Return a group as a JSON document. Turns, tokens and characters are counted from 1."""
+    first = tree.group.found[0].summary
+    return {
+        "group": tree.group.path,
+        "run": first.run or None,
+        "project": first.project or None,
+        "experiment": first.experiment or None,
+        "number": tree.group.number,
+        "siblings": [_sibling(each) for each in tree.group.found],
+        "tree": _branch(tree.root),
+        "contrast": None if tree.contrast is None else _contrast(tree.contrast),
+    }
+
+
+def _sibling(sibling: Sibling) -> dict[str, Any]:
+    conversation, summary = sibling.conversation, sibling.summary
+    return {
+        "name": sibling.name,
+        "reference": sibling.reference,
+        "trace_id": summary.trace_id,
+        "state": summary.state,
+        "error": summary.error or None,
+        "reward": reward_of(summary),
+        "turns": len(conversation.turns),
+        "model_calls": conversation.model_calls,
+        "tool_calls": conversation.tool_calls,
+        "output_tokens": conversation.output_tokens,
+        "seconds": summary.seconds,
+    }
+
+
+def _branch(branch: Branch) -> dict[str, Any]:
+    return {
+        "siblings": [each.reference for each in branch.siblings],
+        "reward_mean": branch.reward_mean,
+        "turns": [_turn(turn, number) for number, turn in enumerate(branch.turns, start=branch.start + 1)],
+        "parts_at": None if branch.divergence is None else _point(branch.divergence),
+        "branches": [_branch(part) for part in branch.parts],
+    }
+
+
+def _turn(turn: Turn, number: int) -> dict[str, Any]:
+    shown = {
+        "text": turn.text,
+        "calls": [formatting.call(call) for call in turn.calls],
+        "arguments": formatting.arguments(turn.arguments),
+        "error": turn.error,
+    }
+    named = {"number": number, "role": turn.role, **({"name": turn.name} if turn.name else {})}
+    return named | {name: value for name, value in shown.items() if value}
+
+
+def _point(found: Divergence) -> dict[str, int | None]:
+    """Return where branches part; the character counts if the replies have texts that differ."""
+    return {
+        "turn": found.turn + 1,
+        "token": None if found.token is None else found.token + 1,
+        "character": found.characters + 1,
+    }
+
+
+def _contrast(found: Contrast) -> dict[str, Any]:
+    return {
+        "turn": found.better.start + 1,
+        "difference": found.difference,
+        "better": {
+            "siblings": [each.reference for each in found.better.siblings],
+            "example": found.left.reference,
+        },
+        "worse": {
+            "siblings": [each.reference for each in found.worse.siblings],
+            "example": found.right.reference,
+        },
+        "sentence": formatting.divergence(found.comparison),
+    }

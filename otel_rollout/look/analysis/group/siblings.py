@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.navigation import references
-from otel_rollout.look.conversation.summary import VALIDATION, Summary
-from otel_rollout.look.conversation.trajectories import summaries_of
+from otel_rollout.look.conversation.summary import VALIDATION, Summary, references
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources import reference
-from otel_rollout.look.sources.table_source import conversations_in, runs_with
+from otel_rollout.look.sources.private_table import Source
+from otel_rollout.look.sources.table_source import TableSource, conversations_in, runs_with
 from otel_rollout.table import views
 from otel_rollout.table.filters import all_of, any_of, equals
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.rows import integer_in
-
-if TYPE_CHECKING:
-    from otel_rollout.look.sources.private_table import PrivateTableSource
-    from otel_rollout.table.query import Engine
 
 MAX_SIBLINGS: Final = 128
 """Maximum siblings that are read of a group; a run without dataset rows is one large group."""
@@ -124,77 +119,37 @@ def names_in(text: str) -> list[GroupName]:
     return [GroupName(validate, step, sample.rstrip("/")) for sample in samples]
 
 
-def in_table(engine: Engine, text: str, run: Run | None = None, location: str = "") -> Siblings:
-    """Read a group's siblings from a table.
+def siblings_in(source: Source, text: str) -> Siblings:
+    """Read a group's siblings: of the newest run that has them, as for ``otel-rollout show``.
 
     Args:
-        engine: the table.
-        text: the group's name, or the name of one of its trajectories.
-        run: the run; by default the newest that has the group, as for ``otel-rollout show``.
-        location: name of the table, for a person.
-
-    Raises:
-        ViewerError: the text names no group, or there is none of this name.
-        TableError: the table cannot be read.
-    """
-    for name in names_in(text):
-        if found := _in_table(engine, name, run, location):
-            return found
-    of_run = f" in {run.name}" if run else f" in {location}" if location else ""
-    raise ViewerError(_not_found(text, of_run))
-
-
-def summaries(engine: Engine, path: str, run: Run) -> list[Summary]:
-    """Return a group's siblings with state and reward, without their turns: for links between them.
-
-    Args:
-        engine: the table.
-        path: the group's name, as the views have it.
-        run: the run.
-
-    Raises:
-        TableError: the table cannot be read.
-    """
-    return summaries_of(engine, [run.condition, equals("group_path", path)], MAX_SIBLINGS)
-
-
-def in_spans(source: PrivateTableSource, text: str) -> Siblings:
-    """Read a group's siblings from a spool, a file or MLflow: of the newest run that has them.
-
-    Args:
-        source: makes tables of their spans.
+        source: the table, spool, file or MLflow.
         text: the group's name, or the name of one of its trajectories.
 
     Raises:
         ViewerError: the text names no group, there is none of this name, or the source cannot be read.
+        TableError: the table cannot be read.
     """
     for name in names_in(text):
         wanted = reference.parse(name.path)
         for table, number in source.tables(wanted):
-            found = _in_table(table.engine, name, None, source.location, table.conversations)
-            if found:
+            if found := _in_table(table, name):
+                number = max(number or 0, found.number)
                 notes = source.notes_on(wanted, [found.found[0].summary])
-                return replace(found, number=max(found.number, number or 0), notes=notes)
-    raise ViewerError(_not_found(text, f" in {source.location}"))
+                return replace(found, number=number, location=source.location, notes=notes)
+    raise ViewerError(_not_found(text, f" in {source.place}" if source.place else ""))
 
 
-def _in_table(
-    engine: Engine,
-    name: GroupName,
-    run: Run | None,
-    location: str,
-    read: Callable[[Sequence[str]], Iterable[Conversation]] | None = None,
-) -> Siblings | None:
+def _in_table(table: TableSource, name: GroupName) -> Siblings | None:
     """Return a group's siblings; None if the table has none."""
-    named = _named(engine, name)
+    named = _named(table.engine, name)
     if not named:
         return None
     conditions = [*name.conditions, equals("group_path", named)]
-    for chosen in [run] if run else [Run(**each) for each in runs_with(engine, conditions)]:
-        ids, number = _trace_ids(engine, conditions, chosen)
-        found = _read(read or partial(conversations_in, engine), ids, name)
-        if found:
-            return Siblings(name.path, found, number if number > len(ids) else len(found), location)
+    for run in runs_with(table.engine, [table.run, *conditions]):
+        ids, number = _trace_ids(table.engine, conditions, Run(**run))
+        if found := _read(table.engine, ids, name):
+            return Siblings(name.path, found, number if number > len(ids) else len(found))
     return None
 
 
@@ -221,14 +176,12 @@ def _trace_ids(engine: Engine, conditions: Sequence[str], run: Run) -> tuple[lis
     return ids, int(counted[0]["number"])
 
 
-def _read(
-    read: Callable[[Sequence[str]], Iterable[Conversation]], trace_ids: Sequence[str], name: GroupName
-) -> tuple[Sibling, ...]:
+def _read(engine: Engine, trace_ids: Sequence[str], name: GroupName) -> tuple[Sibling, ...]:
     """Read trajectories, a few at a time; keep those in the group."""
     conversations = [
         conversation
         for some in chunks(trace_ids, _TRACES_AT_ONCE)
-        for conversation in read(some)
+        for conversation in conversations_in(engine, some)
         if name.has(conversation.summary)
     ]
     conversations.sort(key=lambda each: each.summary.order)

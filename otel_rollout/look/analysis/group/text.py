@@ -12,7 +12,7 @@ from otel_rollout.look.analysis.group.tree import Branch, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
 from otel_rollout.look.conversation.comparison import at_word
 from otel_rollout.look.conversation.conversation import common_length
-from otel_rollout.look.conversation.navigation import reward_of
+from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.turn import Turn
 
 _STATES: Final = {"error": "failed", "running": "running"}

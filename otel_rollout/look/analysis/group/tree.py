@@ -14,7 +14,7 @@ from otel_rollout.look.conversation.comparison import (
     compare,
     divergence_of,
 )
-from otel_rollout.look.conversation.navigation import reward_of
+from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.turn import Turn
 
 

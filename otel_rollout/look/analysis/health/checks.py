@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.analysis.health import (
     context,
-    mismatch,
     outside,
     policy,
     replies,
@@ -29,14 +28,13 @@ from otel_rollout.look.analysis.health import (
 )
 from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.rollout_table import open_table
 from otel_rollout.table import filters
 from otel_rollout.table.errors import TableError
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
 
 _GROUP: Final = "otel_rollout_health_check"
 _PLACE: Final = "{run}"
@@ -53,64 +51,49 @@ class Check(NamedTuple):
     Attributes:
         name: its name, which ``--only`` and ``--skip`` take.
         answer: returns its finding, or several.
+        way: how to observe what it needs; empty if a run may rightly lack that, such as tools.
         is_own: whether a user has installed it.
     """
 
     name: str
     answer: Callable[[Scope], Finding | Iterable[Finding]]
+    way: str = ""
     is_own: bool = False
 
 
+_REWARD: Final = 'score("reward", …) in each trajectory'
+_TEXTS: Final = "record messages and replies: an operation of kind LLM with its input and output"
+_LENGTHS: Final = "record gen_ai.response.finish_reasons, or tokens and their limit, on model calls"
+_IDS: Final = "record the token ids of prompts and answers: docs/training.md"
+_SIBLINGS: Final = 'score("reward", …), and sample_index for the siblings'
+_VERSIONS: Final = "rollout_trace_attr(…, policy_version_min=…, policy_version_max=…)"
+_OF_TRAINER: Final = "score what training made of the trajectories: docs/training.md"
 BUILT_IN: Final = (
-    Check("reward_missing", rewards.missing),
-    Check("reward_constant", rewards.constant),
-    Check("groups_without_spread", rewards.groups_without_spread),
-    Check("replies_truncated", replies.truncated),
-    Check("replies_repetitive", replies.repetitive),
-    Check("replies_empty", replies.empty),
+    Check("reward_missing", rewards.missing, _REWARD),
+    Check("reward_constant", rewards.constant, _REWARD),
+    Check("groups_without_spread", rewards.groups_without_spread, _SIBLINGS),
+    Check("replies_truncated", replies.truncated, _LENGTHS),
+    Check("replies_repetitive", replies.repetitive, _TEXTS),
+    Check("replies_empty", replies.empty, _TEXTS),
     Check("tool_calls_unparsable", tools.unparsable),
     Check("tool_error_burst", tools.error_burst),
     Check("siblings_identical", replies.copied),
-    Check("special_tokens_in_text", replies.special_tokens),
+    Check("special_tokens_in_text", replies.special_tokens, _TEXTS),
     Check("context_edited", context.edited),
-    Check("answers_retokenized", context.retokenized),
+    Check("answers_retokenized", context.retokenized, _IDS),
     Check("reward_disagrees", rewards.disagrees),
-    Check("policy_lag", policy.lag),
-    Check("slow_worker", workers.slow),
-    Check("sampler_mismatch", mismatch.disagrees),
-    Check("training_lag", training.stale),
-    Check("training_left_out", training.left_out),
-    Check("trained_reward_differs", trained_numbers.reward_differs),
-    Check("training_not_finite", trained_numbers.not_finite),
+    Check("policy_lag", policy.lag, _VERSIONS),
+    Check("slow_worker", workers.slow, "record more than one process"),
+    Check("sampler_mismatch", trained_numbers.sampler_differs, _OF_TRAINER),
+    Check("training_lag", training.stale, _OF_TRAINER),
+    Check("training_left_out", training.left_out, _OF_TRAINER),
+    Check("trained_reward_differs", trained_numbers.reward_differs, _OF_TRAINER),
+    Check("training_not_finite", trained_numbers.not_finite, _OF_TRAINER),
     Check("scores_unresolved", outside.scores),
     Check("operations_outside", outside.operations),
 )
-
-
-_TEXTS: Final = "record messages and replies: an operation of kind LLM with its input and output"
-_LENGTHS: Final = "record gen_ai.response.finish_reasons, or tokens and their limit, on model calls"
-_OF_TRAINER: Final = "score what training made of the trajectories: docs/training.md"
-WAYS: Final = {
-    "reward_missing": 'score("reward", …) in each trajectory',
-    "reward_constant": 'score("reward", …) in each trajectory',
-    "groups_without_spread": 'score("reward", …), and sample_index for the siblings',
-    "replies_truncated": _LENGTHS,
-    **dict.fromkeys(("replies_repetitive", "replies_empty", "special_tokens_in_text"), _TEXTS),
-    "answers_retokenized": "record the token ids of prompts and answers: docs/training.md",
-    "policy_lag": "rollout_trace_attr(…, policy_version_min=…, policy_version_max=…)",
-    "slow_worker": "record more than one process",
-    **dict.fromkeys(
-        (
-            "sampler_mismatch",
-            "training_lag",
-            "training_left_out",
-            "trained_reward_differs",
-            "training_not_finite",
-        ),
-        _OF_TRAINER,
-    ),
-}
-"""Check → how to observe what it needs. Other checks need what a run may rightly lack, such as tools."""
+WAYS: Final = {check.name: check.way for check in BUILT_IN if check.way}
+"""Check → how to observe what it needs."""
 
 
 def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") -> list[Check]:
@@ -218,8 +201,6 @@ def _answer_of_user(point: EntryPoint, table: str, scope: Scope) -> Finding | It
         return _of_rows(_rows(scope, check))
     if not callable(check):
         raise TypeError(f"{point.value} is neither a function nor the text of a SELECT")
-    from otel_rollout.look.rollout_table import open_table
-
     found: Any = check(open_table(table), scope.run)
     if not isinstance(found, Finding) and not isinstance(found, Iterable):
         raise TypeError(f"{point.value} has returned {type(found).__name__} and no Finding")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from otel_rollout.look.analysis.health.findings import unobserved
-from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import RateLimits
-from otel_rollout.look.analysis.health.scope import ID_MARKS
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.findings import Finding
-    from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.health.findings import Finding, unobserved
+from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged
+from otel_rollout.look.analysis.health.scope import ID_MARKS, Scope
 
 _LIMITS: Final = RateLimits(rise=0.02, always=0.05, steady=0.01)
 _EDITED: Final = Fault(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.operations_outside import operations_outside
+from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.run_choice import operations_outside
 from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.scope import Scope
 
 _NAMED: Final = 3
 """Scores that a message names at most, for each reason."""
@@ -27,13 +25,12 @@ def scores(scope: Scope) -> Finding:
     """Find scores by identity that belong to no trajectory, of the run or of another program."""
     others = _other_runs(scope)
     condition = f"{_condition(scope, others)} AND {scope.is_over}"
-    given = _rows(
-        scope, f"SELECT step, count(*) AS number FROM given_by_identity WHERE {condition} GROUP BY step"  # noqa: S608
-    )  # fmt: skip
+    given = scope.rows_of_steps(
+        f"SELECT step, count(*) AS number FROM given_by_identity WHERE {condition} GROUP BY step"  # noqa: S608
+    )
     if not given:
         return unobserved("No score names its trajectory by identity, in a step that is over.")
-    rows = _rows(
-        scope,
+    rows = scope.rows_of_steps(
         "SELECT step, sample_index, rollout_n, reason, count(*) AS scores, min(name) AS name, "  # noqa: S608
         f"count(*) FILTER (WHERE {filters.equals('run_id', others) if others else 'false'}) AS of_others "
         f"FROM unresolved_scores WHERE {condition} "
@@ -62,13 +59,12 @@ def operations(scope: Scope) -> Finding:
     number = scope.rows(f"SELECT count(*) AS n FROM ({outside}) AS operations")[0]["n"]  # noqa: S608
     if not number:
         return Finding("healthy", "No operation lies outside of trajectories.")
-    found = scope.rows(
+    rows = scope.rows_of_steps(
         "SELECT step, bare, number, count(*) AS operations "  # noqa: S608
         f"FROM ({_steps(scope)}) AS steps JOIN ({outside}) AS outside "
         "ON outside.start_ns BETWEEN began_ns AND ended_ns "
         "WHERE 2 * bare > number GROUP BY step, bare, number ORDER BY step"
     )
-    rows = [row for row in found if row["step"] in scope.steps]
     if not rows:
         return Finding(
             "healthy", f"{number:,} operations lie outside of trajectories that have operations, too."
@@ -142,11 +138,6 @@ def _candidates(scope: Scope, rows: list[dict[str, Any]]) -> tuple[str, ...]:
         "GROUP BY 1 ORDER BY 1 LIMIT 10"
     )
     return tuple(row["trace_id"] for row in found)
-
-
-def _rows(scope: Scope, sql: str) -> list[dict[str, Any]]:
-    """Return the rows of a query that are of the chosen steps."""
-    return [row for row in scope.rows(sql) if row["step"] in scope.steps]
 
 
 def _path(row: dict[str, Any], validate: bool) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Container
+from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import Count, RateLimits, evidence_of
+from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, counted, fault_in, judged
+from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.conversation.formatting import steps_in_words
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from otel_rollout.look.analysis.health.scope import Scope
 
 _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2)
 _NO_VERSION: Final = "No trajectory has `policy_version_min`, the version of the weights that made it."
@@ -45,7 +42,7 @@ def lag(scope: Scope) -> Finding:
         first = {row["step"]: row["first"] for row in rows}
         counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
         message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {steps_in_words(stuck)}."
-        return Finding("unhealthy", message, tuple(stuck), evidence_of(counts))
+        return fault_in(counts, message)
     return _stale(rows, newest, scope)
 
 
@@ -73,7 +70,7 @@ def _stale(rows: list[dict[str, Any]], newest: dict[int, int], scope: Scope) -> 
     lags: Counter[int] = Counter()
     for row in rows:
         lags[highest[row["step"]] - row["oldest"]] += row["number"]
-    usual = _median(lags)
+    usual = statistics.median_low(lags.elements())
     limit = 2 * usual + _ALLOWED
     chosen = [row for row in rows if row["step"] in scope.steps]
     most = max(highest[row["step"]] - row["oldest"] for row in chosen)
@@ -84,7 +81,8 @@ def _stale(rows: list[dict[str, Any]], newest: dict[int, int], scope: Scope) -> 
         _NO_VERSION,
     )
     note = f" Usual is a lag of {usual}; the greatest is {most}.{_by_step(chosen, scope)}"
-    return judged(_counts(rows, highest, limit), fault, scope.steps, note)
+    counts = counted(rows, lambda row: highest[row["step"]] - row["oldest"] > limit)
+    return judged(counts, fault, scope.steps, note)
 
 
 def _by_step(rows: list[dict[str, Any]], scope: Scope) -> str:
@@ -97,25 +95,3 @@ def _by_step(rows: list[dict[str, Any]], scope: Scope) -> str:
         f" Counted from the step's number, as `report` does, the lag is {mean:.3g} on average, at most "
         f"{max(lag for lag, _ in lags)}."
     )
-
-
-def _median(lags: Counter[int]) -> int:
-    left = sum(lags.values()) / 2
-    for value in sorted(lags):
-        left -= lags[value]
-        if left <= 0:
-            return value
-    return 0
-
-
-def _counts(rows: list[dict[str, Any]], highest: dict[int, int], limit: int) -> list[Count]:
-    of: Counter[int] = Counter()
-    bad: Counter[int] = Counter()
-    evidence: dict[int, list[str]] = {}
-    for row in rows:
-        step = row["step"]
-        of[step] += row["number"]
-        if highest[step] - row["oldest"] > limit:
-            bad[step] += row["number"]
-            evidence.setdefault(step, []).extend((row["first"], row["last"]))
-    return [Count(step, bad[step], number, tuple(evidence.get(step, ()))) for step, number in of.items()]

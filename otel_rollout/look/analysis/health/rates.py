@@ -1,4 +1,4 @@
-"""Judge how often something happens per step, against fixed limits and against the run's earlier steps.
+"""Judge how often something happens per step, against fixed limits and the run's earlier steps, and say it.
 
 A steady rate is no fault, unless it is so high that most of a step is spoiled. A rise is a fault if it is
 large, and if chance does not explain it. A step of a short run may be too small for that alone. So some steps
@@ -10,11 +10,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE
+from otel_rollout.look.analysis.health.findings import (
+    HEALTHY,
+    MAX_EVIDENCE,
+    UNHEALTHY,
+    UNOBSERVED,
+    Finding,
+    unobserved,
+)
+from otel_rollout.look.conversation.formatting import steps_in_words
 
 _BASELINE: Final = 20
 """Earlier steps without a finding whose share is the usual one."""
@@ -75,6 +84,25 @@ class Count:
     def share(self) -> float:
         """Part of the trajectories that have it."""
         return self.bad / self.of if self.of else 0.0
+
+
+def counted(rows: Iterable[Mapping[str, Any]], is_bad: Callable[[Mapping[str, Any]], bool]) -> list[Count]:
+    """Return a count for each step.
+
+    Args:
+        rows: rows that stand for several trajectories each, with ``step``, ``number``, and ``first`` and
+            ``last``, the trace ids of two of them.
+        is_bad: whether those of a row have what is counted.
+    """
+    of: Counter[int | None] = Counter()
+    bad: Counter[int | None] = Counter()
+    evidence: dict[int | None, list[str]] = {}
+    for row in rows:
+        of[row["step"]] += row["number"]
+        if is_bad(row):
+            bad[row["step"]] += row["number"]
+            evidence.setdefault(row["step"], []).extend((row["first"], row["last"]))
+    return [Count(step, bad[step], number, tuple(evidence.get(step, ()))) for step, number in of.items()]
 
 
 class Excess(NamedTuple):
@@ -190,18 +218,112 @@ def share_of(counts: Sequence[Count]) -> float:
     return sum(count.bad for count in counts) / of if of else 0.0
 
 
-def steps_of(counts: Iterable[Count]) -> tuple[int, ...]:
+def steps_said(counts: Iterable[Count]) -> str:
+    """Return the steps of counts as text."""
+    return steps_in_words(_steps_of(counts))
+
+
+def _steps_of(counts: Iterable[Count]) -> tuple[int, ...]:
     """Return the numbers of steps, in order; trajectories without a step have none."""
     return tuple(sorted({count.step for count in counts if count.step is not None}))
 
 
-def evidence_of(counts: Iterable[Count]) -> tuple[str, ...]:
-    """Return some evidence of each step, of the first steps first."""
+def fault_in(counts: Sequence[Count], message: str) -> Finding:
+    """Return the finding that some steps have a fault, with some evidence of each, the first steps first."""
     columns = itertools.zip_longest(*(count.evidence for count in counts))
     found = (trace for column in columns for trace in column if trace)
-    return tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
+    evidence = tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
+    return Finding("unhealthy", message, _steps_of(counts), evidence)
 
 
 def percent(share: float) -> str:
     """Return a share for a person."""
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
+
+
+# --- findings ----------------------------------------------------------------------------------------------
+
+
+class Fault(NamedTuple):
+    """A fault that some of the trajectories of a step have.
+
+    Attributes:
+        limits: when its share is unhealthy.
+        of: what could have it, in the plural: ``trajectories with a tool call``.
+        has: what those with the fault have: ``one that cannot be parsed``.
+        missing: why the check is unobserved if nothing could have it.
+        none: the message if nothing has it, with ``{of}`` for the number of those that could.
+    """
+
+    limits: RateLimits
+    of: str
+    has: str
+    missing: str
+    none: str = ""
+
+
+def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], note: str = "") -> Finding:
+    """Return what some steps of a series show, compared with all steps before them.
+
+    Args:
+        counts: a count for each step of the run.
+        fault: what is counted.
+        steps: the steps whose fault is a finding.
+        note: what a reader must know of the numbers; it begins with a space.
+    """
+    chosen = of_steps(counts, steps)
+    if not sum(count.of for count in chosen):
+        return unobserved(fault.missing)
+    found = excess(counts, fault.limits).of_steps(steps)
+    if not found.counts:
+        return Finding("healthy", _good(counts, chosen, fault) + note)
+    shares = _shares(found.counts, fault, f" in {steps_said(found.counts)}")
+    message = f"{shares}.{earlier(found.usual)}{note}"
+    return fault_in(found.counts, message)
+
+
+def of_several(*findings: Finding) -> Finding:
+    """Return one finding of several about parts of a run: what is unhealthy, else what is healthy."""
+    order = (UNHEALTHY, HEALTHY, UNOBSERVED)
+    status = min((each.status for each in findings), key=order.index)
+    chosen = [each for each in findings if each.status == status]
+    return Finding(
+        status,
+        " ".join(each.message for each in chosen),
+        tuple(sorted({step for each in chosen for step in each.steps})),
+        tuple(trace for each in chosen for trace in each.evidence),
+    )
+
+
+def steps_of_message(found: Finding, steps: Container[int | None]) -> Container[int | None]:
+    """Return the steps that a finding's message is about: those with the fault, else all that are judged."""
+    return found.steps or steps
+
+
+def parts(counts: Sequence[Count], of: str) -> str:
+    """Return how many have it, of how many: ``26 of the 53 trajectories with a tool call``."""
+    bad, number = sum(count.bad for count in counts), sum(count.of for count in counts)
+    return f"{bad:,} of the {number:,} {of}"
+
+
+def earlier(usual: float | None) -> str:
+    """Return the usual share as a sentence after another one; nothing if it is unknown."""
+    return "" if usual is None else f" Earlier, it was {percent(usual)}."
+
+
+def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str:
+    """Return why the chosen steps are healthy."""
+    number = f"{sum(count.of for count in chosen):,}"
+    if not any(count.bad for count in chosen):
+        return (fault.none or f"None of the {{of}} {fault.of} has {fault.has}.").format(of=number)
+    if share_of(chosen) >= fault.limits.always:
+        return f"{_shares(chosen, fault)}: too few to tell from chance."
+    before = sorted(count.step for count in counts if count.of and count.step is not None)
+    can_rise = any(count.step is None or count.step in before[MIN_BASELINE:] for count in chosen)
+    rise = ", and no step rises above the earlier ones" if can_rise else ""
+    return f"{_shares(chosen, fault)}: below the limit of {percent(fault.limits.always)}{rise}."
+
+
+def _shares(counts: Sequence[Count], fault: Fault, where: str = "") -> str:
+    verb = "has" if sum(count.bad for count in counts) == 1 else "have"
+    return f"{parts(counts, fault.of)}{where} ({percent(share_of(counts))}) {verb} {fault.has}"

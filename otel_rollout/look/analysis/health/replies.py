@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from otel_rollout.look.analysis.health.judging import Fault, judged
-from otel_rollout.look.analysis.health.rates import RateLimits
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.findings import Finding
-    from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.health.findings import Finding
+from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged
+from otel_rollout.look.analysis.health.scope import Scope
 
 _NO_TEXT: Final = "No text of a reply was recorded."
 _TRUNCATED: Final = Fault(

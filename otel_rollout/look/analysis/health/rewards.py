@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import statistics
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.judging import Fault, judged, of_several
 from otel_rollout.look.analysis.health.rates import (
     Count,
+    Fault,
     RateLimits,
-    evidence_of,
+    counted,
+    fault_in,
+    judged,
+    of_several,
     of_steps,
-    steps_of,
+    steps_said,
 )
-from otel_rollout.look.conversation.formatting import steps_in_words
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.health.scope import Scope
 
 _MISSING: Final = Fault(
     RateLimits(rise=0.01, always=0.02, steady=0.002),
@@ -103,12 +103,11 @@ def constant(scope: Scope) -> Finding:
     values = sorted({step.least for step in found})
     shown = ", ".join(f"{value:g}" for value in values[:3])
     counts = [Count(step.step, step.rewards, step.rewards, (step.first,)) for step in found]
-    numbers = steps_of(counts)
     message = (
-        f"All {sum(step.rewards for step in found):,} rewards of {steps_in_words(numbers)} are {shown}: "
+        f"All {sum(step.rewards for step in found):,} rewards of {steps_said(counts)} are {shown}: "
         "the policy gradient has nothing to learn from them."
     )
-    return Finding("unhealthy", message, numbers, evidence_of(counts))
+    return fault_in(counts, message)
 
 
 def _constant_steps(scope: Scope, steps: list[_Step]) -> list[_Step]:
@@ -169,10 +168,10 @@ def disagrees(scope: Scope) -> Finding:
             f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if "
             "it says that the answer is wrong."
         )
-        counts = of_steps(_counts(rows, lambda row: True), scope.steps)
-        return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
-    low = _counts([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
-    high = _counts([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
+        counts = of_steps(counted(rows, lambda row: True), scope.steps)
+        return fault_in(counts, message)
+    low = counted([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
+    high = counted([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
     return of_several(
         judged(low, _against("correct", f"at most {wrong:g}, the usual one of incorrect"), scope.steps),
         judged(high, _against("incorrect", f"at least {right:g}, the usual one of correct"), scope.steps),
@@ -214,23 +213,5 @@ GROUP BY run.trace_id, run.step, run.reward HAVING bool_or(given.verdict) = bool
 
 def _median(rows: list[dict[str, Any]]) -> float | None:
     """Return the median reward of rows that stand for several trajectories; None of too few."""
-    left = sum(row["number"] for row in rows) / 2
-    if 2 * left < _MIN_VERDICTS:
-        return None
-    for row in sorted(rows, key=lambda row: row["reward"]):
-        left -= row["number"]
-        if left <= 0:
-            return float(row["reward"])
-    return None
-
-
-def _counts(rows: list[dict[str, Any]], is_bad: Any) -> list[Count]:
-    of: Counter[int | None] = Counter()
-    bad: Counter[int | None] = Counter()
-    evidence: dict[int | None, list[str]] = {}
-    for row in rows:
-        of[row["step"]] += row["number"]
-        if is_bad(row):
-            bad[row["step"]] += row["number"]
-            evidence.setdefault(row["step"], []).extend((row["first"], row["last"]))
-    return [Count(step, bad[step], number, tuple(evidence.get(step, ()))) for step, number in of.items()]
+    rewards = [row["reward"] for row in rows for _ in range(row["number"])]
+    return float(statistics.median_low(rewards)) if len(rewards) >= _MIN_VERDICTS else None

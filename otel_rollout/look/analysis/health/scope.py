@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.health import texts
@@ -12,12 +12,11 @@ from otel_rollout.look.analysis.health.rates import Count
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.table import filters
 from otel_rollout.table.cut_replies import IS_CUT
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
     from arro3.core import RecordBatch, Table
-
-    from otel_rollout.table.query import Engine
 
 _CONTROL: Final = (
     r"<\|(im_start|im_end|im_sep|endoftext|eot_id|eom_id|begin_of_text|end_of_text|start_header_id|end_header_id|"
@@ -163,6 +162,10 @@ class Scope:
         """Return the rows of a query, which are few."""
         return dicts_of(self._engine.run(sql))
 
+    def rows_of_steps(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query that are of the steps whose faults are findings."""
+        return [row for row in self.rows(sql) if row["step"] in self.steps]
+
     def batches(self, sql: str) -> Iterator[RecordBatch]:
         """Yield the rows of a query as Arrow batches."""
         return self._engine.batches(sql)
@@ -202,7 +205,7 @@ class Scope:
         return made
 
 
-def counts_of(rows: Sequence[dict[str, Any]]) -> list[Count]:
+def counts_of(rows: Iterable[dict[str, Any]]) -> list[Count]:
     """Return counts from rows with ``step``, ``number``, ``bad``, ``first`` and ``last``."""
     return [
         Count(row["step"], row["bad"], row["number"], tuple(filter(None, (row["first"], row["last"]))))

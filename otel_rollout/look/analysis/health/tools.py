@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.judging import Fault, earlier, judged, parts
 from otel_rollout.look.analysis.health.rates import (
     Count,
+    Fault,
     RateLimits,
-    evidence_of,
+    earlier,
     excess,
+    fault_in,
+    judged,
     of_steps,
+    parts,
     percent,
     share_of,
-    steps_of,
+    steps_said,
 )
-from otel_rollout.look.analysis.health.scope import GROUP
-from otel_rollout.look.conversation.formatting import steps_in_words
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.health.scope import GROUP, Scope
 
 _UNPARSABLE: Final = Fault(
     RateLimits(rise=0.05, always=0.5, steady=0.35),
@@ -82,12 +81,12 @@ def error_burst(scope: Scope) -> Finding:
     counts = [count for error in worst for count in bursts[error].counts]
     message = " ".join(_burst(error, *bursts[error]) for error in worst[:_NAMED])
     more = f" And {len(worst) - _NAMED} other errors." if len(worst) > _NAMED else ""
-    return Finding("unhealthy", message + more, steps_of(counts), evidence_of(counts))
+    return fault_in(counts, message + more)
 
 
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
     tool, name = error
-    whole = f"trajectories that call it in {steps_in_words(steps_of(counts))} ({percent(share_of(counts))})"
+    whole = f"trajectories that call it in {steps_said(counts)} ({percent(share_of(counts))})"
     return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
 
 

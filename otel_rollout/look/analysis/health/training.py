@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.judging import Fault, judged, of_several, steps_of_message
-from otel_rollout.look.analysis.health.rates import RateLimits
+from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged, of_several, steps_of_message
+from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.table.training import NO_REASON, PASSED_OVER
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.health.scope import Scope
 
 _NO_WORD: Final = "No score `trained` says which trajectories the loss uses."
 _SURPRISE: Final = 12.0

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.rates import Count, evidence_of, steps_of
+from otel_rollout.look.analysis.health.rates import Count, fault_in, steps_said
+from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.analysis.timeline.workers import Worker, names_of, worker_of
-from otel_rollout.look.conversation.formatting import steps_in_words
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
-
-    from otel_rollout.look.analysis.health.scope import Scope
 
 _FACTOR: Final = 1.5
 """A slow process needs at least this many times the others' time."""
@@ -121,11 +117,11 @@ def slow(scope: Scope) -> Finding:
     counts = [count for each in found for count in each.counts]
     message = " ".join(
         f"{names[each.worker]} takes {each.factor:.1f} times as long as the other processes for "
-        f"`{each.operation}` in {steps_in_words(steps_of(each.counts))}."
+        f"`{each.operation}` in {steps_said(each.counts)}."
         for each in found[:_NAMED]
     )
     more = f" And {len(found) - _NAMED} more." if len(found) > _NAMED else ""
-    return Finding("unhealthy", message + more, steps_of(counts), evidence_of(counts))
+    return fault_in(counts, message + more)
 
 
 def _slow_at(operation: str, steps: dict[int | None, dict[Worker, _Timing]]) -> list[_Slow]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
+from otel_rollout.look.analysis.report.engine_time import StepEngineTime
 from otel_rollout.look.analysis.report.report import Reward, StepReport, Tool
+from otel_rollout.look.analysis.report.trainer import Trainer
 from otel_rollout.table.training import DIFFERS
 
 Unit = Literal["number", "share", "seconds"]
@@ -94,13 +96,9 @@ def _reward(reward: Reward) -> Value | None:
     return Value(reward.mean, reward.count, reward.mean_error, "groups")
 
 
-def _per(total: int | None, count: int, std: float | None = None) -> Value | None:
-    return None if total is None or not count else mean(total / count, count, std)
-
-
-def _calls(calls: int, count: int) -> Value | None:
-    """Return the calls of a tool by a trajectory; they spread as calls that come by chance."""
-    return _per(calls, count, math.sqrt(calls / count) if count else None)
+def _per(total: int | None, count: int, std: float | None = None) -> _Given:
+    """Return what :func:`mean` takes for a total of so many."""
+    return None if total is None or not count else total / count, count, std
 
 
 def _ended(step: StepReport) -> int:
@@ -111,155 +109,167 @@ def _tool_causes(step: StepReport) -> dict[str, int]:
     return {f"tool {tool.name or 'without a name'}": tool.errors for tool in step.tools}
 
 
+_Given = tuple[Any, ...] | None
+"""What :func:`share` or :func:`mean` takes; None where a step has no such figure."""
+_Of = Callable[["StepReport"], _Given]
+_Causes = Callable[["StepReport"], dict[str, int]]
+
+
+def _share(name: str, label: str, of: _Of, order: str, parts: _Causes | None = None) -> Measure:
+    """Return a measure that is a share: a trainer wants a smaller one."""
+    return Measure(name, label, "share", _value(share, of), "up", order, parts)
+
+
+def _seconds(name: str, label: str, of: _Of, order: str = "") -> Measure:
+    """Return a measure that is a mean duration: a trainer wants a shorter one."""
+    return Measure(name, label, "seconds", _value(mean, of), "up", order)
+
+
+def _number(name: str, label: str, of: _Of, order: str = "", worse: Literal["up"] | None = None) -> Measure:
+    """Return a measure that is a mean number."""
+    return Measure(name, label, "number", _value(mean, of), worse, order)
+
+
+def _value(make: Callable[..., Value | None], of: _Of) -> Callable[[StepReport], Value | None]:
+    return lambda step: None if (given := of(step)) is None else make(*given)
+
+
+def _engine(of: Callable[[StepEngineTime], _Given]) -> _Of:
+    return lambda step: None if step.engine is None else of(step.engine)
+
+
+def _trainer(of: Callable[[Trainer], _Given]) -> _Of:
+    return lambda step: None if step.trainer is None else of(step.trainer)
+
+
 _STEP_MEASURES: Final = (
-    Measure(
-        "reward_mean", "reward, mean", "number",
-        lambda step: _reward(step.reward), "down", "reward",
-    ),
-    Measure(
-        "reward_std", "reward, spread", "number",
-        lambda step: mean(step.reward.std, step.reward.count), None, "reward",
-    ),
-    Measure(
-        "reward_missing", "trajectories without a reward", "share",
-        lambda step: share(step.reward.missing + step.reward.odd, _ended(step)), "up",
+    Measure("reward_mean", "reward, mean", "number", lambda step: _reward(step.reward), "down", "reward"),
+    _number("reward_std", "reward, spread", lambda step: (step.reward.std, step.reward.count), "reward"),
+    _share(
+        "reward_missing", "trajectories without a reward",
+        lambda step: (step.reward.missing + step.reward.odd, _ended(step)),
         "CASE WHEN state <> 'running' AND reward IS NULL THEN 1 ELSE 0 END",
     ),
-    Measure(
-        "groups_without_spread", "groups without spread", "share",
-        lambda step: share(step.groups_without_spread, step.groups_compared), "up",
+    _share(
+        "groups_without_spread", "groups without spread",
+        lambda step: (step.groups_without_spread, step.groups_compared),
         "CASE WHEN has_group_without_spread THEN 1 ELSE 0 END",
     ),
-    Measure(
-        "failed", "failed trajectories", "share", lambda step: share(step.failed, _ended(step)), "up",
+    _share(
+        "failed", "failed trajectories", lambda step: (step.failed, _ended(step)),
         "CASE WHEN state = 'error' THEN 1 ELSE 0 END", lambda step: dict(step.error_types),
     ),
-    Measure(
-        "turns", "turns", "number",
-        lambda step: mean(step.turns_mean, step.trajectories, step.turns_std), None, "turns",
-    ),
-    Measure(
-        "reply_tokens", "tokens of a reply", "number", lambda step: _per(step.tokens_out, step.replies), None,
+    _number("turns", "turns", lambda step: (step.turns_mean, step.trajectories, step.turns_std), "turns"),
+    _number(
+        "reply_tokens", "tokens of a reply", lambda step: _per(step.tokens_out, step.replies),
         "tokens_out / greatest(turns, 1)",
     ),
-    Measure(
-        "tokens_in", "tokens in, of a trajectory", "number",
-        lambda step: _per(step.tokens_in, step.trajectories), None, "tokens_in",
+    _number(
+        "tokens_in", "tokens in, of a trajectory", lambda step: _per(step.tokens_in, step.trajectories),
+        "tokens_in",
     ),
-    Measure(
-        "tokens_out", "tokens out, of a trajectory", "number",
-        lambda step: _per(step.tokens_out, step.trajectories), None, "tokens_out",
+    _number(
+        "tokens_out", "tokens out, of a trajectory", lambda step: _per(step.tokens_out, step.trajectories),
+        "tokens_out",
     ),
-    Measure(
-        "truncated", "truncated replies", "share",
-        lambda step: share(step.replies_truncated, step.replies_ended), "up", "truncated",
+    _share(
+        "truncated", "truncated replies", lambda step: (step.replies_truncated, step.replies_ended),
+        "truncated",
     ),
-    Measure(
-        "tool_calls", "tool calls of a trajectory", "number",
-        lambda step: _per(step.tool_calls, step.trajectories, step.tool_calls_std), None, "tool_calls",
+    _number(
+        "tool_calls", "tool calls of a trajectory",
+        lambda step: _per(step.tool_calls, step.trajectories, step.tool_calls_std), "tool_calls",
     ),
-    Measure(
-        "tool_errors", "tool errors", "share", lambda step: share(step.tool_errors, step.tool_calls), "up",
-        "tool_errors", _tool_causes,
+    _share(
+        "tool_errors", "tool errors", lambda step: (step.tool_errors, step.tool_calls), "tool_errors",
+        _tool_causes,
     ),
-    Measure(
-        "parse_failures", "unparsable calls, of all replies", "share",
-        lambda step: share(min(step.parse_failures, step.replies), step.replies), "up", "unparsed",
+    _share(
+        "parse_failures", "unparsable calls, of all replies",
+        lambda step: (min(step.parse_failures, step.replies), step.replies), "unparsed",
     ),
-    Measure(
-        "seconds_p50", "duration, median", "seconds",
-        lambda step: mean(step.seconds.p50, _ended(step)), "up", "seconds",
+    _seconds("seconds_p50", "duration, median", lambda step: (step.seconds.p50, _ended(step)), "seconds"),
+    _seconds(
+        "seconds_p95", "duration, p95",
+        lambda step: (step.seconds.p95, max(1, _ended(step) // 20)), "seconds",
     ),
-    Measure(
-        "seconds_p95", "duration, p95", "seconds",
-        lambda step: mean(step.seconds.p95, max(1, _ended(step) // 20)), "up", "seconds",
+    _seconds(
+        "seconds_generate", "time in model calls", lambda step: (step.seconds.generate, _ended(step)),
+        "generate_seconds",
     ),
-    Measure(
-        "seconds_generate", "time in model calls", "seconds",
-        lambda step: mean(step.seconds.generate, _ended(step)), "up", "generate_seconds",
+    _seconds(
+        "seconds_tool", "time in tools", lambda step: (step.seconds.tool, _ended(step)), "tool_seconds",
     ),
-    Measure(
-        "seconds_tool", "time in tools", "seconds",
-        lambda step: mean(step.seconds.tool, _ended(step)), "up", "tool_seconds",
+    _seconds(
+        "seconds_reward", "time in rewards", lambda step: (step.seconds.reward, _ended(step)),
+        "reward_seconds",
     ),
-    Measure(
-        "seconds_reward", "time in rewards", "seconds",
-        lambda step: mean(step.seconds.reward, _ended(step)), "up", "reward_seconds",
+    _seconds(
+        "seconds_waiting", "time waiting", lambda step: (step.seconds.waiting, _ended(step)),
+        "waiting_seconds",
     ),
-    Measure(
-        "seconds_waiting", "time waiting", "seconds",
-        lambda step: mean(step.seconds.waiting, _ended(step)), "up", "waiting_seconds",
+    _seconds(
+        "engine_queue", "waiting in the engine's queue",
+        _engine(lambda of: (of.queue_seconds, of.trajectories)), "queue_seconds",
     ),
-    Measure(
-        "engine_queue", "waiting in the engine's queue", "seconds",
-        lambda step: mean(of.queue_seconds, of.trajectories) if (of := step.engine) else None, "up",
-        "queue_seconds",
+    _seconds(
+        "engine_prefill", "prefill in the engine",
+        _engine(lambda of: (of.prefill_seconds, of.trajectories)), "prefill_seconds",
     ),
-    Measure(
-        "engine_prefill", "prefill in the engine", "seconds",
-        lambda step: mean(of.prefill_seconds, of.trajectories) if (of := step.engine) else None, "up",
-        "prefill_seconds",
-    ),
-    Measure(
-        "engine_decode", "decode in the engine", "seconds",
-        lambda step: mean(of.decode_seconds, of.trajectories) if (of := step.engine) else None, "up",
+    _seconds(
+        "engine_decode", "decode in the engine", _engine(lambda of: (of.decode_seconds, of.trajectories)),
         "decode_seconds",
     ),
-    Measure(
-        "first_token_p50", "first token of a request, median", "seconds",
-        lambda step: mean(of.first_token_p50, of.requests) if (of := step.engine) else None, "up",
-        "first_token_seconds",
+    _seconds(
+        "first_token_p50", "first token of a request, median",
+        _engine(lambda of: (of.first_token_p50, of.requests)), "first_token_seconds",
     ),
-    Measure(
-        "first_token_p95", "first token of a request, p95", "seconds",
-        lambda step: mean(of.first_token_p95, max(1, of.requests // 20)) if (of := step.engine) else None,
-        "up", "first_token_seconds",
+    _seconds(
+        "first_token_p95", "first token of a request, p95",
+        _engine(lambda of: (of.first_token_p95, max(1, of.requests // 20))), "first_token_seconds",
     ),
-    Measure(
-        "calls_without_request", "model calls without the engine's request", "share",
-        lambda step: share(of.calls_without_request, step.replies) if (of := step.engine) else None, "up",
+    _share(
+        "calls_without_request", "model calls without the engine's request",
+        lambda step: (step.engine.calls_without_request, step.replies) if step.engine else None,
         "calls_without_request",
     ),
-    Measure(
-        "policy_lag", "policy lag, in steps", "number",
-        lambda step: mean(step.policy_lag.mean, step.policy_lag.count), "up", "policy_lag",
+    _number(
+        "policy_lag", "policy lag, in steps", lambda step: (step.policy_lag.mean, step.policy_lag.count),
+        "policy_lag", "up",
     ),
-    Measure(
-        "not_trained", "trajectories not trained on", "share",
-        lambda step: share(of.known - of.trained, of.known) if (of := step.trainer) else None, "up",
+    _share(
+        "not_trained", "trajectories not trained on",
+        _trainer(lambda of: (of.known - of.trained, of.known)),
         "CASE WHEN reason IS NOT NULL THEN 1 ELSE 0 END",
         lambda step: dict(step.trainer.filtered) if step.trainer else {},
     ),
-    Measure(
-        "rewards_differing", "rewards trained on that are not the recorded ones", "share",
-        lambda step: share(of.rewards_differing, of.rewards_compared) if (of := step.trainer) else None, "up",
+    _share(
+        "rewards_differing", "rewards trained on that are not the recorded ones",
+        _trainer(lambda of: (of.rewards_differing, of.rewards_compared)),
         f"CASE WHEN {DIFFERS} THEN 1 ELSE 0 END",
     ),
-    Measure(
-        "advantage_magnitude", "advantage, magnitude", "number",
-        lambda step: mean(of.advantage_magnitude, of.advantages) if (of := step.trainer) else None, None,
-        "abs(advantage)",
+    _number(
+        "advantage_magnitude", "advantage, magnitude",
+        _trainer(lambda of: (of.advantage_magnitude, of.advantages)), "abs(advantage)",
     ),
-    Measure(
-        "trainer_lag", "policy lag, as trained", "number",
-        lambda step: mean(of.lag_mean, of.lags) if (of := step.trainer) else None, "up", "trainer_lag",
+    _number(
+        "trainer_lag", "policy lag, as trained", _trainer(lambda of: (of.lag_mean, of.lags)), "trainer_lag",
+        "up",
     ),
-    Measure(
-        "mismatch_mean", "mismatch, mean", "number",
-        lambda step: mean(of.mismatch_mean, of.mismatches) if (of := step.trainer) else None, "up",
-        "mismatch_mean",
+    _number(
+        "mismatch_mean", "mismatch, mean", _trainer(lambda of: (of.mismatch_mean, of.mismatches)),
+        "mismatch_mean", "up",
     ),
-    Measure(
-        "importance_ratio", "importance ratio", "number",
-        lambda step: mean(of.importance_ratio, of.mismatches) if (of := step.trainer) else None, None,
+    _number(
+        "importance_ratio", "importance ratio", _trainer(lambda of: (of.importance_ratio, of.mismatches)),
         "importance_ratio",
     ),
 )  # fmt: skip
 
 
 _SHOWN: Final = (
-    Measure("seconds_max", "duration, longest", "seconds", lambda step: mean(step.seconds.max, 1)),
-    Measure("policy_lag_max", "policy lag, greatest", "number", lambda step: mean(step.policy_lag.max, 1)),
+    _seconds("seconds_max", "duration, longest", lambda step: (step.seconds.max, 1)),
+    _number("policy_lag_max", "policy lag, greatest", lambda step: (step.policy_lag.max, 1)),
 )
 """Figures that charts show, and steps are not compared by: the more trajectories, the greater they are."""
 MEASURES: Final = {measure.name: measure for measure in (*_STEP_MEASURES, *_SHOWN)}
@@ -283,30 +293,23 @@ def _of_tool(name: str) -> Iterator[Measure]:
     def in_step(step: StepReport) -> Tool:
         return next((tool for tool in step.tools if tool.name == name), Tool(name, 0, 0, {}, None))
 
-    yield Measure(
+    def calls(step: StepReport) -> _Given:
+        """Return the calls of a trajectory, which spread as calls that come by chance."""
+        number, count = in_step(step).calls, step.trajectories
+        return _per(number, count, math.sqrt(number / count) if count else None)
+
+    errors = _share(
         f"tool_errors:{name}",
         f"tool {name}: errors",
-        "share",
-        lambda step: share(in_step(step).errors, in_step(step).calls),
-        "up",
+        lambda step: (in_step(step).errors, in_step(step).calls),
         "count(*) FILTER (WHERE call.status = 'error')",
         lambda step: dict(in_step(step).error_types),
-        tool=name,
     )
-    yield Measure(
-        f"tool_calls:{name}",
-        f"tool {name}: calls of a trajectory",
-        "number",
-        lambda step: _calls(in_step(step).calls, step.trajectories),
-        order="count(*)",
-        tool=name,
-    )
-    yield Measure(
+    per_trajectory = _number(f"tool_calls:{name}", f"tool {name}: calls of a trajectory", calls, "count(*)")
+    seconds = _seconds(
         f"tool_seconds:{name}",
         f"tool {name}: seconds of a call",
-        "seconds",
-        lambda step: mean(in_step(step).seconds_mean, in_step(step).calls),
-        "up",
+        lambda step: (in_step(step).seconds_mean, in_step(step).calls),
         "avg(call.duration_ns)",
-        tool=name,
     )
+    yield from (replace(measure, tool=name) for measure in (errors, per_trajectory, seconds))

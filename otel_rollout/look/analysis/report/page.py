@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from markupsafe import Markup
 
 from otel_rollout.account.report import said_of_operations_outside
-from otel_rollout.look.analysis.health.findings import UNHEALTHY
+from otel_rollout.look.analysis.health.findings import UNHEALTHY, Health
 from otel_rollout.look.analysis.health.page import verdict_of
 from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.analysis.report.changes import RunComparison, histories_of
 from otel_rollout.look.analysis.report.measures import MEASURES, values_of
-from otel_rollout.look.analysis.report.tools import histories_of
+from otel_rollout.look.analysis.report.report import RunReport, StepReport
+from otel_rollout.look.analysis.report.step import Step
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.pages.charts import (
     Axes,
@@ -28,14 +32,6 @@ from otel_rollout.look.pages.charts import (
 )
 from otel_rollout.look.pages.links import Links
 from otel_rollout.look.pages.rendering import render
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-    from otel_rollout.look.analysis.health.findings import Health
-    from otel_rollout.look.analysis.report.changes import RunComparison
-    from otel_rollout.look.analysis.report.report import RunReport, StepReport
-    from otel_rollout.look.analysis.report.step import Step
 
 _COLOURS: Final[tuple[Colour, ...]] = ("user", "tool", "assistant", "evaluator", "failure", "system")
 _ORDERS: Final = {

@@ -6,19 +6,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from otel_rollout.look.analysis.operations_outside import operations_outside
 from otel_rollout.look.analysis.report.engine_time import StepEngineTime, engine_times_of
 from otel_rollout.look.analysis.report.trainer import Trainer, trainers_of
+from otel_rollout.look.analysis.run_choice import Run, operations_outside
 from otel_rollout.look.analysis.run_rows import rows_of
 from otel_rollout.look.pages.scale import finite
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
 
 StepKey = tuple[bool, int | None]
 """Whether a step is of validation, and its number."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from otel_rollout.look.analysis.report.tools import histories_of
+from otel_rollout.look.analysis.report.changes import RunChange, histories_of
+from otel_rollout.look.analysis.report.measures import Unit
+from otel_rollout.look.analysis.report.report import StepReport
 from otel_rollout.look.conversation.formatting import duration, steps_in_words
 from otel_rollout.look.pages.scale import short_number
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.report.changes import RunChange
-    from otel_rollout.look.analysis.report.measures import Unit
-    from otel_rollout.look.analysis.report.report import StepReport
 
 UNKNOWN: Final = "–"
 """What stands where nothing was recorded."""

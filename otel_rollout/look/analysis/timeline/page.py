@@ -1,15 +1,16 @@
-"""Write the time of a step as an HTML page with a lane per trajectory."""
+"""Write the time of a step as an HTML page with a lane per trajectory, and as JSON."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.look.analysis.timeline import text as timeline_text
 from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
-from otel_rollout.look.analysis.timeline.phase_drawing import DRAWN, WIDTH, Box, boxes_of, path_of, ticks_of
-from otel_rollout.look.analysis.timeline.phases import GENERATE
+from otel_rollout.look.analysis.timeline.phase_drawing import WIDTH, Box, Total, boxes_of, path_of, ticks_of
+from otel_rollout.look.analysis.timeline.phases import DRAWN, GENERATE
 from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.conversation.formatting import duration
@@ -25,14 +26,6 @@ _MAX_ROWS: Final = 20
 _LANE_HEIGHT: Final = 12
 _BAR_HEIGHT: Final = 9
 _CHART_HEIGHT: Final = 120.0
-
-
-class _Total(NamedTuple):
-    """An entry of the legend: the style, its name, and a figure."""
-
-    phase: str
-    name: str
-    text: str
 
 
 class _DrawnLane(NamedTuple):
@@ -54,34 +47,17 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
         timeline: the step.
         links: addresses of other pages; by default the page stands alone.
     """
-    drawn = _chosen(timeline)
-    return render("timeline.html", links, page=_variables(timeline, drawn))
-
-
-def _variables(timeline: Timeline, drawn: Sequence[Lane]) -> dict[str, Any]:
-    """Return what the template names."""
     end = timeline.start + round(timeline.wall_seconds * 1e9)
-    found = timeline.stragglers
+    drawn, found = _chosen(timeline), timeline.stragglers
     since = (found.since - timeline.start) / (end - timeline.start) * WIDTH if found else WIDTH
-    return {
-        "title": timeline_text.title(timeline),
-        "facts": list(_facts(timeline)),
-        "summary": timeline_text.summary(timeline),
-        "straggling": timeline_text.straggling(timeline),
-        "slow": [timeline_text.slow(timeline, worker) for worker in timeline.slow_workers[:_MAX_ROWS]],
-        "notes": list(timeline_text.notes(timeline)),
-        "phases": list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
-        "peak": timeline.peak,
-        "legend": list(_legend(timeline)),
-        "has_engine": bool(timeline.engine),
-        "concurrency": list(_concurrency(timeline)),
-        "ticks": ticks_of(end - timeline.start),
-        "selection": _selection(timeline, drawn),
-        "height": len(drawn) * _LANE_HEIGHT,
-        "window": (since, WIDTH - since) if found else None,
-        "lanes": list(_drawn_lanes(timeline, drawn, end)),
-        "workers": timeline_text.worker_rows(timeline)[:_MAX_ROWS],
-    }
+    return render(
+        "timeline.html", links, timeline=timeline, text=timeline_text, most=_MAX_ROWS,
+        facts=list(_facts(timeline)), phases=list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
+        legend=list(_legend(timeline)),
+        concurrency=list(_concurrency(timeline)), ticks=ticks_of(end - timeline.start),
+        selection=_selection(timeline, drawn), height=len(drawn) * _LANE_HEIGHT,
+        window=(since, WIDTH - since) if found else None, lanes=list(_drawn_lanes(timeline, drawn, end)),
+    )  # fmt: skip
 
 
 def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
@@ -93,15 +69,15 @@ def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
     yield "wall time", duration(timeline.wall_seconds)
 
 
-def _legend(timeline: Timeline) -> Iterator[_Total]:
+def _legend(timeline: Timeline) -> Iterator[Total]:
     for time in timeline.phases:
         if time.phase != GENERATE or not timeline.engine:
-            yield _Total(time.phase, time.phase, f"{time.share:.1%}")
+            yield Total(time.phase, time.phase, f"{time.share:.1%}")
             continue
         for part in timeline.engine:
             is_outside = part.name == OUTSIDE_ENGINE
             name = f"{GENERATE}, {part.name}"
-            yield _Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
+            yield Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
 
 
 def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:
@@ -160,3 +136,71 @@ def _title(timeline: Timeline, lane: Lane) -> str:
     state = "still runs" if lane.state == RUNNING else f"{lane.state}, took {duration(lane.seconds)}"
     process = f", {timeline.worker_names[lane.worker]}" if lane.worker else ""
     return f"{lane.name.path}: {state}, {len(lane.spans)} spans{process}"
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------
+
+
+def as_json(timeline: Timeline) -> dict[str, Any]:
+    """Return the time of a step, with a row for each trajectory; times are seconds."""
+    return {
+        "run": timeline.run._asdict(),
+        "step": timeline.step,
+        "validate": timeline.validate,
+        "is_slowest": timeline.is_slowest,
+        "start_ns": timeline.start,
+        "wall_seconds": timeline.wall_seconds,
+        "trajectories": len(timeline.lanes),
+        "running": timeline.running,
+        "failed": timeline.failed,
+        "peak": timeline.peak,
+        "mean_running": timeline.mean_running,
+        "phases": [time._asdict() for time in timeline.phases],
+        "tools": [time._asdict() for time in timeline.tools],
+        "engine": [time._asdict() for time in timeline.engine],
+        "concurrency": [
+            {"seconds": moment.seconds, "running": moment.running} for moment in timeline.moments
+        ],
+        "message": timeline_text.straggling(timeline),
+        "stragglers": _stragglers(timeline),
+        "workers": [worker._asdict() for worker in timeline.workers],
+        "slow_workers": [
+            {**slow._asdict(), "worker": timeline.worker_names[slow.worker]} for slow in timeline.slow_workers
+        ],
+        "notes": list(timeline_text.notes(timeline)),
+        "lanes": [_lane(lane, timeline) for lane in timeline.lanes],
+    }
+
+
+def _stragglers(timeline: Timeline) -> dict[str, Any] | None:
+    found = timeline.stragglers
+    if found is None:
+        return None
+    return {
+        "trajectories": [lane.name.reference for lane in found.lanes],
+        "of": found.of,
+        "running": found.running,
+        "since_seconds": (found.since - timeline.start) / 1e9,
+        "seconds": found.seconds,
+        "parts": [{"phase": part.phase, "name": part.name, "seconds": part.seconds} for part in found.parts],
+        "message": timeline_text.straggling(timeline),
+    }
+
+
+def _lane(lane: Lane, timeline: Timeline) -> dict[str, Any]:
+    phases: dict[str, float] = defaultdict(float)
+    engine: dict[str, float] = defaultdict(float)
+    for segment in lane.segments:
+        phases[segment.phase] += (segment.end - segment.start) / 1e9
+        if segment.engine:
+            engine[segment.engine] += (segment.end - segment.start) / 1e9
+    return {
+        "path": lane.name.reference,
+        "trace_id": lane.trace_id,
+        "state": lane.state,
+        "start_seconds": (lane.start - timeline.start) / 1e9,
+        "seconds": lane.seconds,
+        "phases": dict(phases),
+        "engine": dict(engine),
+        "worker": timeline.worker_names[lane.worker] if lane.worker else None,
+    }

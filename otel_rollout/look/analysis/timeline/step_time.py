@@ -6,10 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from otel_rollout.look.analysis.timeline.engine_phases import ENGINE_PHASES
 from otel_rollout.look.analysis.timeline.lanes import Lane
-from otel_rollout.look.analysis.timeline.phase_drawing import DRAWN
-from otel_rollout.look.analysis.timeline.phases import GENERATE, PHASES, TOOL, Phase, Segment
+from otel_rollout.look.analysis.timeline.phases import (
+    DRAWN,
+    ENGINE_PHASES,
+    GENERATE,
+    PHASES,
+    TOOL,
+    Phase,
+    Segment,
+)
 
 OUTSIDE_ENGINE: Final = "outside the engine"
 """Name of the time of model calls that is in no engine phase: of client, network, the engine's front end."""

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv
-from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
-from otel_rollout.look.analysis.timeline.step_spans import lanes_of
+from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane, lanes_of
 from otel_rollout.look.analysis.timeline.step_time import (
     Moment,
     PhaseTime,
@@ -26,12 +26,9 @@ from otel_rollout.look.analysis.timeline.stragglers import Stragglers, Tail, str
 from otel_rollout.look.analysis.timeline.workers import SlowWorker, Worker, names_of, slow_workers
 from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
 
 _NAMED: Final = 10
 """Steps that are no numbers that an error names at most."""
@@ -117,11 +114,6 @@ class Timeline:
     def outside(self) -> int:
         """Number of calls that lie partly outside of their trajectory's time."""
         return sum(lane.outside for lane in self.lanes)
-
-    @property
-    def seconds(self) -> float:
-        """Durations of the trajectories, summed."""
-        return sum(lane.seconds for lane in self.lanes)
 
 
 class _Step(NamedTuple):

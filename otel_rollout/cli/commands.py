@@ -1,9 +1,40 @@
-"""Examples that the help of the commands ends with."""
+"""Know every command: where it is, and the examples that its help ends with."""
 
 from __future__ import annotations
 
-from typing import Final
+from importlib.metadata import EntryPoint
+from typing import Any, Final
 
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+_LOOK: Final = "Look at runs"
+DELIVER: Final = "Deliver spans"
+MAINTAIN: Final = "Maintain"
+"""Headings of the commands in the help."""
+_HEADINGS: Final = {"import": DELIVER, "table": MAINTAIN}
+"""Headings of those of ``_PLACES`` that do not look at runs."""
+_PLACES: Final = {
+    "demo": "otel_rollout_demo.cli:demo",
+    "view": "otel_rollout.cli.view:view",
+    "report": "otel_rollout.cli.report:report",
+    "health": "otel_rollout.cli.health:health",
+    "list": "otel_rollout.cli.table:list_",
+    "show": "otel_rollout.cli.show:show",
+    "compare": "otel_rollout.cli.show:compare",
+    "groups": "otel_rollout.cli.table:groups",
+    "group": "otel_rollout.cli.group:group",
+    "steps": "otel_rollout.cli.table:steps",
+    "timeline": "otel_rollout.cli.timeline:timeline",
+    "query": "otel_rollout.cli.table:query",
+    "export": "otel_rollout.cli.export:export",
+    "import": "otel_rollout.cli.importing:import_",
+    "table": "otel_rollout.cli.maintenance:app",
+}
+"""Subcommand → its place, in the order of the help."""
+_OF_NAMES: Final = ("show", "compare", "group")
+"""Subcommands that take the names of trajectories, which may start with a dash."""
 _OF_ALL: Final = ""
 """Key of the examples of ``otel-rollout --help``."""
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
@@ -114,3 +145,28 @@ def epilog(command: str = _OF_ALL) -> str:
     width = max(len(line) for line, _ in lines)
     printed = (f"  {line.ljust(width)}  {purpose}".rstrip() for line, purpose in lines)
     return "\n\n".join(["\nExamples:", *printed])
+
+
+class CommandGroup(TyperGroup):
+    """The subcommands. One of ``_PLACES`` is imported when it is named, so that the others start fast."""
+
+    def __init__(self, *, commands: Any = None, **settings: Any) -> None:
+        by_name: dict[str, Any] = {**dict.fromkeys(_PLACES), **commands}
+        super().__init__(commands=by_name, **settings)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a subcommand."""
+        if cmd_name in _PLACES and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _imported(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _imported(name: str) -> Any:
+    found = EntryPoint(name, _PLACES[name], "").load()
+    parent, heading = typer.Typer(), _HEADINGS.get(name, _LOOK)
+    if isinstance(found, typer.Typer):
+        parent.add_typer(found, name=name, rich_help_panel=heading)
+    else:
+        dashes = dict.fromkeys(("ignore_unknown_options", "allow_extra_args"), name in _OF_NAMES)
+        parent.command(name, epilog=epilog(name), context_settings=dashes, rich_help_panel=heading)(found)
+    return get_group(parent).commands[name]
