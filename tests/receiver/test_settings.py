@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from otel_rollout.doctor.receiving import check_receiver
 
 from otel_rollout.base.environment import marked, without_receiver
 from otel_rollout.base.setting_parsers import bearer_token, listening_address
