@@ -24,18 +24,23 @@ def request_of(spans: Sequence[ReadableSpan | Span]) -> ExportTraceServiceReques
     Characters that UTF-8 cannot hold become question marks. Attributes that OTLP cannot hold are left out.
     """
     request = ExportTraceServiceRequest()
-    resources: dict[Resource, ResourceSpans] = {}  # by identity: most spans share these objects
-    scopes: dict[tuple[Resource, SpanScope], ScopeSpans] = {}
+    resources: dict[str, ResourceSpans] = {}
+    scopes: dict[tuple[str, str], ScopeSpans] = {}
+    known: dict[tuple[Resource, SpanScope], ScopeSpans] = {}  # by identity: most spans share these objects
     for span in sdk.spans_of(spans):
         resource, scope = span.resource, span.scope
-        if (resource, scope) not in scopes:
-            if resource not in resources:
-                resources[resource] = request.resource_spans.add(
+        found = known.get((resource, scope))
+        if found is None:
+            names = repr(resource), repr(scope)
+            if names[0] not in resources:
+                resources[names[0]] = request.resource_spans.add(
                     resource={"attributes": entries_of(resource.attributes)}, schema_url=resource.schema_url
                 )
-            named = {"name": scope.name, "version": scope.version}
-            scopes[resource, scope] = resources[resource].scope_spans.add(
-                scope={**named, "attributes": entries_of(scope.attributes)}, schema_url=scope.schema_url
-            )
-        scopes[resource, scope].spans.add(**fields_of(span))
+            if names not in scopes:
+                named = {"name": scope.name, "version": scope.version}
+                scopes[names] = resources[names[0]].scope_spans.add(
+                    scope={**named, "attributes": entries_of(scope.attributes)}, schema_url=scope.schema_url
+                )
+            found = known[resource, scope] = scopes[names]
+        found.spans.add(**fields_of(span))
     return request
