@@ -103,12 +103,13 @@ def words(body: str) -> str:
     return " ".join(unescape(_TAG.sub(" ", body)).split())
 
 
-def page_rows(body: str) -> list[list[str]]:
-    """Return the cells of a page's rows."""
+def page_rows(body: str) -> list[dict[str, str]]:
+    """Return heading → cell of each row of a page's table."""
+    headings = [words(heading) for heading in re.findall(r"<th[^>]*>(.*?)</th>", body, re.DOTALL)]
     found = (
         re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr>.*?</tr>", body, re.S)
     )
-    return [[words(cell) for cell in row] for row in found if row]
+    return [dict(zip(headings, map(words, row), strict=True)) for row in found if row]
 
 
 # --- metrics and tail sampling ------------------------------------------------------------------------------

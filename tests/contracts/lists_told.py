@@ -161,18 +161,19 @@ def of_pages(source: Path, recording: Recording) -> Iterator[Told]:
     yield from differing("page of a group", one, told, {name: row[name] for name in told})
 
 
-def _page_row(cells: list[str]) -> dict[str, object]:
-    names = ("path", "state", "reward", "turns", "tool_calls", "tool_errors", "tokens_out", "took")
-    return dict(zip(names, cells, strict=False))
+def _page_row(cells: dict[str, str]) -> dict[str, object]:
+    """Return the figures of a row; a column in which no row has a value is not there."""
+    names = ("trajectory", "state", "reward", "turns", "tool calls", "tool errors", "tokens out", "seconds")
+    return {name: cells.get(name, "") for name in names}
 
 
 def _page_figures(one: Trajectory) -> dict[str, object]:
-    numbers = {"turns": one.turns, "tool_calls": one.tool_calls, "tool_errors": one.tool_errors}
+    numbers = {"turns": one.turns, "tool calls": one.tool_calls, "tool errors": one.tool_errors}
     return {
-        "path": one.path,
+        "trajectory": one.path,
         "state": one.state + (" tool error" if one.tool_errors else ""),
         "reward": _shown(one),
         **{name: str(number) for name, number in numbers.items()},
-        "tokens_out": "" if one.tokens[1] is None else str(one.tokens[1]),
-        "took": _took(one),
+        "tokens out": "" if one.tokens[1] is None else str(one.tokens[1]),
+        "seconds": _took(one),
     }
