@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from otel_rollout.base.environment import marked, without_receiver
 from otel_rollout.base.setting_parsers import bearer_token, listening_address
+from otel_rollout.doctor.checks import check_receiver
 from otel_rollout.doctor.diagnosis import Verdict
-from otel_rollout.doctor.receiving import check_receiver
 from otel_rollout.record.receiver.listening import ListenError, listen, split_address
 from otel_rollout.settings import Settings
 from otel_rollout.settings_reader import from_environment, unknown_variables
