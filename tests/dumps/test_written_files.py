@@ -11,6 +11,7 @@ EXPECTED = {
         ("12/0/0", 1.0, 2, 1, None, None),
         ("12/0/1", 0.0, 2, 1, None, None),
         ("12/1/0", 0.5, 2, 1, None, None),
+        ("13/0/0", 0.75, 2, 1, None, None),
     ],
     "harbor": [
         ("0/sort/AbCdEf3", None, 2, 2, 13, "AgentTimeoutError: late"),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.look.dumps.dump_file import DumpFile, Record, in_text
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, entries_of
+from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, at, entries_of
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -18,10 +18,11 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         if rollout is None:
             file.note("Groups without trajectories are left out.")
             continue
-        if not row["messages"]:
-            file.note("Trajectories that ART stored as exchanges are shown without their messages.")
+        said = row["messages"] or _exchanged(in_text(row.get("trajectory_json")))
+        if not said:
+            file.note("Trajectories that ART stored as exchanges of other APIs are shown without messages.")
         identity = RolloutIdentity(file.number, group, rollout, file.is_validation)
-        messages = [_message(message) for message in row["messages"] or ()]
+        messages = [_message(message) for message in said]
         scores = entries_of(in_text(row.get("metrics")), int, float) | {REWARD: row["reward"]}
         yield DumpedTrajectory(place, identity, messages, scores, facts=_facts(row))
 
@@ -32,6 +33,15 @@ def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in parsed.items() if value is not None}
 
 
+def _exchanged(told: Any) -> list[Mapping[str, Any]]:
+    """Return the messages of the last chat completion, whose request has those of the others."""
+    calls = at(told, "exchanges", "chat_completions")
+    if not calls:
+        return []
+    choices = at(calls[-1], "response", "choices") or ()
+    return [*(at(calls[-1], "request", "messages") or ()), *(choice["message"] for choice in choices[:1])]
+
+
 def _facts(row: Record) -> dict[str, Any]:
     told = entries_of(in_text(row.get("trajectory_json")), int)
     return entries_of(in_text(row.get("metadata")), str, int, float) | {
@@ -40,6 +50,4 @@ def _facts(row: Record) -> dict[str, Any]:
     }
 
 
-FORMAT: Final = Format(
-    "ART trajectories", lambda file: file.has("group_index", "trajectory_index", "messages"), read
-)
+FORMAT: Final = Format("ART trajectories", lambda file: file.has("group_index", "trajectory_index"), read)

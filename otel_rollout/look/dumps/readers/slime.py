@@ -11,8 +11,6 @@ from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import MODEL, DumpedTrajectory, ModelTurn, RolloutIdentity, rewards_in
 
-_FAILED: Final = ("aborted", "failed")
-
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the samples of a rollout."""
@@ -41,11 +39,9 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
                 semconv.POLICY_VERSION_MIN: min(versions, default=None),
                 semconv.POLICY_VERSION_MAX: max(versions, default=None),
             },
-            error=status if status in _FAILED else "",
+            error=status if status in ("aborted", "failed") else "",
             is_cut=status == "truncated",
         )
 
 
-FORMAT: Final = Format(
-    "slime rollout data", lambda file: file.has("of_rollout", "group_index", "response"), read
-)
+FORMAT: Final = Format("slime rollout data", lambda file: file.has("of_rollout", "group_index"), read)

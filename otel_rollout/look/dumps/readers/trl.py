@@ -44,8 +44,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         total = scores.get(REWARD, sum(scores.values()) if scores else None)
         scores |= {REWARD: total, "advantage": row.get("advantage")}
         facts = {name: text for name, text in entries_of(row, str).items() if name not in _NAMES}
-        messages = [*asked, *replies]
-        yield DumpedTrajectory(place, identity, messages, scores, prompt=len(asked), facts=facts)
+        yield DumpedTrajectory(place, identity, [*asked, *replies], scores, prompt=len(asked), facts=facts)
 
 
 def _rows(file: DumpFile) -> list[str]:

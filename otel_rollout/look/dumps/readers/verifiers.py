@@ -71,7 +71,8 @@ def _trajectory(place: int, episode: Record, trace: _JSON, identity: RolloutIden
         semconv.POLICY_VERSION_MIN: at(policy, "start"),
         semconv.POLICY_VERSION_MAX: at(policy, "end"),
     }
-    scores, times, error = _scores(trace), _times(trace, turns), _error(trace or episode)
+    error = _message_of(next(iter((trace or episode).get("errors") or ()), ""))
+    scores, times = _scores(trace), _times(trace, turns)
     return DumpedTrajectory(place, identity, messages, scores, times, turns, facts=facts, error=error)
 
 
@@ -131,14 +132,9 @@ def _scores(trace: _JSON) -> dict[str, Any]:
     """Return the reward, which is the weighted sum, its parts and the metrics."""
     parts = entries_of(trace.get("rewards"), Mapping)
     scores = {name: part.get("score") for name, part in parts.items()}
-    total = sum(part.get("score", 0.0) * part.get("weight", 1.0) for part in parts.values())
-    found = entries_of({**(trace.get("metrics") or {}), **scores}, int, float)
-    return found | {REWARD: total if parts else None}
-
-
-def _error(holder: _JSON) -> str:
-    errors = holder.get("errors") or ()
-    return _message_of(errors[0]) if errors else ""
+    weighted = [part.get("score", 0.0) * part.get("weight", 1.0) for part in parts.values()]
+    total = {REWARD: sum(weighted) if weighted else None}
+    return entries_of({**(trace.get("metrics") or {}), **scores}, int, float) | total
 
 
 def _message_of(error: Any) -> str:
