@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
+from otel_rollout.cli.listings import LISTINGS, ListedColumn, Listing, of_query
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.table import training, views
+from otel_rollout.table import figures, views
 
 if TYPE_CHECKING:
     from arro3.core import Table
@@ -113,7 +113,7 @@ def _list(
 
     by_column = listing.conditions(given)
     named = [*by_column, *by_column.values(), *filter(None, (where, sort, columns))]
-    source = source_of(view, named)
+    source = figures.trajectories_with(named) if view == "trajectories" else view
     conditions = [*by_column.values(), *([] if where is None else [filters.where(where)])]
     with as_table(from_) as (store, location):
         engine = Engine(store.open(), keep=frozenset() if source == view else views.SLOW)
@@ -233,7 +233,7 @@ def _nothing(engine: Engine, listing: Listing, of_run: str, by_column: Mapping[s
     steps = [step for step in rows["step"].to_pylist() if step is not None]
     if steps and not any(rows["is_wanted"].to_pylist()):
         return f"no {listing.noun}: {in_words(steps).replace(' ', ' are ' if len(steps) > 1 else ' is ', 1)}"
-    is_known = training.TRAJECTORIES not in source or engine.run(_ANY_OUTCOME).num_rows
+    is_known = "FROM training" not in source or engine.run(_ANY_OUTCOME).num_rows
     unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
     return f"no {listing.noun} is like that{unknown}"
 

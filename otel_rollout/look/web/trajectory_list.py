@@ -11,7 +11,7 @@ from otel_rollout.look.pages.rendering import render
 from otel_rollout.look.web.links import ServedLinks, run_parameters
 from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.otlp import evaluations
-from otel_rollout.table import broken_prefix, filters, training
+from otel_rollout.table import figures, filters, training
 from otel_rollout.table.select import QueryError
 
 NUMBERS: Final = {
@@ -91,7 +91,7 @@ class Filters:
         found += [filters.equals("state", states)] if states else []
         found += ["tool_errors > 0"] if self.is_set("tool_error") else []
         found += [training.FILTERED] if self.is_set("filtered") else []
-        found += [broken_prefix.CONDITION] if self.is_set("broken_prefix") else []
+        found += ["broken_turns > 0"] if self.is_set("broken_prefix") else []
         kind = self._one_of("kind", KINDS)
         return found + ([filters.equals("validate", kind == "validation")] if kind else [])
 
@@ -153,7 +153,7 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
 
 def _rows(snapshot: Snapshot, conditions: str, order: str, page: int) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
-    source = training.TRAJECTORIES if training.is_named_in(conditions) else "trajectories"
+    source = figures.trajectories_with([conditions])
     count = snapshot.rows(f"SELECT count(*) AS number FROM {source}{conditions}")[0]["number"]  # noqa: S608
     rows = snapshot.rows(
         f"SELECT {_COLUMNS} FROM {source}{conditions} ORDER BY {order} "  # noqa: S608
