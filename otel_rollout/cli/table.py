@@ -21,8 +21,8 @@ from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, w
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.look.conversation.formatting import quoted, steps_in_words
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query, source_of
-from otel_rollout.table import filters, training, views
+from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query
+from otel_rollout.table import figures, filters, views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
@@ -193,7 +193,8 @@ class Selected:
         self._listing, self._where = listing, where
         self._by_column = by_column = listing.conditions(given)
         self.asked = " ".join([*by_column, *filter(None, (where, sort))])
-        self._source = source_of(view, [self.asked, *by_column.values(), columns or ""])
+        named = [self.asked, *by_column.values(), columns or ""]
+        self._source = figures.trajectories_with(named) if view == "trajectories" else view
         self.engine = Engine(store.open(), keep=frozenset() if self._source == view else views.SLOW)
         self._of_run = run_of(self.engine, run).condition if run is not None else "true"
         conditions = [self._of_run, *by_column.values(), *([] if where is None else [filters.where(where)])]
@@ -223,7 +224,7 @@ class Selected:
         if steps and not any(rows["is_wanted"].to_pylist()):
             verb = " are " if len(steps) > 1 else " is "
             return f"no {noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
-        is_known = training.TRAJECTORIES not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
+        is_known = "FROM training" not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
         unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
         return f"no {noun} is like that{unknown}"
 

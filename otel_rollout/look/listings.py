@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.table import broken_prefix, engine_time, filters, training
+from otel_rollout.table import figures, filters, training
 from otel_rollout.table.select import literal
 
 Form = Literal["", "name", "id", "number", "seconds", "mark"]
@@ -128,20 +128,6 @@ def of_query(names: Sequence[str]) -> list[ListedColumn]:
     ]
 
 
-def source_of(view: str, named: Sequence[str]) -> str:
-    """Return the view, joined with those whose columns are named; without them it is cheaper.
-
-    Args:
-        view: the view.
-        named: conditions, orders and columns.
-    """
-    if view != "trajectories":
-        return view
-    source = training.TRAJECTORIES if training.is_named_in(*named) else view
-    source = broken_prefix.joined_to(source) if broken_prefix.is_named_in(*named) else source
-    return engine_time.joined_to(source) if engine_time.is_named_in(*named) else source
-
-
 def cell(form: Form, value: Any) -> str:
     """Return a value as a cell of a table."""
     if value is None or (form == "mark" and not value):
@@ -211,9 +197,9 @@ _TRAJECTORIES: Final = (
     ListedColumn("requests", "number", 2),
     ListedColumn("calls_without_request", "number", 3),
     ListedColumn("queue_seconds", "seconds", 2, _QUEUE),
-    *(ListedColumn(name, "seconds", 2) for name in engine_time.COLUMNS[3:]),
-    ListedColumn("broken_turns", "mark", 2, (Filter("--broken-prefix", _BROKEN, broken_prefix.CONDITION),)),
-    *(ListedColumn(name, "", 2) for name in broken_prefix.COLUMNS[1:]),
+    *(ListedColumn(name, "seconds", 2) for name in figures.COLUMNS["engine_time"][3:]),
+    ListedColumn("broken_turns", "mark", 2, (Filter("--broken-prefix", _BROKEN, "broken_turns > 0"),)),
+    *(ListedColumn(name, "", 2) for name in figures.COLUMNS["first_breaks"]),
     ListedColumn("validate", "", None, _VALIDATE),
 )  # fmt: skip
 _OF_SEVERAL: Final = (

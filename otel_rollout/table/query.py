@@ -222,12 +222,19 @@ class Engine:
             return f"{views.sql_of(name).replace(views.STORED_ROWS, stored)} WHERE {self._rows}"
         if name == views.SPANS and not self._has_repeated_spans():
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
+        if name == views.REQUESTS and not self._has_requests():
+            return f"SELECT * FROM ({views.sql_of(name)}) AS no_requests WHERE false"  # noqa: S608
         return views.sql_of(name)
 
     def _has_repeated_spans(self) -> bool:
         """Return whether some rows may be of one span: only then spans have to be compared."""
         found = self.run(f"SELECT count(*) AS number FROM {views.REPEATED}")  # noqa: S608
         return bool(found["number"][0].as_py())
+
+    def _has_requests(self) -> bool:
+        """Return whether an engine's requests are recorded: only then what they took has to be computed."""
+        found = self.run(f"SELECT span_id FROM {views.RECORDED} WHERE name = 'llm_request' LIMIT 1")  # noqa: S608
+        return bool(found.num_rows)
 
     def _missing_columns(self) -> str:
         """Return the columns that an older table lacks, as nulls."""

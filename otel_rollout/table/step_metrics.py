@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.table import filters
-from otel_rollout.table.cut_replies import IS_CUT
 from otel_rollout.table.query import Engine
 
 if TYPE_CHECKING:
@@ -14,44 +13,6 @@ if TYPE_CHECKING:
 
 TRAJECTORIES: Final = "trajectories"
 """The number that each step has."""
-_STEPS: Final = """
-WITH step_trajectories AS (
-  SELECT
-    validate, step, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
-    count(*) FILTER (WHERE state = 'running') AS running, avg(reward) AS reward_mean,
-    stddev_samp(reward) AS reward_std, min(reward) AS reward_min, max(reward) AS reward_max,
-    avg(turns) AS turns_mean, sum(tool_calls) AS tool_calls, sum(tool_errors) AS tool_errors,
-    sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out,
-    percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
-    percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
-    max((date_part('epoch', start_time) + coalesce(seconds, 0)) * 1000) AS end_ms
-  FROM trajectories
-  WHERE step IN ({steps})
-  GROUP BY validate, step
-), step_groups AS (
-  SELECT
-    validate, step, count(*) AS groups, count(*) FILTER (WHERE rewards > 1 AND low = high) AS without_spread
-  FROM (
-    SELECT validate, step, count(reward) AS rewards, min(reward) AS low, max(reward) AS high
-    FROM trajectories
-    GROUP BY validate, step, group_path
-  ) AS of_rows
-  GROUP BY validate, step
-), step_replies AS (
-  SELECT validate, step, count(*) FILTER (WHERE {cut}) AS truncated
-  FROM turns
-  GROUP BY validate, step
-)
-SELECT
-  step_trajectories.*, step_groups.groups, step_groups.without_spread AS groups_without_spread,
-  coalesce(step_replies.truncated, 0) AS replies_truncated
-FROM step_trajectories
-  JOIN step_groups
-    ON step_trajectories.validate = step_groups.validate AND step_trajectories.step = step_groups.step
-  LEFT JOIN step_replies
-    ON step_trajectories.validate = step_replies.validate AND step_trajectories.step = step_replies.step
-ORDER BY step_trajectories.step, step_trajectories.validate
-"""
 
 
 class StepOfRun(NamedTuple):
@@ -95,7 +56,9 @@ def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterat
     listed = ", ".join(map(str, sorted(steps)))
     # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
     rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
-    found: Any = Engine(table, rows=rows).run(_STEPS.format(steps=listed, cut=IS_CUT))
+    found: Any = Engine(table, rows=rows).run(
+        f"SELECT * FROM step_numbers WHERE step IN ({listed}) ORDER BY step, validate"  # noqa: S608
+    )
     names = found.column_names
     for values in zip(*(found[name].to_pylist() for name in names), strict=True):
         known = {name: value for name, value in zip(names, values, strict=True) if value is not None}

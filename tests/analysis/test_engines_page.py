@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from otel_rollout.base import semconv
 from otel_rollout.cli import app
 from otel_rollout.otlp.engine_phases import PHASES
-from otel_rollout.table import engine_time
+from otel_rollout.table import figures
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
@@ -70,6 +70,6 @@ def test_page_names_the_attributes_of_the_code() -> None:
     names = (
         *(semconv.LATENCY_QUEUE, semconv.LATENCY_PREFILL, semconv.LATENCY_DECODE),
         *(semconv.LATENCY_FIRST_TOKEN, semconv.LATENCY_TOTAL, semconv.ENGINE_REQUEST),
-        *(*PHASES, *engine_time.COLUMNS),
+        *(*PHASES, *figures.COLUMNS["engine_time"]),
     )
     assert [name for name in names if name not in PAGE] == []

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from otel_rollout.base import training_scores
 from otel_rollout.cli import app
-from otel_rollout.table import training
+from otel_rollout.table import figures
 from tests.analysis.generated_run import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -48,4 +48,4 @@ def test_page_names_every_column_and_score() -> None:
     said = set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.S)))
     unsaid = {name for name in names if name not in said and name.replace("logprob_diff_", "…_") not in said}
     assert unsaid == set()
-    assert set(training.COLUMNS) <= said | {"trained_reward", "kl_penalty"}
+    assert set(figures.COLUMNS["training"]) <= said | {"trained_reward", "kl_penalty"}

@@ -101,3 +101,15 @@ def test_rows_of_each_step_are_counted_from_a_step_on(tmp_path: Path) -> None:
     }
     assert spans_of_steps(table, "run-1", 2).keys() == {StepOfRun(2, False), StepOfRun(2, True)}
     assert spans_of_steps(table, "it's", None) == {StepOfRun(1, False): 1}
+
+
+def test_numbers_leave_out_what_steps_leave_out(tmp_path: Path) -> None:
+    """A reward that is NaN, and trajectories without a dataset row, which are no group."""
+    nameless = {"sample_index": None, "rollout_n": None}
+    spans = [
+        *(timed(1, 1.0), score("1", "e1", 0.5, rollout_n=1)),
+        *(timed(2, 1.0), score("2", "e2", float("nan"), rollout_n=2)),
+        *(root("3", **nameless), root("4", **nameless)),
+    ]
+    (found,) = numbers_of(written(tmp_path / "table", spans).open(), "run-1", [1])
+    assert (found.values["trajectories"], found.values["groups"], found.values["reward_mean"]) == (4, 1, 0.5)

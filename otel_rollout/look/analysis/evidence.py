@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from otel_rollout.look.analysis.run_choice import Run, run_of
-from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.look.analysis.run_choice import Run, rows_of, run_of
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of

@@ -1,7 +1,8 @@
-"""Choose the run that a command explains."""
+"""Choose the run that a command explains, and keep its rows."""
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
@@ -81,3 +82,10 @@ def runs_in(engine: Engine) -> list[Run]:
         "ORDER BY min(start_ns) DESC"
     )
     return [Run(*values) for values in zip(*(rows[name].to_pylist() for name in Run._fields), strict=True)]
+
+
+def rows_of(engine: Engine, run: Run) -> str:
+    """Return the name of the table that has a run's rows of the view ``report_rows``; it is made once."""
+    name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
+    engine.keep(name, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
+    return name

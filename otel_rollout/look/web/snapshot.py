@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from otel_rollout.look.analysis.run_choice import Run, run_of
-from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.look.analysis.run_choice import Run, rows_of, run_of
 from otel_rollout.look.web.links import run_parameters
 from otel_rollout.table.query import SharedEngine
 from otel_rollout.table.row_set import dicts_of

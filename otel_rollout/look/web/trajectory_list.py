@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation import formatting
-from otel_rollout.look.listings import LISTINGS, Filter, ListedColumn, cell, source_of
+from otel_rollout.look.listings import LISTINGS, Filter, ListedColumn, cell
 from otel_rollout.look.pages.rendering import render
 from otel_rollout.look.web.links import ServedLinks, run_parameters
 from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.otlp import evaluations
-from otel_rollout.table import broken_prefix, engine_time, filters, training
+from otel_rollout.table import figures, filters
 from otel_rollout.table.select import QueryError
 
 SORTS: Final = {
@@ -130,18 +130,19 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
 
 def _further(snapshot: Snapshot, run: Run) -> Iterator[str]:
     """Yield the columns that only some runs have values in: a trainer's, of broken prefixes, an engine's."""
-    of_run = f"WHERE {run.condition} AND"
-    if snapshot.rows(f"SELECT trace_id FROM training {of_run} has_outcome LIMIT 1"):  # noqa: S608
-        yield from training.COLUMNS
-    if snapshot.rows(f"SELECT trace_id FROM trajectories {of_run} {broken_prefix.CONDITION} LIMIT 1"):  # noqa: S608
-        yield from broken_prefix.COLUMNS
-    if engine_time.is_recorded(snapshot.engine):
-        yield from engine_time.COLUMNS
+    marks = {
+        "training": f"training WHERE {run.condition} AND has_outcome",
+        "first_breaks": f"trajectories WHERE {run.condition} AND broken_turns > 0",
+        "engine_time": "recorded_spans WHERE name = 'llm_request'",
+    }
+    for view, mark in marks.items():
+        if snapshot.rows(f"SELECT trace_id FROM {mark} LIMIT 1"):  # noqa: S608
+            yield from figures.shown_with(view)
 
 
 def _fields(further: Sequence[str], given: Filters) -> Iterator[Filter]:
     """Yield the fields of the columns that the run has, and those that are filled in."""
-    seldom = {*training.COLUMNS, *broken_prefix.COLUMNS, *engine_time.COLUMNS}.difference(further)
+    seldom = {column for view in figures.COLUMNS for column in figures.shown_with(view)}.difference(further)
     for column, each in _LISTING.filters:
         if column not in seldom or given.text(each.argument):
             yield each
@@ -158,10 +159,10 @@ def _rows(
     snapshot: Snapshot, conditions: str, order: str, page: int, further: Sequence[str]
 ) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
-    source = source_of("trajectories", [conditions])
+    source = figures.trajectories_with([conditions])
     count = snapshot.rows(f"SELECT count(*) AS number FROM {source}{conditions}")[0]["number"]  # noqa: S608
     rows = snapshot.rows(
-        f"SELECT * FROM {source_of('trajectories', [conditions, *further])}{conditions} ORDER BY {order} "  # noqa: S608
+        f"SELECT * FROM {figures.trajectories_with([conditions, *further])}{conditions} ORDER BY {order} "  # noqa: S608
         f"LIMIT {PAGE_ROWS} OFFSET {(page - 1) * PAGE_ROWS}"
     )
     return rows, count

@@ -30,7 +30,7 @@ WITH parts AS (
     trace_id, repeated['name'] AS name, repeated['value'] AS value, repeated['label'] AS label, NULL AS comment,
     NULL AS origin, coalesce(repeated['time_ns'], end_ns) AS time_ns, repeated['time_ns'] IS NOT NULL AS is_dated,
     1 AS place, 'root' AS source, NULL AS score_trace_id, NULL AS score_span_id
-  FROM (SELECT trace_id, start_ns + duration_ns AS end_ns, unnest(scores) AS repeated FROM roots) AS of_roots
+  FROM (SELECT trace_id, start_ns + duration_ns AS end_ns, unnest(repeated_scores) AS repeated FROM roots) AS of_roots
 ), ranked AS (
   SELECT
     *,

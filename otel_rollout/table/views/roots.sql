@@ -5,7 +5,7 @@ SELECT
   trace_id, span_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, group_path, path,
   group_id, group_size, agent_name, policy_version_min, policy_version_max, name,
   CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state,
-  error_type, error_message, start_time, start_ns, duration_ns, scores
+  error_type, error_message, start_time, start_ns, duration_ns, scores AS repeated_scores
 FROM spans
 WHERE is_root AND validate IS NOT NULL
 UNION ALL
@@ -19,7 +19,7 @@ SELECT
   CASE WHEN is_agent THEN start_time ELSE first_time END AS start_time,
   CASE WHEN is_agent THEN start_ns ELSE first_ns END AS start_ns,
   CASE WHEN is_agent THEN duration_ns END AS duration_ns,
-  scores
+  scores AS repeated_scores
 FROM (
   SELECT
     *,

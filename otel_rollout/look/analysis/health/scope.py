@@ -11,7 +11,6 @@ from otel_rollout.look.analysis.health import texts
 from otel_rollout.look.analysis.health.rates import Count
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.table import filters
-from otel_rollout.table.cut_replies import IS_CUT
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 
@@ -37,7 +36,7 @@ SELECT
   break_kind, messages_system,
   messages_system + messages_user + messages_assistant + messages_tool AS messages,
   octet_length(reply) AS reply_bytes,
-  ({IS_CUT}) OR tokens_out >= max_tokens AS is_cut,
+  reached_limit OR tokens_out >= max_tokens AS is_cut,
   coalesce(regexp_like(output, '{ID_MARKS}'), false) AS has_ids,
   status <> 'error' AND (
     (finish_reason IS NOT NULL AND finish_reason <> 'completed')
@@ -54,12 +53,11 @@ SELECT
     CASE WHEN continues IS NULL AND messages_user IS NOT NULL THEN regexp_like(input, '{_SPECIAL}') END, false
   ) AS has_special
 FROM (
-  SELECT call.*, CASE WHEN finish_reason IS NULL OR finish_reason = 'completed' THEN
-    TRY_CAST(regexp_match(call.attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
+  SELECT *, CASE WHEN finish_reason IS NULL OR finish_reason = 'completed' THEN
+    TRY_CAST(regexp_match(attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
   END AS max_tokens
-  FROM spans AS call LEFT JOIN inner_calls
-    ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
-  WHERE call.kind = 'LLM' AND inner_calls.span_id IS NULL
+  FROM counted_calls
+  WHERE kind = 'LLM'
 ) AS call"""  # noqa: S608
 GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
 """SQL for the path of a group; null for a trajectory without a dataset row, which is in none."""

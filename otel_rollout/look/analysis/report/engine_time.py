@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_rollout.table import engine_time, filters
+from otel_rollout.table import filters
 from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ def engine_times_of(
         run: the run.
         condition: SQL condition on ``step`` and ``validate``, to read only some steps.
     """
-    if not engine_time.is_recorded(engine):
-        return {}
     columns = ", ".join(("validate", "step", *StepEngineTime.__slots__))
     where = filters.all_of([run.condition, *([condition] if condition else [])])
     rows = dicts_of(engine.run(f"SELECT {columns} FROM engine_steps{where}"))  # noqa: S608

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from otel_rollout.look.analysis.report.engine_time import StepEngineTime, engine_times_of
 from otel_rollout.look.analysis.report.trainer import Trainer, trainers_of
-from otel_rollout.look.analysis.run_choice import Run, operations_outside
-from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.look.analysis.run_choice import Run, operations_outside, rows_of
 from otel_rollout.look.pages.scale import finite
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine

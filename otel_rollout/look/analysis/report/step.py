@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.report.report import StepReport, report_of
-from otel_rollout.look.analysis.run_rows import rows_of
+from otel_rollout.look.analysis.run_choice import rows_of
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 

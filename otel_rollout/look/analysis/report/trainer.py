@@ -75,7 +75,7 @@ def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, int | None], Trai
 
     Args:
         engine: the table.
-        rows: SQL source of the rows of :func:`otel_rollout.look.analysis.run_rows.rows_of`, some of them.
+        rows: SQL source of the rows of :func:`otel_rollout.look.analysis.run_choice.rows_of`, some of them.
     """
 
     def asked(sql: str) -> list[dict[str, Any]]:

@@ -1,0 +1,64 @@
+"""Figures of trajectories are defined once, and joined to trajectories for those who name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.otlp.model_calls import CUT_BY_LENGTH
+from otel_rollout.table import figures, views
+from otel_rollout.table.query import Engine
+from tests.table.tables import asked, root, row, score, written
+
+_IDENTITY = {"run_id", "project", "experiment", "step", "sample_index", "rollout_n", "validate", "trace_id"}
+
+
+@pytest.mark.parametrize("reason", [*sorted(CUT_BY_LENGTH), "stop"])
+def test_replies_are_cut_by_the_reasons_that_otlp_names(tmp_path: Path, reason: str) -> None:
+    """Of several choices one is enough; upper case is the same reason."""
+    calls = [row("1", "b", "a1", kind="LLM", finish_reason=f"stop, {reason.upper()}")]
+    store = written(tmp_path / "table", [root("1"), *calls, row("1", "c", "a1", kind="LLM")])
+    found = asked(store, "SELECT replies_ended, truncated FROM trajectory_rows")
+    assert found == [{"replies_ended": 1, "truncated": int(reason != "stop")}]
+
+
+def test_named_columns_are_joined(tmp_path: Path) -> None:
+    """Each view has the columns that are listed for it; no other view is read."""
+    engine = Engine(written(tmp_path / "table", [root("1")]).open())
+    usual = engine.columns_of("trajectories")
+    assert figures.trajectories_with(["reward > 1", "path"]) == "trajectories"
+    for view, columns in figures.COLUMNS.items():
+        assert [*engine.columns_of(figures.trajectories_with([columns[0]]))] == [*usual, *columns]
+        assert set(columns) == set(engine.columns_of(view)) - _IDENTITY
+    everything = figures.trajectories_with(columns[0] for columns in figures.COLUMNS.values())
+    assert engine.run(f"SELECT * FROM {everything}").num_rows == 1
+
+
+def test_row_of_a_trajectory_has_what_the_other_views_say(tmp_path: Path) -> None:
+    """One view has all figures of a trajectory."""
+    spans = [
+        root("1"),
+        row("1", "b", "a1", kind="LLM", tokens_in=3, break_token=7),
+        score("1", "c", 0.5),
+        score("1", "d", 1.0, score_name="trained"),
+        row("1", "e", "a1", status="error", name="extract_tool_calls"),
+    ]
+    engine = Engine(written(tmp_path / "table", spans).open())
+    (found,) = engine.run("SELECT * FROM trajectory_rows").to_struct_array().to_pylist()
+    assert {name: found[name] for name in ("turns", "tokens_in", "unparsed", "reward", "break_token")} == {
+        "turns": 1,
+        "tokens_in": 3,
+        "unparsed": 1,
+        "reward": 0.5,
+        "break_token": 7,
+    }
+    assert (found["trained"], found["scored_reward"]) == (1.0, 0.5)
+    assert 0 < found["generate_ns"] <= found["duration_ns"]
+    assert {each["name"]: each["value"] for each in found["scores"]} == {"reward": 0.5, "trained": 1.0}
+
+
+def test_every_view_has_a_place_in_the_order() -> None:
+    """A file that no view reads is left over."""
+    files = Path(views.__file__).with_name("views").glob("*.sql")
+    assert {file.stem for file in files} == set(views.ORDER)
