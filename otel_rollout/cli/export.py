@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +44,8 @@ _FIELDS: Final = {
 }
 """Field of a line of messages → column of its trajectory."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
-_MAX_NAME: Final = 100
+_MAX_NAME: Final = 60
+"""Characters of a name, which may have four bytes each."""
 _TRACE_DIGITS: Final = 7
 """Digits of a trace id in the name of a trial: Harbor has seven letters there."""
 _AT_ONCE: Final = 200
@@ -89,7 +91,7 @@ def _export(
         else:
             number = _write_trials(_conversations(engine, rows), to)
     if to is not None:
-        typer.echo(f"{number} trajectories written to {to}")
+        typer.echo(f"{number} trajector{'y' if number == 1 else 'ies'} written to {to}")
 
 
 export = reading(command_of("trajectories", _HELP, _export))
@@ -153,7 +155,22 @@ def _write_lines(records: Iterable[Mapping[str, Any]], to: Path | None) -> int:
     number = 0
     with nullcontext(sys.stdout.buffer) if to is None else to.open("wb") as file:
         for record in records:
-            line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-            file.write(printable(line.decode()).encode() if is_seen else line)
+            line = _json_of(record)
+            file.write((printable(line) if is_seen else line).encode() + b"\n")
             number += 1
     return number
+
+
+def _json_of(record: Mapping[str, Any]) -> str:
+    """Return a record as JSON.
+
+    Raises:
+        ViewerError: a value of it is nested too deeply.
+    """
+    try:
+        return orjson.dumps(record).decode()
+    except TypeError:  # nested more deeply than orjson writes
+        try:
+            return json.dumps(record, ensure_ascii=False)
+        except RecursionError as error:
+            raise ViewerError("A trajectory has a value that is nested too deeply to be written.") from error

@@ -83,7 +83,7 @@ def test_view_takes_paths(dump, tmp_path):
 def test_view_follows_a_dump_that_grows(dump, tmp_path):
     """A new file and new lines are on the pages without a restart; the table of what was there is removed."""
     with Served(dump, tmp_path) as server:
-        kept = tmp_path / "kept/otel-rollout-dumps"
+        kept = tmp_path / "kept/otel-rollout/dumps"
         (first,) = kept.iterdir()
         write_lines(dump / "rollouts/11.jsonl", [verl_line(step=11)])
         wait_for(lambda: "2–11" in server.get("/").text, 60, "the new step")

@@ -25,7 +25,7 @@ SAID = {
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("OTEL_ROLLOUT_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
 
 

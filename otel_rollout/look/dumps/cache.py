@@ -23,7 +23,7 @@ from otel_rollout.table.store import Store
 
 MAX_BYTES: Final = 20 << 30
 """Size of all kept tables; the one that was opened longest ago goes first."""
-_PLACE: Final = "otel-rollout-dumps"
+_PLACE: Final = "dumps"
 """Of the tables in the given directory, which may hold other things of its owner."""
 _REMARKS: Final = "remarks.json"
 _PART: Final = "part-"
