@@ -31,6 +31,7 @@ EXCEPTIONS = {
     "otel_rollout/record/capture/encoding/converters.py:_converters": "a bounded cache",
     "otel_rollout/record/capture/trajectory_attributes.py:_name_of_extra": "a bounded cache",
     "otel_rollout/record/capture/trajectory_attributes.py:_similar_argument": "a bounded cache",
+    "otel_rollout/cli/export.py:export": "a function, made of another one",
     "otel_rollout/integrations/trl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/integrations/verifiers/__init__.py:seams": "a handle, as verl's",
     "otel_rollout/integrations/verl/__init__.py:seams": "a handle: holds what was patched at import",
