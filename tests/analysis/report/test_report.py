@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import PolicyLag, Reward, Seconds, StepReport, Tool, report_of
 from otel_rollout.look.analysis.report.step import step_of
@@ -208,3 +209,8 @@ def test_page_of_one_trajectory_stands_alone(tmp_path: Path, identity: dict[str,
     for page in (page_of_report(report), page_of_step(step_of(engine, run, step.step, step.validate))):
         assert "href=" not in page
         assert page.rstrip().endswith("</html>")
+
+
+def test_number_does_not_depend_on_the_order_of_a_sum() -> None:
+    """Means that differ in their last digits only are printed alike."""
+    assert report_text.number(0.5474999999999999) == report_text.number(0.5475000000000001)

@@ -28,7 +28,9 @@ def number(value: float | None) -> str:
     """Return a number, or a dash for one that is not known."""
     if value is None:
         return UNKNOWN
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else short_number(value)
+    if not isinstance(value, float) or abs(value) >= 1000:
+        return short_number(value)
+    return f"{float(f'{value:.12g}'):.3g}"  # the last digits of a sum depend on its order
 
 
 def seconds(value: float | None) -> str:
