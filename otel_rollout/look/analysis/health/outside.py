@@ -42,12 +42,11 @@ def scores(scope: Scope) -> Finding:
     named = {row["step"] for row in rows}
     number = sum(row["number"] for row in given if row["step"] in named)
     said = [*(_said(reason, rows, scope.validate) for reason in _WHY), _of_others(rows, others)]
-    steps = tuple(sorted(step for step in named if step is not None))
     message = (
         f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
-        f"in {steps_in_words(steps)}, belong to no trajectory. {' '.join(filter(None, said))}"
+        f"in {steps_in_words(named)}, belong to no trajectory. {' '.join(filter(None, said))}"
     )
-    return Finding("unhealthy", message, steps, _candidates(scope, rows))
+    return Finding("unhealthy", message, tuple(named), _candidates(scope, rows))
 
 
 def operations(scope: Scope) -> Finding:
@@ -75,7 +74,7 @@ def operations(scope: Scope) -> Finding:
         f"{bare:,} of {of:,} trajectories are empty, and {number:,} operations belong to no trajectory: the "
         "caller's context is lost on the way. docs/recording.md says why; `otel-rollout doctor --ray` tests "
         "it.",
-        tuple(row["step"] for row in rows if row["step"] is not None),
+        tuple(row["step"] for row in rows),
     )
 
 

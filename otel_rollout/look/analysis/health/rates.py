@@ -220,12 +220,7 @@ def share_of(counts: Sequence[Count]) -> float:
 
 def steps_said(counts: Iterable[Count]) -> str:
     """Return the steps of counts as text."""
-    return steps_in_words(_steps_of(counts))
-
-
-def _steps_of(counts: Iterable[Count]) -> tuple[int, ...]:
-    """Return the numbers of steps, in order; trajectories without a step have none."""
-    return tuple(sorted({count.step for count in counts if count.step is not None}))
+    return steps_in_words(count.step for count in counts)
 
 
 def fault_in(counts: Sequence[Count], message: str) -> Finding:
@@ -233,7 +228,7 @@ def fault_in(counts: Sequence[Count], message: str) -> Finding:
     columns = itertools.zip_longest(*(count.evidence for count in counts))
     found = (trace for column in columns for trace in column if trace)
     evidence = tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
-    return Finding("unhealthy", message, _steps_of(counts), evidence)
+    return Finding("unhealthy", message, tuple({count.step: None for count in counts}), evidence)
 
 
 def percent(share: float) -> str:
@@ -290,7 +285,7 @@ def of_several(*findings: Finding) -> Finding:
     return Finding(
         status,
         " ".join(each.message for each in chosen),
-        tuple(sorted({step for each in chosen for step in each.steps})),
+        tuple({step: None for each in chosen for step in each.steps}),
         tuple(trace for each in chosen for trace in each.evidence),
     )
 
