@@ -33,8 +33,8 @@ def rows_of(engine: Engine, run: Run) -> str:
     """Return the name of the table that has a row for each of a run's trajectories.
 
     The engine computes the rows once. Their columns are those of the view ``trajectories``, with a ``reward``
-    that is null if it is not finite, ``has_odd_reward`` (NaN or infinite), ``policy_lag``, the seconds of the
-    view ``phases``, ``replies_ended`` (with a known reason), ``truncated``, ``unparsed``, and columns of the
+    that is null if it is not finite, ``has_odd_reward`` (NaN or infinite), ``has_no_reward`` (none was
+    given), ``policy_lag``, the seconds of the view ``phases``, ``replies_ended`` (with a known reason), ``truncated``, ``unparsed``, and columns of the
     view ``training``, whose lag is ``trainer_lag``, and those of the view ``engine_time``.
     """
     name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
@@ -55,6 +55,7 @@ SELECT
   of_run.group_path, of_run.state, of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns,
   of_run.tool_calls, of_run.tool_errors, of_run.tokens_in, of_run.tokens_out,
   of_run.finite_reward AS reward, of_run.has_odd_reward,
+  of_run.reward IS NULL AND of_run.reward_label IS NULL AS has_no_reward,
   CASE WHEN NOT of_run.validate THEN of_run.step - of_run.policy_version_min END AS policy_lag,
   of_run.policy_version_max > of_run.policy_version_min AS has_several_policies,
   phases.generate_seconds, phases.tool_seconds, phases.reward_seconds, phases.waiting_seconds,

@@ -46,6 +46,7 @@ def test_empty_reply_says_nothing_and_calls_nothing(
     [
         ({"finish_reason": "length"}, "unhealthy"),
         ({"finish_reason": "MAX_TOKENS"}, "unhealthy"),
+        ({"finish_reason": "length", "status": "error"}, "unhealthy"),  # as in report
         ({"finish_reason": "stop"}, "healthy"),
         ({"finish_reason": "completed"}, "unobserved"),
         (

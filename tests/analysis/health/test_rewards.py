@@ -55,6 +55,14 @@ def test_newest_step_that_still_runs_has_no_missing_reward(tmp_path: Path) -> No
     assert answer(tmp_path, "reward_missing", [*first, *trajectories(8, step=2), running]).status == "healthy"
 
 
+def test_reward_of_1e150_is_no_reward_to_compare(tmp_path: Path) -> None:
+    """It is left out as in `report`: its square is no number."""
+    rows = [*trajectories(9), *(given(index, 1, index / 8) for index in range(8)), given(8, 1, 1e200)]
+    finding = answer(tmp_path, "reward_constant", rows)
+    assert finding.message == "Rewards are between 0 and 0.875; no step has only one."
+    assert answer(tmp_path / "missing", "reward_missing", rows).status == "healthy"
+
+
 def test_hard_task_with_few_rewards_is_healthy(tmp_path: Path) -> None:
     """One of 64 succeeds: whole steps without a success are chance."""
     rows = []

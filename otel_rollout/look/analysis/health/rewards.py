@@ -56,11 +56,11 @@ _RIGHT_WORDS: Final = r"\b(correct|right|passed|passes|matches|solved)\b"
 
 def missing(scope: Scope) -> Finding:
     """Find steps whose trajectories ended without an error and without a reward."""
-    rewards = scope.rows(f"SELECT count(reward) AS n FROM {scope.trajectories}")[0]["n"]  # noqa: S608
-    if not rewards:
+    given = scope.rows(f"SELECT count(*) AS n FROM {scope.trajectories} WHERE NOT has_no_reward")  # noqa: S608
+    if not given[0]["n"]:
         return unobserved(_NO_REWARD)
     counts = scope.counts(
-        "SELECT trace_id, step, reward IS NULL AND reward_label IS NULL AS is_bad "  # noqa: S608
+        "SELECT trace_id, step, has_no_reward AS is_bad "  # noqa: S608
         f"FROM {scope.trajectories} WHERE state = 'ok' AND {scope.is_over}"
     )
     return judged(counts, _MISSING, scope.steps)

@@ -39,10 +39,8 @@ SELECT
   octet_length(reply) AS reply_bytes,
   ({IS_CUT}) OR tokens_out >= max_tokens AS is_cut,
   coalesce(regexp_like(output, '{ID_MARKS}'), false) AS has_ids,
-  status <> 'error' AND (
-    (finish_reason IS NOT NULL AND finish_reason <> 'completed')
-    OR (tokens_out IS NOT NULL AND max_tokens IS NOT NULL)
-  ) AS has_end,
+  (finish_reason IS NOT NULL AND finish_reason <> 'completed')
+    OR (status <> 'error' AND tokens_out IS NOT NULL AND max_tokens IS NOT NULL) AS has_end,
   status <> 'error' AND (reply IS NULL OR regexp_like(reply, '{_NOTHING}')) AND CASE
     WHEN output IS NULL THEN tokens_out = 0
     WHEN regexp_like(output, '{ID_MARKS}') THEN tokens_out <= 1
@@ -66,8 +64,9 @@ GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
 _TRAJECTORIES: Final = f"""
 SELECT
   trace_id, step, sample_index, {GROUP} AS group_path, rollout_n, state, seconds, turns, tool_calls,
-  tokens_out, policy_version_min, policy_version_max, reward, reward_label
-FROM trajectories"""  # noqa: S608
+  tokens_out, policy_version_min, policy_version_max, finite_reward AS reward,
+  reward IS NULL AND reward_label IS NULL AS has_no_reward
+FROM finite_rewards"""  # noqa: S608
 
 
 class _AllSteps(Container["int | None"]):
