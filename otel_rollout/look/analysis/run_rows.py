@@ -34,8 +34,9 @@ def rows_of(engine: Engine, run: Run) -> str:
 
     The engine computes the rows once. Their columns are those of the view ``trajectories``, with a ``reward``
     that is null if it is not finite, ``has_odd_reward`` (NaN or infinite), ``has_no_reward`` (none was
-    given), ``policy_lag``, the seconds of the view ``phases``, ``replies_ended`` (with a known reason), ``truncated``, ``unparsed``, and columns of the
-    view ``training``, whose lag is ``trainer_lag``, and those of the view ``engine_time``.
+    given), ``policy_lag``, the seconds of the view ``phases``, ``replies_ended`` (with a known reason),
+    ``truncated``, ``unparsed``, and columns of the view ``training``, whose lag is ``trainer_lag``, and those
+    of the view ``engine_time``.
     """
     name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
     source = _WITH_REQUESTS if engine_time.is_recorded(engine) else _WITHOUT_REQUESTS

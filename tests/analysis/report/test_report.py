@@ -112,7 +112,9 @@ def test_odd_rewards_are_counted_apart(tmp_path: Path) -> None:
     rewards = [math.nan, math.inf, -math.inf, 1.0]
     (step,) = steps_of(tmp_path, *(row for n, r in enumerate(rewards, 2) for row in trajectory(n, reward=r)))
     assert step.reward == Reward(1, 0, 3, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0, values={1.0: 1})
-    assert (share := MEASURES["reward_missing"].of(step)) and share.value == 0
+    share = MEASURES["reward_missing"].of(step)
+    assert share is not None
+    assert share.value == 0
 
 
 def test_reward_that_is_a_text_is_not_missing(tmp_path: Path) -> None:

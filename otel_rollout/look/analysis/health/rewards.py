@@ -197,15 +197,15 @@ def _verdicts(scope: Scope) -> str:
     return f"""
 SELECT run.trace_id, run.step, run.reward, bool_or(given.verdict) AS verdict
 FROM (
-  SELECT trace_id, {output} IN ('true', '1.0', '1') AS verdict FROM spans
-  WHERE kind = 'EVALUATOR' AND score_name IS NULL AND output IS NOT NULL AND {scope.condition}
+  SELECT trace_id, {output} IN ('true', '1.0', '1') AS verdict FROM {scope.spans} AS span
+  WHERE kind = 'EVALUATOR' AND score_name IS NULL AND output IS NOT NULL
   UNION ALL
   SELECT trace_id, value > 0.5 AS verdict FROM newest_scores
   WHERE lower(name) IN ({listed}) AND value IN (0, 1)
   UNION ALL
   SELECT trace_id, CASE WHEN regexp_like({comment}, '{_WRONG_WORDS}') THEN false
     WHEN regexp_like({comment}, '{_RIGHT_WORDS}') THEN true END AS verdict
-  FROM spans WHERE score_name = 'reward' AND score_comment IS NOT NULL AND {scope.condition}
+  FROM {scope.spans} AS span WHERE score_name = 'reward' AND score_comment IS NOT NULL
 ) AS given JOIN {scope.trajectories} AS run ON given.trace_id = run.trace_id
 WHERE given.verdict IS NOT NULL AND run.reward IS NOT NULL
 GROUP BY run.trace_id, run.step, run.reward HAVING bool_or(given.verdict) = bool_and(given.verdict)"""  # noqa: S608

@@ -55,7 +55,7 @@ FROM (
   SELECT call.*, CASE WHEN finish_reason IS NULL OR finish_reason = 'completed' THEN
     TRY_CAST(regexp_match(call.attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
   END AS max_tokens
-  FROM spans AS call LEFT JOIN inner_calls
+  FROM {{spans}} AS call LEFT JOIN inner_calls
     ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
   WHERE call.kind = 'LLM' AND inner_calls.span_id IS NULL
 ) AS call"""  # noqa: S608
@@ -116,8 +116,24 @@ class Scope:
         """The steps whose faults are findings."""
         if self._chosen is None:
             return _AllSteps()
-        found = self.rows(f"SELECT DISTINCT step FROM spans WHERE {self.chosen}")  # noqa: S608
+        found = self.rows(f"SELECT DISTINCT step FROM roots WHERE {self.chosen}")  # noqa: S608
         return frozenset(row["step"] for row in found)
+
+    @functools.cached_property
+    def spans(self) -> str:
+        """SQL source of the spans of the run's trajectories, whose step and group they have.
+
+        A trajectory inside another one may have another identity, or not say that it is of validation.
+        """
+        roots = self._table(
+            "roots",
+            f"SELECT trace_id, step, sample_index, group_path FROM roots WHERE {self.condition}",  # noqa: S608
+        )
+        return (
+            "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
+            f"root.group_path FROM {roots} AS root JOIN spans AS span ON span.trace_id = root.trace_id "
+            f"WHERE {filters.equals('span.run_id', self.run.run_id)})"
+        )
 
     @functools.cached_property
     def trajectories(self) -> str:
@@ -144,13 +160,13 @@ class Scope:
     @functools.cached_property
     def calls(self) -> str:
         """Name of the table with the run's model calls: no texts, but what is to know of them."""
-        return self._table("calls", f"{_CALLS} WHERE {self.condition}")
+        return self._table("calls", _CALLS.replace("{spans}", self.spans))
 
     @functools.cached_property
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
         size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.calls}")[0]["n"]  # noqa: S608
-        return texts.look(self.condition, size, self.batches)
+        return texts.look(self.spans, size, self.batches)
 
     @functools.cached_property
     def size(self) -> int:
