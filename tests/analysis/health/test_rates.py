@@ -102,7 +102,10 @@ def test_chosen_steps_are_compared_with_all_before(
 def test_one_bad_trajectory_alone_is_healthy() -> None:
     """The message does not call it usual."""
     assert judged([Count(1, 1, 1)], _FAULT, {1}).message == (
-        "1 of the 1 trajectories with a call (100%) has a broken one: too few to tell from chance."
+        "The only trajectory with a call (100%) has a broken one: too few to tell from chance."
+    )
+    assert judged([Count(1, 0, 1)], _FAULT, {1}).message == (
+        "No trajectory with a call has a broken one; there is one."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.analysis.run_choice import operations_outside
-from otel_rollout.look.conversation.formatting import steps_in_words
+from otel_rollout.look.conversation.formatting import counted, steps_in_words
 from otel_rollout.table import filters
 
 _NAMED: Final = 3
@@ -65,13 +65,12 @@ def operations(scope: Scope) -> Finding:
         "WHERE 2 * bare > number GROUP BY step, bare, number ORDER BY step"
     )
     if not rows:
-        return Finding(
-            "healthy", f"{number:,} operations lie outside of trajectories that have operations, too."
-        )
+        lie = "operation lies" if number == 1 else "operations lie"
+        return Finding("healthy", f"{number:,} {lie} outside of trajectories that have operations, too.")
     bare, of = (sum(row[name] for row in rows) for name in ("bare", "number"))
     return Finding(
         "unhealthy",
-        f"{bare:,} of {of:,} trajectories are empty, and {number:,} operations belong to no trajectory: the "
+        f"{bare:,} of {of:,} trajectories are empty, and {counted(number, 'operation')} outside of them: the "
         "caller's context is lost on the way. docs/recording.md says why; `otel-rollout doctor --ray` tests "
         "it.",
         tuple(row["step"] for row in rows),

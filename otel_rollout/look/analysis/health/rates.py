@@ -239,6 +239,10 @@ def percent(share: float) -> str:
 # --- findings ----------------------------------------------------------------------------------------------
 
 
+_ONE: Final = {"trajectories": "trajectory", "groups": "group"}
+"""Plural → singular of what can have a fault."""
+
+
 class Fault(NamedTuple):
     """A fault that some of the trajectories of a step have.
 
@@ -296,9 +300,17 @@ def steps_of_message(found: Finding, steps: Container[int | None]) -> Container[
 
 
 def parts(counts: Sequence[Count], of: str) -> str:
-    """Return how many have it, of how many: ``26 of the 53 trajectories with a tool call``."""
+    """Return how many have it, at least one: ``26 of the 53 trajectories with a tool call``."""
     bad, number = sum(count.bad for count in counts), sum(count.of for count in counts)
+    if number == 1:
+        return f"the only {_one(of)}"
     return f"{bad:,} of the {number:,} {of}"
+
+
+def _one(of: str) -> str:
+    """Return the singular: ``trajectory with a tool call``."""
+    plural, _, rest = of.partition(" ")
+    return f"{_ONE[plural]} {rest}"
 
 
 def earlier(usual: float | None) -> str:
@@ -308,9 +320,11 @@ def earlier(usual: float | None) -> str:
 
 def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str:
     """Return why the chosen steps are healthy."""
-    number = f"{sum(count.of for count in chosen):,}"
+    number = sum(count.of for count in chosen)
     if not any(count.bad for count in chosen):
-        return (fault.none or f"None of the {{of}} {fault.of} has {fault.has}.").format(of=number)
+        if number == 1:
+            return f"No {_one(fault.of)} has {fault.has}; there is one."
+        return (fault.none or f"None of the {{of}} {fault.of} has {fault.has}.").format(of=f"{number:,}")
     if share_of(chosen) >= fault.limits.always:
         return f"{_shares(chosen, fault)}: too few to tell from chance."
     before = sorted(count.step for count in counts if count.of and count.step is not None)
@@ -321,4 +335,5 @@ def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str
 
 def _shares(counts: Sequence[Count], fault: Fault, where: str = "") -> str:
     verb = "has" if sum(count.bad for count in counts) == 1 else "have"
-    return f"{parts(counts, fault.of)}{where} ({percent(share_of(counts))}) {verb} {fault.has}"
+    said = parts(counts, fault.of)
+    return f"{said[0].upper()}{said[1:]}{where} ({percent(share_of(counts))}) {verb} {fault.has}"

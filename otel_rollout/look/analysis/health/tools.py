@@ -86,7 +86,7 @@ def error_burst(scope: Scope) -> Finding:
 
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
     tool, name = error
-    whole = f"trajectories that call it in {steps_said(counts)} ({percent(share_of(counts))})"
+    whole = f"trajectories with a call of it in {steps_said(counts)} ({percent(share_of(counts))})"
     return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
 
 
@@ -96,7 +96,7 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
         return "No tool call failed."
     return (
         f"No error of a tool comes in a burst. The most frequent is {error} of `{tool}`, in "
-        f"{parts(counts, 'trajectories that call it')} ({percent(share_of(counts))})."
+        f"{parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})."
     )
 
 
