@@ -14,6 +14,7 @@ from otel_rollout.cli.commands import epilog
 from otel_rollout.cli.sources import store_at, table_address
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.listings import ListedColumn
 from otel_rollout.table import compaction, pruning
 from otel_rollout.table.errors import TableError
@@ -61,9 +62,10 @@ def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None
     with errors_reported():
         hours = round(_hours(retention, "--retention"))
         done = compaction.compact(_store(uri), hours, typer.echo)
+    were = "was" if done.removed == 1 else "were"
     typer.echo(
-        f"{done.files_before} files ({_size(done.bytes_before)}) became {done.files_after} "
-        f"({_size(done.bytes_after)}); {done.removed} files of earlier versions were removed."
+        f"{counted(done.files_before, 'file')} ({_size(done.bytes_before)}) became {done.files_after} "
+        f"({_size(done.bytes_after)}); {counted(done.removed, 'file')} of earlier versions {were} removed."
     )
 
 

@@ -23,7 +23,7 @@ from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ende
 from otel_rollout.look.analysis.report import changes
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, Side
-from otel_rollout.look.analysis.report.measures import MEASURES, values_of
+from otel_rollout.look.analysis.report.measures import MEASURES, is_said, values_of
 from otel_rollout.look.analysis.report.page import page_of_changes, page_of_report
 from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
 from otel_rollout.look.analysis.run_choice import Run, run_of
@@ -257,13 +257,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _sparklines(steps: Sequence[StepReport], columns: int) -> Table:
-    """Return a row for each figure that is known and moves."""
+    """Return a row for each figure that has something to say."""
     table = Table(box=None, show_header=False, padding=(0, 1))
     for name, measure in _CURVES.items():
         values = values_of(measure, steps)
-        known = [value for value in values if value is not None]
-        if any(known):
-            unit = MEASURES[measure].unit
+        unit = MEASURES[measure].unit
+        if is_said(values, unit):
+            known = [value for value in values if value is not None]
             ends = " → ".join(report_text.in_unit(known[place], unit) for place in (0, -1))
             line = sparkline(values, min(_SPARK, max(1, columns - _BESIDE)))
             table.add_row(name, Text(line, "cyan"), ends)

@@ -218,12 +218,12 @@ class Selected:
         conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
         rows = self.engine.run(
             f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
-            f"FROM steps WHERE {self._of_run} ORDER BY step"
+            f"FROM {self._source} WHERE {self._of_run} ORDER BY step"
         )
-        steps = [step for step in rows["step"].to_pylist() if step is not None]
+        steps = set(rows["step"].to_pylist())
         if steps and not any(rows["is_wanted"].to_pylist()):
-            verb = " are " if len(steps) > 1 else " is "
-            return f"no {noun}: {steps_in_words(steps).replace(' ', verb, 1)}"
+            said = steps_in_words(steps)
+            return f"no {noun}: there {'are' if said.startswith('steps') else 'is'} {said}"
         is_known = "FROM training" not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
         unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
         return f"no {noun} is like that{unknown}"

@@ -42,6 +42,28 @@ def numbers(column: str, text: str, source: str) -> str:
     return any_of(_numbers(column, part, source) for part in parts)
 
 
+def steps(text: str, path: str, source: str) -> str:
+    """Return the condition that a trajectory or group is of one of the described steps.
+
+    Args:
+        text: numbers, as :func:`numbers` takes them; the text of a step that is none; ``-`` for no step.
+        path: the column with the group's name.
+        source: origin of the text, for the error.
+
+    Raises:
+        QueryError: a range ends before it begins.
+    """
+    return any_of(_step(part.strip(), path, source) for part in text.split(","))
+
+
+def _step(text: str, path: str, source: str) -> str:
+    if text.isdecimal() or _COMPARED.fullmatch(text) or _RANGE.fullmatch(text):
+        return _numbers("step", text, source)
+    beginning = f"CASE WHEN validate THEN 'validation/' ELSE '' END || {literal(text)}"
+    in_text = f"(step IS NULL AND {path} = {beginning} || '/' || coalesce(sample_index, '-'))"
+    return any_of([in_text, *([_numbers("step", text, source)] if _SINGLE.fullmatch(text) else [])])
+
+
 def _numbers(column: str, text: str, source: str) -> str:
     if match := _COMPARED.fullmatch(text):
         sign = _OPERATORS.get(match["operator"], match["operator"])

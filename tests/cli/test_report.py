@@ -47,6 +47,21 @@ def test_terminal_has_curves_steps_and_tools(table: Path) -> None:
     assert f"from {table}" in printed
 
 
+def test_recorded_zero_is_shown(tmp_path: Path) -> None:
+    """A reward and a lag of zero are figures; failures and tool calls that never happen are left out."""
+    versions = {"policy_version_min": 1, "policy_version_max": 1}
+    written(tmp_path / "table", [*trajectory(1, reward=0.0, **versions), *trajectory(3, reward=0.0, step=2)])
+    printed = run("--from", tmp_path / "table").output
+    assert re.search(r"reward +▅▅ +0 → 0", printed)
+    assert re.search(r"policy lag +\S+ +0 → 0", printed)
+    assert re.search(r"step +trajectories +reward .*cut replies +policy lag", printed)
+    assert re.search(r"^ +1 +1 +0 .* 0 % +0", printed, re.MULTILINE)
+    assert "failed" not in printed
+    assert "tool calls" not in printed
+    run("--from", tmp_path / "table", "--html", tmp_path / "page.html")
+    assert "Policy lag, in steps" in (tmp_path / "page.html").read_text()
+
+
 def test_steps_and_run_are_chosen(table: Path) -> None:
     """--step and --run limit the figures; --json has them all."""
     document = json.loads(run("--from", table, "--run", "run-1", "--step", "2-3", "--json").output)

@@ -226,11 +226,31 @@ def test_failures_are_filtered(tmp_path: Path) -> None:
 def test_list_without_rows_says_which_steps_there_are(table: Path) -> None:
     """A step that nobody recorded is answered with those that are there; so is no other condition."""
     printed = run("list", "--from", table, "--step", 99).output
-    assert printed.splitlines()[0] == "no trajectory: steps are 1–10"
-    assert run("groups", "--from", table, "--step", 99).output.startswith("no group: steps are 1–10\n")
+    assert printed.splitlines()[0] == "no trajectory: there are steps 1–10"
+    assert run("groups", "--from", table, "--step", 99).output.startswith("no group: there are steps 1–10\n")
     assert run("list", "--from", table, "--step", 1, "--reward", ">2").output.startswith(
         "no trajectory is like that\n"
     )
+
+
+def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
+    """The text of a step chooses its trajectories and groups; ``-`` those without a step."""
+    texts = {"2": "warm-up", "3": "0.5", "4": "warm", "5": None}
+    path = tmp_path / "table"
+    rows_of_texts = [root(trace, step=None, step_text=text) for trace, text in texts.items()]
+    validation = root("6", step=None, step_text="warm-up", validate=True)
+    written(path, [root("1"), *rows_of_texts, validation])
+    for step, names in {
+        "warm-up": ["warm-up/7", "validation/warm-up/7"],
+        "0.5": ["0.5/7"],
+        "-": ["-/7"],
+        "1,warm": ["1/7", "warm/7"],
+    }.items():
+        for command, end in (("list", "/0"), ("groups", "")):
+            printed = run(command, "--from", path, "--step", step).output
+            assert [each[0] for each in rows(printed)] == [name + end for name in names], printed
+    nothing = run("list", "--from", path, "--step", "cool-down").output
+    assert nothing.startswith("no trajectory: there is step 1 and those without a number\n")
 
 
 def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
@@ -443,7 +463,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     [
         (["list", "--format", "xml"], "There is no format 'xml'."),
         (["list", "--format", "table", "--output", "x"], "A table is printed"),
-        (["list", "--step", "one"], "--step 'one' cannot be read"),
+        (["steps", "--step", "one"], "--step 'one' cannot be read"),
         (["list", "--sort", "rewrd"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "rewrd > 1"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "1=1) OR (1=1"], "The condition closes a parenthesis that it did not open."),

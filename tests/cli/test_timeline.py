@@ -109,10 +109,11 @@ def test_spool_has_a_timeline(tmp_path):
 def test_step_that_is_no_number_is_found_by_its_name(tmp_path):
     """A step has the name that was recorded, and the slowest may be such a step."""
     rows = trajectory(0, 0, 3, step=1) + trajectory(1, 10, 90, step=None, step_text="warm-up")
-    rows += trajectory(2, 100, 110, step=None)
     written(tmp_path / "table", rows)
     printed = run("timeline", "--step", "warm-up", "--from", tmp_path / "table").output
     assert printed.startswith("Step warm-up of first · run-1\nOne trajectory in 1 min 20 s.")
     assert run("timeline", "--from", tmp_path / "table").output.startswith("Step warm-up of ")
     missing = run("timeline", "--step", "cool-down", "--from", tmp_path / "table", code=2).stderr
     assert missing == f"{_RUN} has no step cool-down of training. It has step 1, warm-up.\n"
+    without = run("timeline", "--step", "-", "--from", tmp_path / "table", code=2).stderr
+    assert without == f"{_RUN} has no trajectory without a step of training. It has step 1, warm-up.\n"

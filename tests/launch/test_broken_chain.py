@@ -65,3 +65,36 @@ def test_operations_outside_trajectories_are_said_where_there_are_trajectories(
         report = ["report", "--from", tmp_path / "rollouts"]
         assert (said in run(*report)) == bool(belong)
         assert (said in run(*report, "--html", "-")) == bool(belong)
+
+
+SERVER = """
+import contextvars, sys
+import opentelemetry.context, otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.http import extract_headers, inject_headers
+
+tool = rollout_trace_op(str.lower)
+
+def serve(headers):
+    opentelemetry.context.attach(extract_headers(headers))
+    return tool("X")
+
+headers = {}
+with rollout_trace_attr(step=1):
+    inject_headers(headers, "http://127.0.0.1:1/")
+contextvars.Context().run(serve, headers)
+print(otel_rollout.shutdown().summary())
+"""
+
+
+def test_operation_below_another_programs_span_is_not_outside(tmp_path: Path) -> None:
+    """A server that goes on with its caller's trace records into the trajectory, as `list` counts it."""
+    environ = {
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": "delta",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"),
+        "OTEL_ROLLOUT_DELTA_URI": str(tmp_path / "rollouts"),
+    }
+    command = [sys.executable, "-c", SERVER]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    assert "belongs to no trajectory" not in ran.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.base.printable import in_one_line
@@ -251,18 +251,21 @@ def _what_differs(one: Turn, other: Turn) -> str:
     return "calls" if one.role == MODEL and one.calls != other.calls else "errors"
 
 
-def steps_in_words(steps: Sequence[int]) -> str:
-    """Return steps as text: ``steps 3–7, 9``."""
-    if not steps:
-        return "the run"
+def steps_in_words(steps: Iterable[int | None]) -> str:
+    """Return different steps as text: ``steps 3–7, 9 and those without a number``, which None stands for."""
+    found = set(steps)
+    numbers = sorted(step for step in found if step is not None)
+    if not numbers:
+        return "steps without a number"
     ranges: list[list[int]] = []
-    for step in steps:
+    for step in numbers:
         if ranges and step == ranges[-1][-1] + 1:
             ranges[-1][1:] = [step]
         else:
             ranges.append([step])
     texts = ["–".join(map(str, each)) for each in ranges]
-    return f"step{'s' if len(steps) > 1 else ''} {', '.join(texts)}"
+    others = " and those without a number" if None in found else ""
+    return f"step{'s' if len(numbers) > 1 else ''} {', '.join(texts)}{others}"
 
 
 def show_command(names: Sequence[str], run: str | None = None) -> str:

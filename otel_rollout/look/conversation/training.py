@@ -88,7 +88,10 @@ def _facts(scores: Mapping[str, Score], numbers: Mapping[str, float]) -> Iterato
     if names.TRAINED_STEP in numbers:
         yield "learned in step", f"{numbers[names.TRAINED_STEP]:.0f}"
     if names.POLICY_LAG in numbers:
-        yield "policy lag", f"{numbers[names.POLICY_LAG]:g} versions"
+        yield (
+            "policy lag",
+            f"{numbers[names.POLICY_LAG]:g} version{'' if numbers[names.POLICY_LAG] == 1 else 's'}",
+        )
     if names.LOGPROB_DIFF_MEAN in scores:
         yield "mismatch", _mismatch(scores, numbers)
     if names.IMPORTANCE_RATIO in scores:

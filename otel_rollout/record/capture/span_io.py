@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Span, SpanContext, SpanKind
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
@@ -57,7 +57,7 @@ def start(
             span.set_attribute(semconv.SPAN_KIND, kind)
             above_has = getattr(parent, "attributes", None) or {}
             if semconv.SPAN_KIND not in above_has:  # else the operation above is counted
-                _tally(runtime, context)
+                _tally(runtime, above, context)
         elif not above.is_valid:
             runtime.writer.counters.skip("application_sampler")
         return span
@@ -65,13 +65,16 @@ def start(
     if recording is None:
         runtime.writer.counters.skip("sampled_out")
         return runtime.tracer.unrecorded(parent)
-    _tally(runtime, context)
+    _tally(runtime, above, context)
     return _started_at(start_ns, recording)
 
 
-def _tally(runtime: Runtime, context: Context) -> None:
-    """Count a recorded operation that begins outside any trajectory."""
-    if not identity_in(context).attributes:
+def _tally(runtime: Runtime, above: SpanContext, context: Context) -> None:
+    """Count a recorded operation that begins outside any trajectory.
+
+    One below another program's span is in that program's trace, which may be a trajectory.
+    """
+    if not above.is_remote and not identity_in(context).attributes:
         runtime.writer.counters.began_outside()
 
 

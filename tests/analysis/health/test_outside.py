@@ -25,9 +25,7 @@ def test_operations_that_trajectories_lack_are_a_broken_chain(tmp_path: Path) ->
     rows += [given(0, 1, 0.5), *(call(number, 2) for number in range(8))]
     finding = answer(tmp_path, "operations_outside", rows)
     assert (finding.status, finding.steps) == ("unhealthy", (1,))
-    assert finding.message.startswith(
-        "8 of 8 trajectories are empty, and 9 operations belong to no trajectory"
-    )
+    assert finding.message.startswith("8 of 8 trajectories are empty, and 9 operations outside of them")
 
 
 def test_operations_beside_whole_trajectories_are_healthy(tmp_path: Path) -> None:

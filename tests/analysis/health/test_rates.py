@@ -56,7 +56,7 @@ def test_trajectories_without_a_step_are_judged_last() -> None:
     """They have no number among the steps."""
     counts = [*steps(0.02, 0.02, 0.02), Count(None, 150, 200, ("-/0/0",))]
     finding = judged(counts, _FAULT, {None})
-    assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (), ("-/0/0",))
+    assert (finding.status, finding.steps, finding.evidence) == ("unhealthy", (None,), ("-/0/0",))
 
 
 def test_nothing_recorded_is_unobserved() -> None:
@@ -102,7 +102,10 @@ def test_chosen_steps_are_compared_with_all_before(
 def test_one_bad_trajectory_alone_is_healthy() -> None:
     """The message does not call it usual."""
     assert judged([Count(1, 1, 1)], _FAULT, {1}).message == (
-        "1 of the 1 trajectories with a call (100%) has a broken one: too few to tell from chance."
+        "The only trajectory with a call (100%) has a broken one: too few to tell from chance."
+    )
+    assert judged([Count(1, 0, 1)], _FAULT, {1}).message == (
+        "No trajectory with a call has a broken one; there is one."
     )
 
 
@@ -122,7 +125,8 @@ def test_steps_in_words() -> None:
     """Neighbours are a range."""
     assert steps_in_words([1, 2, 3, 5, 8, 9]) == "steps 1–3, 5, 8–9"
     assert steps_in_words([4]) == "step 4"
-    assert steps_in_words([]) == "the run"
+    assert steps_in_words([None, 2, 1]) == "steps 1–2 and those without a number"
+    assert steps_in_words([None]) == "steps without a number"
 
 
 def in_groups(*bad: int, of: int = 8, siblings: int = 4) -> list[Count]:

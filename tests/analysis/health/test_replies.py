@@ -46,6 +46,7 @@ def test_empty_reply_says_nothing_and_calls_nothing(
     [
         ({"finish_reason": "length"}, "unhealthy"),
         ({"finish_reason": "MAX_TOKENS"}, "unhealthy"),
+        ({"finish_reason": "length", "status": "error"}, "unhealthy"),  # as in report
         ({"finish_reason": "stop"}, "healthy"),
         ({"finish_reason": "completed"}, "unobserved"),
         (
@@ -65,6 +66,32 @@ def test_reply_is_cut_by_its_reason_or_its_length(
 ) -> None:
     """verl's engines say `completed` in both cases, so the number of tokens decides."""
     assert answer(tmp_path, "replies_truncated", each_with(**columns)).status == status
+
+
+@pytest.mark.parametrize(
+    ("check", "columns"),
+    [
+        ("replies_truncated", {"finish_reason": "length"}),
+        ("replies_empty", {"output": _EMPTY}),
+        ("replies_repetitive", {"reply": "again and again, " * 200, "output": "{}"}),
+        ("special_tokens_in_text", {"reply": "<|im_start|>x", "output": "{}"}),
+        (
+            "tool_error_burst",
+            {"kind": "TOOL", "tool_name": "search", "status": "error", "error_type": "OSError"},
+        ),
+    ],
+)
+def test_calls_are_of_the_trajectory_of_their_root(
+    tmp_path: Path, check: str, columns: dict[str, Any]
+) -> None:
+    """A trajectory inside one of validation does not repeat that; its step may be another one, too."""
+    good = call(0, 1, reply="7", output='"7"', finish_reason="stop", tokens_out=1)
+    inside = [call(index, 2, **columns) | {"step": 9} for index in range(8)]
+    tool = call(0, 1, turn=1, kind="TOOL", tool_name="search")
+    validation = answer(tmp_path / "v", check, [*trajectories(8, 2, validate=True), *inside])
+    assert (validation.status, validation.steps) == ("unhealthy", (2,))
+    rows = [*trajectories(8), good, tool, *trajectories(8, 2, validate=True), *inside]
+    assert answer(tmp_path / "t", check, rows).status == "healthy"
 
 
 def test_special_token_in_a_first_message_is_found(tmp_path: Path) -> None:

@@ -36,11 +36,31 @@ def test_missing_rewards_name_the_step_and_the_trajectories(tmp_path: Path) -> N
     )
 
 
+def test_sentence_names_steps_without_a_number_if_it_counts_their_trajectories(tmp_path: Path) -> None:
+    """The eight trajectories of the warm-up are in the count, so they are in the words."""
+    warm_up = [each | {"step": None, "step_text": "warm-up"} for each in trajectories(8, step=3)]
+    rows = [*trajectories(8), *(given(index, 1, index / 8) for index in range(8)), *trajectories(8, step=2)]
+    finding = answer(tmp_path, "reward_missing", [*rows, *warm_up])
+    assert finding.steps == (2,)
+    assert finding.message == (
+        "16 of the 16 trajectories that ended without an error in step 2 and those without a number (100%) "
+        "have no reward."
+    )
+
+
 def test_newest_step_that_still_runs_has_no_missing_reward(tmp_path: Path) -> None:
     """Its rewards may follow."""
     running = row(trace(9000), "b", "ff", kind="LLM", step=2, sample_index="5")
     first = [*trajectories(8), *(given(index, 1, index / 8) for index in range(8))]
     assert answer(tmp_path, "reward_missing", [*first, *trajectories(8, step=2), running]).status == "healthy"
+
+
+def test_reward_of_1e150_is_no_reward_to_compare(tmp_path: Path) -> None:
+    """It is left out as in `report`: its square is no number."""
+    rows = [*trajectories(9), *(given(index, 1, index / 8) for index in range(8)), given(8, 1, 1e200)]
+    finding = answer(tmp_path, "reward_constant", rows)
+    assert finding.message == "Rewards are between 0 and 0.875; no step has only one."
+    assert answer(tmp_path / "missing", "reward_missing", rows).status == "healthy"
 
 
 def test_hard_task_with_few_rewards_is_healthy(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_tool_that_starts_failing_is_a_burst(tmp_path: Path) -> None:
     finding = answer(tmp_path, "tool_error_burst", failing(range(6, 9), {"error_type": "TimeoutError"}))
     assert (finding.status, finding.steps) == ("unhealthy", (6, 7, 8))
     assert finding.message == (
-        "Tool `search` failed with TimeoutError in 63 of the 120 trajectories that call it in steps 6–8 "
+        "Tool `search` failed with TimeoutError in 63 of the 120 trajectories with a call of it in steps 6–8 "
         "(52%). Earlier, it was 2.5%."
     )
     assert finding.evidence[:2] == ("6/0/0", "7/0/0")

@@ -110,6 +110,18 @@ def test_trajectories_that_the_trainer_passes_over_are_found(tmp_path: Path) -> 
     assert "the trainer did not name it 16" in finding.message
 
 
+def test_reasons_count_steps_without_a_number_if_the_sentence_does(tmp_path: Path) -> None:
+    """The reasons are of the trajectories that the sentence before counts."""
+    rows = [
+        each | ({"step": None, "step_text": "warm-up"} if each["step"] == 2 else {})
+        for each in steps(2, {"trained": True}, {"trained": False}, begin=1)
+    ]
+    finding = found(tmp_path, "training_left_out", rows)
+    assert finding.message.startswith("16 of the 32 trajectories"), finding.message
+    assert "in step 1 and those without a number (50%)" in finding.message
+    assert "Left out, by reason: no reason given 16." in finding.message
+
+
 @pytest.mark.parametrize(("reason", "reward"), [(UNUSED, None), ("masked", 0.0)])
 def test_end_of_training_and_groups_with_one_reward_are_no_fault(
     tmp_path: Path, reason: str, reward: float | None

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from otel_rollout.look.analysis.report import text as report_text
+from otel_rollout.look.analysis.report.measures import MEASURES
 from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import PolicyLag, Reward, Seconds, StepReport, Tool, report_of
 from otel_rollout.look.analysis.report.step import step_of
 from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.table.select import QueryError
 from tests.analysis.report.runs_for_reports import SECOND, engine_of, trajectory
-from tests.table.tables import START_NS, root, row
+from tests.table.tables import START_NS, root, row, score
 
 _NO_REWARD = Reward(0, 1, 0, None, None, None, None, None, None, None)
 
@@ -112,6 +113,16 @@ def test_odd_rewards_are_counted_apart(tmp_path: Path) -> None:
     rewards = [math.nan, math.inf, -math.inf, 1.0]
     (step,) = steps_of(tmp_path, *(row for n, r in enumerate(rewards, 2) for row in trajectory(n, reward=r)))
     assert step.reward == Reward(1, 0, 3, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0, values={1.0: 1})
+    share = MEASURES["reward_missing"].of(step)
+    assert share is not None
+    assert share.value == 0
+
+
+def test_reward_that_is_a_text_is_not_missing(tmp_path: Path) -> None:
+    """A reward is missing if none was given; `health` counts alike."""
+    with_text = (*trajectory(2), score("2", "e2", None, score_label="good", sample_index="1"))
+    (step,) = steps_of(tmp_path, *with_text, *trajectory(3))
+    assert step.reward == replace(_NO_REWARD, missing=1)
 
 
 def test_trajectories_without_a_step_come_last(tmp_path: Path) -> None:
@@ -183,7 +194,7 @@ def test_rewards_of_few_values_are_drawn_as_shares(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, *spans, *trajectory(7))
     page = page_of_report(report_of(engine, run_of(engine)))
     assert "<b>Rewards</b>" in page
-    assert "step 1\n1: 50 %\n0: 25 %\nnone: 25 %" in page
+    assert "step 1\n1: 50 %\n0: 25 %\nno number: 25 %" in page
     assert ">1: 0.667<" in page
     assert ">p10<" not in page  # quantiles of two values say nothing
 

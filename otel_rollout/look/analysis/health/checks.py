@@ -171,7 +171,7 @@ def _complete(finding: Finding, name: str) -> Finding:
     return replace(
         finding,
         name=finding.name or name,
-        steps=tuple(sorted({int(step) for step in finding.steps})),
+        steps=tuple(sorted({int(step) for step in finding.steps if step is not None})),
         evidence=tuple(dict.fromkeys(map(str, finding.evidence)))[:MAX_EVIDENCE],
     )
 

@@ -53,8 +53,8 @@ def retokenized(scope: Scope) -> Finding:
 def _has_ids(scope: Scope) -> bool:
     """Return whether the run records token ids: the forwarder compares the prompts of such calls."""
     found = scope.rows(
-        "SELECT count(*) AS n FROM (SELECT output, break_kind FROM spans "  # noqa: S608
-        f"WHERE kind = 'LLM' AND {scope.condition} AND (continues IS NOT NULL OR break_kind IS NOT NULL) "
+        f"SELECT count(*) AS n FROM (SELECT output, break_kind FROM {scope.spans} AS span "  # noqa: S608
+        "WHERE kind = 'LLM' AND (continues IS NOT NULL OR break_kind IS NOT NULL) "
         f"LIMIT {_SAMPLE}) AS calls WHERE break_kind IS NOT NULL OR regexp_like(output, '{ID_MARKS}')"
     )
     return bool(found[0]["n"])

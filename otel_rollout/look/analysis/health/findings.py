@@ -23,14 +23,14 @@ class Finding:
     Attributes:
         status: ``healthy``, ``unhealthy`` or ``unobserved``.
         message: one or two sentences for a person, with numbers.
-        steps: the unhealthy steps.
+        steps: the unhealthy steps; None stands for trajectories without a number of step.
         evidence: trajectories to look at: a name that ``otel-rollout show`` takes, or a trace id.
         name: the check's name; without it, the name of the entry point.
     """
 
     status: Status
     message: str
-    steps: tuple[int, ...] = ()
+    steps: tuple[int | None, ...] = ()
     evidence: tuple[str, ...] = ()
     name: str = ""
 

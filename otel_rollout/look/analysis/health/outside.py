@@ -7,7 +7,7 @@ from typing import Any, Final
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.analysis.run_choice import operations_outside
-from otel_rollout.look.conversation.formatting import steps_in_words
+from otel_rollout.look.conversation.formatting import counted, steps_in_words
 from otel_rollout.table import filters
 
 _NAMED: Final = 3
@@ -42,12 +42,11 @@ def scores(scope: Scope) -> Finding:
     named = {row["step"] for row in rows}
     number = sum(row["number"] for row in given if row["step"] in named)
     said = [*(_said(reason, rows, scope.validate) for reason in _WHY), _of_others(rows, others)]
-    steps = tuple(sorted(step for step in named if step is not None))
     message = (
         f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
-        f"in {steps_in_words(steps)}, belong to no trajectory. {' '.join(filter(None, said))}"
+        f"in {steps_in_words(named)}, belong to no trajectory. {' '.join(filter(None, said))}"
     )
-    return Finding("unhealthy", message, steps, _candidates(scope, rows))
+    return Finding("unhealthy", message, tuple(named), _candidates(scope, rows))
 
 
 def operations(scope: Scope) -> Finding:
@@ -66,16 +65,15 @@ def operations(scope: Scope) -> Finding:
         "WHERE 2 * bare > number GROUP BY step, bare, number ORDER BY step"
     )
     if not rows:
-        return Finding(
-            "healthy", f"{number:,} operations lie outside of trajectories that have operations, too."
-        )
+        lie = "operation lies" if number == 1 else "operations lie"
+        return Finding("healthy", f"{number:,} {lie} outside of trajectories that have operations, too.")
     bare, of = (sum(row[name] for row in rows) for name in ("bare", "number"))
     return Finding(
         "unhealthy",
-        f"{bare:,} of {of:,} trajectories are empty, and {number:,} operations belong to no trajectory: the "
+        f"{bare:,} of {of:,} trajectories are empty, and {counted(number, 'operation')} outside of them: the "
         "caller's context is lost on the way. docs/recording.md says why; `otel-rollout doctor --ray` tests "
         "it.",
-        tuple(row["step"] for row in rows if row["step"] is not None),
+        tuple(row["step"] for row in rows),
     )
 
 
@@ -153,7 +151,7 @@ SELECT
   root.step, count(*) AS number, count(*) FILTER (WHERE own.trace_id IS NULL) AS bare,
   min(root.start_ns) AS began_ns, max(root.start_ns + coalesce(root.duration_ns, 0)) AS ended_ns
 FROM roots AS root LEFT JOIN (
-  SELECT DISTINCT trace_id FROM spans WHERE {scope.condition} AND NOT is_root AND score_name IS NULL
+  SELECT DISTINCT trace_id FROM {scope.spans} AS span WHERE NOT is_root AND score_name IS NULL
 ) AS own ON root.trace_id = own.trace_id
 WHERE {scope.condition}
 GROUP BY root.step"""  # noqa: S608

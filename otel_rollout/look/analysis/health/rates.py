@@ -220,12 +220,7 @@ def share_of(counts: Sequence[Count]) -> float:
 
 def steps_said(counts: Iterable[Count]) -> str:
     """Return the steps of counts as text."""
-    return steps_in_words(_steps_of(counts))
-
-
-def _steps_of(counts: Iterable[Count]) -> tuple[int, ...]:
-    """Return the numbers of steps, in order; trajectories without a step have none."""
-    return tuple(sorted({count.step for count in counts if count.step is not None}))
+    return steps_in_words(count.step for count in counts)
 
 
 def fault_in(counts: Sequence[Count], message: str) -> Finding:
@@ -233,7 +228,7 @@ def fault_in(counts: Sequence[Count], message: str) -> Finding:
     columns = itertools.zip_longest(*(count.evidence for count in counts))
     found = (trace for column in columns for trace in column if trace)
     evidence = tuple(itertools.islice(dict.fromkeys(found), MAX_EVIDENCE))
-    return Finding("unhealthy", message, _steps_of(counts), evidence)
+    return Finding("unhealthy", message, tuple({count.step: None for count in counts}), evidence)
 
 
 def percent(share: float) -> str:
@@ -242,6 +237,10 @@ def percent(share: float) -> str:
 
 
 # --- findings ----------------------------------------------------------------------------------------------
+
+
+_ONE: Final = {"trajectories": "trajectory", "groups": "group"}
+"""Plural → singular of what can have a fault."""
 
 
 class Fault(NamedTuple):
@@ -290,7 +289,7 @@ def of_several(*findings: Finding) -> Finding:
     return Finding(
         status,
         " ".join(each.message for each in chosen),
-        tuple(sorted({step for each in chosen for step in each.steps})),
+        tuple({step: None for each in chosen for step in each.steps}),
         tuple(trace for each in chosen for trace in each.evidence),
     )
 
@@ -301,9 +300,17 @@ def steps_of_message(found: Finding, steps: Container[int | None]) -> Container[
 
 
 def parts(counts: Sequence[Count], of: str) -> str:
-    """Return how many have it, of how many: ``26 of the 53 trajectories with a tool call``."""
+    """Return how many have it, at least one: ``26 of the 53 trajectories with a tool call``."""
     bad, number = sum(count.bad for count in counts), sum(count.of for count in counts)
+    if number == 1:
+        return f"the only {_one(of)}"
     return f"{bad:,} of the {number:,} {of}"
+
+
+def _one(of: str) -> str:
+    """Return the singular: ``trajectory with a tool call``."""
+    plural, _, rest = of.partition(" ")
+    return f"{_ONE[plural]} {rest}"
 
 
 def earlier(usual: float | None) -> str:
@@ -313,9 +320,11 @@ def earlier(usual: float | None) -> str:
 
 def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str:
     """Return why the chosen steps are healthy."""
-    number = f"{sum(count.of for count in chosen):,}"
+    number = sum(count.of for count in chosen)
     if not any(count.bad for count in chosen):
-        return (fault.none or f"None of the {{of}} {fault.of} has {fault.has}.").format(of=number)
+        if number == 1:
+            return f"No {_one(fault.of)} has {fault.has}; there is one."
+        return (fault.none or f"None of the {{of}} {fault.of} has {fault.has}.").format(of=f"{number:,}")
     if share_of(chosen) >= fault.limits.always:
         return f"{_shares(chosen, fault)}: too few to tell from chance."
     before = sorted(count.step for count in counts if count.of and count.step is not None)
@@ -326,4 +335,5 @@ def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str
 
 def _shares(counts: Sequence[Count], fault: Fault, where: str = "") -> str:
     verb = "has" if sum(count.bad for count in counts) == 1 else "have"
-    return f"{parts(counts, fault.of)}{where} ({percent(share_of(counts))}) {verb} {fault.has}"
+    said = parts(counts, fault.of)
+    return f"{said[0].upper()}{said[1:]}{where} ({percent(share_of(counts))}) {verb} {fault.has}"

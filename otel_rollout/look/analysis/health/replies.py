@@ -110,7 +110,7 @@ SELECT trace_id FROM (
   SELECT hashed.trace_id, count(*) OVER (PARTITION BY alike.group_path, hashed.hash) AS copies
   FROM (
     SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
-    FROM spans WHERE kind = 'LLM' AND {scope.condition}
+    FROM {scope.spans} AS span WHERE kind = 'LLM'
       AND trace_id IN (SELECT trace_id FROM ({_eligible(scope)}) AS those WHERE alike > 1)
     GROUP BY trace_id
   ) AS hashed JOIN ({_eligible(scope)}) AS alike ON hashed.trace_id = alike.trace_id

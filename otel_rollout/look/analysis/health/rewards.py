@@ -56,11 +56,11 @@ _RIGHT_WORDS: Final = r"\b(correct|right|passed|passes|matches|solved)\b"
 
 def missing(scope: Scope) -> Finding:
     """Find steps whose trajectories ended without an error and without a reward."""
-    rewards = scope.rows(f"SELECT count(reward) AS n FROM {scope.trajectories}")[0]["n"]  # noqa: S608
-    if not rewards:
+    given = scope.rows(f"SELECT count(*) AS n FROM {scope.trajectories} WHERE NOT has_no_reward")  # noqa: S608
+    if not given[0]["n"]:
         return unobserved(_NO_REWARD)
     counts = scope.counts(
-        "SELECT trace_id, step, reward IS NULL AND reward_label IS NULL AS is_bad "  # noqa: S608
+        "SELECT trace_id, step, has_no_reward AS is_bad "  # noqa: S608
         f"FROM {scope.trajectories} WHERE state = 'ok' AND {scope.is_over}"
     )
     return judged(counts, _MISSING, scope.steps)
@@ -197,15 +197,15 @@ def _verdicts(scope: Scope) -> str:
     return f"""
 SELECT run.trace_id, run.step, run.reward, bool_or(given.verdict) AS verdict
 FROM (
-  SELECT trace_id, {output} IN ('true', '1.0', '1') AS verdict FROM spans
-  WHERE kind = 'EVALUATOR' AND score_name IS NULL AND output IS NOT NULL AND {scope.condition}
+  SELECT trace_id, {output} IN ('true', '1.0', '1') AS verdict FROM {scope.spans} AS span
+  WHERE kind = 'EVALUATOR' AND score_name IS NULL AND output IS NOT NULL
   UNION ALL
   SELECT trace_id, value > 0.5 AS verdict FROM newest_scores
   WHERE lower(name) IN ({listed}) AND value IN (0, 1)
   UNION ALL
   SELECT trace_id, CASE WHEN regexp_like({comment}, '{_WRONG_WORDS}') THEN false
     WHEN regexp_like({comment}, '{_RIGHT_WORDS}') THEN true END AS verdict
-  FROM spans WHERE score_name = 'reward' AND score_comment IS NOT NULL AND {scope.condition}
+  FROM {scope.spans} AS span WHERE score_name = 'reward' AND score_comment IS NOT NULL
 ) AS given JOIN {scope.trajectories} AS run ON given.trace_id = run.trace_id
 WHERE given.verdict IS NOT NULL AND run.reward IS NOT NULL
 GROUP BY run.trace_id, run.step, run.reward HAVING bool_or(given.verdict) = bool_and(given.verdict)"""  # noqa: S608

@@ -38,10 +38,8 @@ SELECT
   octet_length(reply) AS reply_bytes,
   reached_limit OR tokens_out >= max_tokens AS is_cut,
   coalesce(regexp_like(output, '{ID_MARKS}'), false) AS has_ids,
-  status <> 'error' AND (
-    (finish_reason IS NOT NULL AND finish_reason <> 'completed')
-    OR (tokens_out IS NOT NULL AND max_tokens IS NOT NULL)
-  ) AS has_end,
+  (finish_reason IS NOT NULL AND finish_reason <> 'completed')
+    OR (status <> 'error' AND tokens_out IS NOT NULL AND max_tokens IS NOT NULL) AS has_end,
   status <> 'error' AND (reply IS NULL OR regexp_like(reply, '{_NOTHING}')) AND CASE
     WHEN output IS NULL THEN tokens_out = 0
     WHEN regexp_like(output, '{ID_MARKS}') THEN tokens_out <= 1
@@ -56,7 +54,7 @@ FROM (
   SELECT *, CASE WHEN finish_reason IS NULL OR finish_reason = 'completed' THEN
     TRY_CAST(regexp_match(attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
   END AS max_tokens
-  FROM counted_calls
+  FROM {{calls}} AS call
   WHERE kind = 'LLM'
 ) AS call"""  # noqa: S608
 GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
@@ -64,8 +62,9 @@ GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
 _TRAJECTORIES: Final = f"""
 SELECT
   trace_id, step, sample_index, {GROUP} AS group_path, rollout_n, state, seconds, turns, tool_calls,
-  tokens_out, policy_version_min, policy_version_max, reward, reward_label
-FROM trajectories"""  # noqa: S608
+  tokens_out, policy_version_min, policy_version_max, finite_reward AS reward,
+  reward IS NULL AND reward_label IS NULL AS has_no_reward
+FROM finite_rewards"""  # noqa: S608
 
 
 class _AllSteps(Container["int | None"]):
@@ -115,8 +114,31 @@ class Scope:
         """The steps whose faults are findings."""
         if self._chosen is None:
             return _AllSteps()
-        found = self.rows(f"SELECT DISTINCT step FROM spans WHERE {self.chosen}")  # noqa: S608
+        found = self.rows(f"SELECT DISTINCT step FROM roots WHERE {self.chosen}")  # noqa: S608
         return frozenset(row["step"] for row in found)
+
+    @functools.cached_property
+    def spans(self) -> str:
+        """SQL source of the spans of the run's trajectories."""
+        return self._of_trajectories("spans")
+
+    @functools.cached_property
+    def _roots(self) -> str:
+        return self._table(
+            "roots",
+            f"SELECT trace_id, step, sample_index, group_path FROM roots WHERE {self.condition}",  # noqa: S608
+        )
+
+    def _of_trajectories(self, view: str) -> str:
+        """Return the rows of a view as an SQL source; they have step and group of their trajectory.
+
+        A trajectory inside another one may have another identity, or not say that it is of validation.
+        """
+        return (
+            "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
+            f"root.group_path FROM {self._roots} AS root "
+            f"JOIN {view} AS span ON span.trace_id = root.trace_id WHERE {filters.equals('span.run_id', self.run.run_id)})"
+        )
 
     @functools.cached_property
     def trajectories(self) -> str:
@@ -143,13 +165,13 @@ class Scope:
     @functools.cached_property
     def calls(self) -> str:
         """Name of the table with the run's model calls: no texts, but what is to know of them."""
-        return self._table("calls", f"{_CALLS} WHERE {self.condition}")
+        return self._table("calls", _CALLS.replace("{calls}", self._of_trajectories("counted_calls")))
 
     @functools.cached_property
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
         size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.calls}")[0]["n"]  # noqa: S608
-        return texts.look(self.condition, size, self.batches)
+        return texts.look(self.spans, size, self.batches)
 
     @functools.cached_property
     def size(self) -> int:

@@ -102,11 +102,11 @@ class WordTally:
         ]
 
 
-def look(condition: str, size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
+def look(spans: str, size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
     """Look at the replies of a run.
 
     Args:
-        condition: SQL that is true of the run's spans.
+        spans: SQL source of the spans of the run's trajectories.
         size: bytes of all replies.
         batches: runs a query, and yields its rows.
     """
@@ -117,7 +117,7 @@ def look(condition: str, size: int, batches: Callable[[str], Iterator[Any]]) -> 
         note = f" Only {part:.0%} of the trajectories were looked at."
     loops, calls = WordTally(), WordTally()
     sql = (
-        f"SELECT trace_id, step, reply FROM spans WHERE {condition} AND kind = 'LLM' "  # noqa: S608
+        f"SELECT trace_id, step, reply FROM {spans} AS span WHERE kind = 'LLM' "  # noqa: S608
         f"AND reply IS NOT NULL{chosen}"
     )
     for batch in batches(sql):

@@ -63,7 +63,7 @@ SELECT trace_id, step, bool_or(
     OR regexp_like(lower(coalesce(error_message, '')), '{_PARSE_ERRORS}')
   )
 ) AS is_bad
-FROM spans WHERE (kind = 'TOOL' OR (status = 'error' AND kind = 'CHAIN')) AND {scope.condition}
+FROM {scope.spans} AS span WHERE kind = 'TOOL' OR (status = 'error' AND kind = 'CHAIN')
 GROUP BY trace_id, step"""  # noqa: S608
 
 
@@ -86,7 +86,7 @@ def error_burst(scope: Scope) -> Finding:
 
 def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
     tool, name = error
-    whole = f"trajectories that call it in {steps_said(counts)} ({percent(share_of(counts))})"
+    whole = f"trajectories with a call of it in {steps_said(counts)} ({percent(share_of(counts))})"
     return f"Tool `{tool}` failed with {name} in {parts(counts, whole)}.{earlier(usual)}"
 
 
@@ -96,7 +96,7 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
         return "No tool call failed."
     return (
         f"No error of a tool comes in a burst. The most frequent is {error} of `{tool}`, in "
-        f"{parts(counts, 'trajectories that call it')} ({percent(share_of(counts))})."
+        f"{parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})."
     )
 
 
@@ -108,13 +108,13 @@ def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     )
     failed: Any = scope.rows(
         f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608
-        f"max(trace_id) AS last, {_GROUPS} FROM spans "
-        f"WHERE {_SAYS_FAILURES} AND status = 'error' AND {scope.condition} "
+        f"max(trace_id) AS last, {_GROUPS} FROM {scope.spans} AS span "
+        f"WHERE {_SAYS_FAILURES} AND status = 'error' "
         f"GROUP BY tool_name, step, {error}"
     )
     called = scope.rows(
-        f"SELECT tool_name, step, count(DISTINCT trace_id) AS number, {_GROUPS} FROM spans "  # noqa: S608
-        f"WHERE {_SAYS_FAILURES} AND {scope.condition} GROUP BY tool_name, step"
+        f"SELECT tool_name, step, count(DISTINCT trace_id) AS number, {_GROUPS} FROM {scope.spans} AS span "  # noqa: S608
+        f"WHERE {_SAYS_FAILURES} GROUP BY tool_name, step"
     )
     steps: dict[Any, dict[Any, Any]] = {}
     for row in called:

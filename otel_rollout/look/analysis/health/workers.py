@@ -32,9 +32,8 @@ SELECT
 FROM (
   SELECT name, resource, step, trace_id, duration_ns / 1e9 AS duration,
     duration_ns / 1e9 / CASE WHEN kind = 'LLM' AND tokens_out > 0 THEN tokens_out ELSE 1 END AS seconds
-  FROM spans
+  FROM {spans} AS span
   WHERE kind IN ('LLM', 'TOOL', 'EVALUATOR') AND score_name IS NULL AND duration_ns > 0 AND status <> 'error'
-    AND {condition}
 ) AS timed
 GROUP BY name, resource, step"""
 
@@ -98,7 +97,7 @@ def slow(scope: Scope) -> Finding:
     """Find a process that takes longer than the others for the same operation, per token if known."""
     timings: dict[str, dict[int | None, dict[Worker, _Timing]]] = {}
     workers: set[Worker] = set()
-    for row in scope.rows(_OPERATIONS.format(condition=scope.condition)):
+    for row in scope.rows(_OPERATIONS.format(spans=scope.spans)):
         worker = worker_of(row["resource"])
         if worker is not None:
             workers.add(worker)

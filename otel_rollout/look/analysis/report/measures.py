@@ -147,8 +147,8 @@ _STEP_MEASURES: Final = (
     _number("reward_std", "reward, spread", lambda step: (step.reward.std, step.reward.count), "reward"),
     _share(
         "reward_missing", "trajectories without a reward",
-        lambda step: (step.reward.missing + step.reward.odd, _ended(step)),
-        "CASE WHEN state <> 'running' AND reward IS NULL THEN 1 ELSE 0 END",
+        lambda step: (step.reward.missing, _ended(step)),
+        "CASE WHEN state <> 'running' AND has_no_reward THEN 1 ELSE 0 END",
     ),
     _share(
         "groups_without_spread", "groups without spread",
@@ -280,6 +280,11 @@ def values_of(name: str, steps: Iterable[StepReport]) -> list[float | None]:
     """Return a measure's figure of each step; None where a step has none."""
     found = map(MEASURES[name].of, steps)
     return [None if value is None else value.value for value in found]
+
+
+def is_said(values: Sequence[float | None], unit: Unit) -> bool:
+    """Return whether a curve has something to say: not a share of what never happens."""
+    return any(values) if unit == "share" else any(value is not None for value in values)
 
 
 def measures_of(steps: Sequence[StepReport]) -> Iterator[Measure]:

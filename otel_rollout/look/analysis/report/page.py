@@ -15,7 +15,7 @@ from otel_rollout.look.analysis.health.findings import UNHEALTHY, Health
 from otel_rollout.look.analysis.health.page import verdict_of
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunComparison, histories_of
-from otel_rollout.look.analysis.report.measures import MEASURES, values_of
+from otel_rollout.look.analysis.report.measures import MEASURES, Unit, is_said, values_of
 from otel_rollout.look.analysis.report.report import RunReport, StepReport
 from otel_rollout.look.analysis.report.step import Step
 from otel_rollout.look.conversation.formatting import counted
@@ -54,7 +54,7 @@ _COLOURS_OF_VALUES: Final[Mapping[int, tuple[Colour, ...]]] = {
     5: ("assistant", "user", "evaluator", "tool", "failure"),
 }
 """Number of different rewards → their colours, that of the greatest first."""
-_NO_REWARD: Final = Slice("none", "system")
+_NO_REWARD: Final = Slice("no number", "system")
 _CHARTS: Final = {
     "Shares": {
         "groups without spread": "groups_without_spread", "cut replies": "truncated",
@@ -133,17 +133,15 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     validation = [step for step in report.validation if step.step is not None]
     yield from _rewards(training, validation, links)
     steps = training or validation
-    percent = Axes(number=report_text.percent)
-    yield from _lines("Tool errors", steps, links, percent, _tool_errors(steps))
+    yield from _lines("Tool errors", steps, links, "share", _tool_errors(steps))
     if any(step.seconds.p50 is not None for step in steps):
         columns = [_column(step, str(step.step), _phases(step), links) for step in steps]
         yield column_chart("Mean time of a trajectory", _PHASES, columns, Axes(number=report_text.seconds))
     for title, figures in _CHARTS.items():
         units = {MEASURES[name].unit for name in figures.values()}
-        axes = Axes(number=partial(report_text.in_unit, unit=units.pop()))
         named = {legend: values_of(name, steps) for legend, name in figures.items()}
-        yield from _lines(title, steps, links, axes, named)
-    yield from _lines("Not trained on", steps, links, percent, _left_out(steps))
+        yield from _lines(title, steps, links, units.pop(), named)
+    yield from _lines("Not trained on", steps, links, "share", _left_out(steps))
 
 
 def _rewards(
@@ -198,11 +196,11 @@ def _lines(
     title: str,
     steps: Sequence[StepReport],
     links: Links,
-    axes: Axes,
+    unit: Unit,
     named: Mapping[str, Sequence[float | None]],
 ) -> Iterator[Markup]:
-    """Yield a chart of the figures that are above zero in some step, unless none is."""
-    known = {name: values for name, values in named.items() if any(values)}
+    """Yield a chart of the figures that have something to say, unless none has."""
+    known = {name: values for name, values in named.items() if is_said(values, unit)}
     if known:
         yield line_chart(
             title if len(known) > 1 else f"{title}: {next(iter(known))}",
@@ -210,12 +208,12 @@ def _lines(
                 Series(name, [_point(*each, links) for each in zip(steps, values, strict=True)], colour)
                 for (name, values), colour in zip(known.items(), _COLOURS, strict=False)
             ],
-            axes,
+            Axes(number=partial(report_text.in_unit, unit=unit)),
         )
 
 
 def _shares(step: StepReport, values: Sequence[float], links: Links) -> ChartColumn:
-    """Return the shares of the trajectories with each reward, and without one."""
+    """Return the shares of the trajectories with each reward, and without a finite one."""
     counts = [step.reward.values.get(value, 0) for value in values]
     shares = [count / step.trajectories for count in (*counts, step.trajectories - sum(counts))]
     label = f"{step.step}: {report_text.number(step.reward.mean)}"

@@ -30,7 +30,7 @@ class Reward:
 
     Attributes:
         count: trajectories with a finite reward.
-        missing: ended trajectories without a number as reward.
+        missing: ended trajectories to which none was given, neither a number nor a text.
         odd: trajectories whose reward is NaN or infinite; no other figure includes them.
         mean: the mean.
         std: the standard deviation of the sample; null with one reward.
@@ -316,7 +316,7 @@ SELECT
   step, validate, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running,
   count(reward) AS reward_count,
-  count(*) FILTER (WHERE state <> 'running' AND reward IS NULL AND NOT has_odd_reward) AS reward_missing,
+  count(*) FILTER (WHERE state <> 'running' AND has_no_reward) AS reward_missing,
   count(*) FILTER (WHERE has_odd_reward) AS reward_odd,
   avg(reward) AS reward_mean, stddev_samp(reward) AS reward_std, min(reward) AS reward_min,
   percentile_cont(0.1) WITHIN GROUP (ORDER BY reward) AS reward_p10,

@@ -14,8 +14,11 @@ from otel_rollout.look.pages.scale import short_number
 
 UNKNOWN: Final = "–"
 """What stands where nothing was recorded."""
-_NOTHING: Final = {UNKNOWN, "0", "0 %", "0 s"}
-"""Cells of a column that has nothing to say."""
+_NEVER: Final = {
+    **dict.fromkeys(("failed", "turns", "tool calls", "unparsable calls"), "0"),
+    **dict.fromkeys(("generate", "tool", "reward", "waiting"), "0 s"),
+}
+"""Heading → the cell of a step in which nothing of the kind has happened: a number or a time."""
 _NAMED: Final = 5
 """Trajectories that a note names at most."""
 _MAX_TOOLS: Final = 12
@@ -211,13 +214,13 @@ def _with_most(mean: float | None, most: float | None, further: str = "") -> str
     return UNKNOWN if mean is None else f"{number(mean)} (max {number(most)}{further})"
 
 
-_KINDS: Final[tuple[tuple[str, str, Sequence[str], _Row, set[str]], ...]] = (
-    ("", "", FIGURES, figures, _NOTHING),
-    ("time of a trajectory", "time, ", TIMES, times, _NOTHING),
-    (ENGINE_TITLE, "engine, ", ENGINE, engine, {UNKNOWN}),
-    ("what training made of them", "trainer, ", TRAINER, trainer, {UNKNOWN}),
+_KINDS: Final[tuple[tuple[str, str, Sequence[str], _Row], ...]] = (
+    ("", "", FIGURES, figures),
+    ("time of a trajectory", "time, ", TIMES, times),
+    (ENGINE_TITLE, "engine, ", ENGINE, engine),
+    ("what training made of them", "trainer, ", TRAINER, trainer),
 )
-"""Title of a table, beginning of a fact's name, headings, a step's row, and cells that say nothing."""
+"""Title of a table, beginning of a fact's name, headings, and a step's row."""
 
 
 class StepTable(NamedTuple):
@@ -236,10 +239,14 @@ class StepTable(NamedTuple):
 
 def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
     """Yield the tables that steps have figures for, with the columns that have something to say."""
-    for title, _, headings, row_of, hidden in _KINDS:
+    for title, _, headings, row_of in _KINDS:
         rows = [(step, row) for step in steps if (row := row_of(step))]
         columns = zip(headings, map(list, zip(*(row for _, row in rows), strict=True)), strict=False)
-        said = [(heading, cells) for heading, cells in columns if heading == "step" or set(cells) - hidden]
+        said = [
+            (heading, cells)
+            for heading, cells in columns
+            if heading == "step" or set(cells) - {UNKNOWN, _NEVER.get(heading)}
+        ]
         if said:
             yield StepTable(title, [step for step, _ in rows], said)
 
@@ -281,12 +288,12 @@ def _filter_notes(filtered: Sequence[tuple[StepReport, Mapping[str, int]]]) -> I
 
 
 def _in(steps: Iterable[StepReport]) -> str:
-    return steps_in_words(sorted({step.step for step in steps if step.step is not None}))
+    return steps_in_words(step.step for step in steps)
 
 
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     """Yield what a step's page says below its heading, as names and values."""
-    for _, beginning, headings, row_of, _ in _KINDS:
+    for _, beginning, headings, row_of in _KINDS:
         for name, value in zip(headings[1:], (row_of(step) or ())[1:], strict=False):
             if name != LONGEST:
                 yield f"{beginning}{name}", value

@@ -122,7 +122,8 @@ def lanes_of(engine: Engine, run: Run, step: int | str | None, validate: bool) -
         validate: whether the step is of validation.
     """
     conditions = [
-        filters.equals("step_text" if isinstance(step, str) else "step", step),
+        filters.equals("step", None if isinstance(step, str) else step),
+        filters.equals("step_text", step if isinstance(step, str) else None),
         filters.equals("validate", validate),
         filters.equals("project", run.project),
         filters.equals("experiment", run.experiment),
