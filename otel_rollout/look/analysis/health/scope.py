@@ -134,10 +134,11 @@ class Scope:
 
         A trajectory inside another one may have another identity, or not say that it is of validation.
         """
+        of_run = filters.equals("span.run_id", self.run.run_id)
         return (
             "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
             f"root.group_path FROM {self._roots} AS root "
-            f"JOIN {view} AS span ON span.trace_id = root.trace_id WHERE {filters.equals('span.run_id', self.run.run_id)})"
+            f"JOIN {view} AS span ON span.trace_id = root.trace_id WHERE {of_run})"
         )
 
     @functools.cached_property
