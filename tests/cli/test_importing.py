@@ -78,6 +78,15 @@ def test_new_spans_of_a_file_that_grew_are_added(place: Path) -> None:
     assert len(names()) == 6
 
 
+def test_a_span_that_a_file_repeats_is_new_once(place: Path) -> None:
+    """The count is that of the rows that the table gets."""
+    lines = [*trajectory(1, "a"), *trajectory(11, "b")]
+    file = written(place / "spans.jsonl", [*lines, *lines[:3]])
+    assert "4 spans imported" in (told := imported(file).stdout)
+    assert "3 were there already" in told
+    assert len(names()) == 4
+
+
 def test_imports_at_once_write_no_row_twice(place: Path) -> None:
     """Processes with spools of their own begin the table; each waits until the one before has ended."""
     lines = [line for number in range(500) for line in trajectory(2 * number + 1, f"t{number}")]
@@ -93,7 +102,7 @@ def test_imports_at_once_write_no_row_twice(place: Path) -> None:
         for number in range(3)
     ]
     printed = sorted(process.communicate(timeout=200)[0].split()[1] for process in running)
-    assert printed == ["0", "0", "1000"]
+    assert printed == ["0", "0", "1,000"]
     assert len(names()) == 1000
 
 
@@ -133,14 +142,14 @@ def test_document_of_another_program_is_imported(place: Path, indent: int | None
     file.write_text(document((1, "a"), (2, "b"), indent=indent))
     assert "2 spans imported" in imported(file).stdout
     file.write_text(document((2, "b"), (3, "c"), indent=indent))
-    assert "1 spans imported" in imported(file).stdout
+    assert "1 span imported" in imported(file).stdout
     assert sorted(names()) == ["a", "b", "c"]
 
 
 def test_spool_of_a_run_is_imported(place: Path, demo_table: Path) -> None:
     """Its table has the same trajectories as the table to which the run was delivered."""
     spool = demo_table.with_name("spool")
-    assert "1278 spans imported" in imported(spool).stdout
+    assert "1,278 spans imported" in imported(spool).stdout
     assert "0 spans imported" in imported(spool).stdout
     columns = ("path", "state", "turns", "tool_calls", "tool_errors", "tokens_in", "tokens_out", "reward")
     theirs, ours = (
