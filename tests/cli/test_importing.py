@@ -135,6 +135,25 @@ def document(*spans: tuple[int, str], indent: int | None = None) -> str:
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": found}]}]}, indent=indent)
 
 
+def test_turns_of_a_file_are_those_of_its_table(place: Path) -> None:
+    """Of messages, too, each turn names the one that it continues, also where a context was edited."""
+    said = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
+    edited = [*said[:1], {"role": "assistant", "content": "other"}, *said[2:]]
+    contexts = [said[:1], said, [*edited, *said[1:]]]
+    lines = [line(1, {}, {}, parent=0, kind="AGENT", attributes={semconv.STEP: 4})]
+    lines += [line(n, {"messages": context}, {}) for n, context in enumerate(contexts, start=2)]
+    file = written(place / "spans.jsonl", lines)
+    imported(file)
+    sql = "SELECT span_id, continues, shared FROM turns ORDER BY span_id"
+    found = [
+        CliRunner().invoke(app, ["query", sql, "--from", source, "--format", "csv"]).stdout.split()
+        for source in (str(file), "rollouts")
+    ]
+    ids = [f"{n:016x}" for n in (2, 3, 4)]
+    assert found[0][1:] == [f"{ids[0]},,", f"{ids[1]},{ids[0]},1", f"{ids[2]},{ids[0]},1"]
+    assert found[1] == found[0]
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_document_of_another_program_is_imported(place: Path, indent: int | None) -> None:
     """On one line or several; of its spans only those that are new."""
