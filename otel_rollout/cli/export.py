@@ -23,6 +23,7 @@ from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption,
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation import training_data
 from otel_rollout.look.conversation.conversation import Conversation
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.dumps import atif
 from otel_rollout.look.errors import ViewerError
@@ -91,7 +92,7 @@ def _export(
         else:
             number = _write_trials(_conversations(engine, rows), to)
     if to is not None:
-        typer.echo(f"{number} trajector{'y' if number == 1 else 'ies'} written to {to}")
+        typer.echo(f"{counted(number, 'trajectory')} written to {to}")
 
 
 export = reading(command_of("trajectories", _HELP, _export))

@@ -21,6 +21,7 @@ from otel_rollout.cli import dumps, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.forwarding import forward_directory
 from otel_rollout.cli.table import errors_reported
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.otlp.json_line import line_of
@@ -134,13 +135,14 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
         typer.echo(f"{name}: {reason}", err=True)
     if rest:
         typer.echo(
-            f"{name}: {spans.new} spans are not in the table at {target.uri}, or not all of them. {rest}",
+            f"{name}: {counted(spans.new, 'span')} are not in the table at {target.uri}, or not all of them. "
+            f"{rest}",
             err=True,
         )
     else:
         typer.echo(
-            f"{name}: {spans.new} spans imported to the table at {target.uri}, "
-            f"{spans.known} were there already"
+            f"{name}: {counted(spans.new, 'span')} imported to the table at {target.uri}, "
+            f"{spans.known:,} were there already"
         )
     return not (rest or unreadable)
 

@@ -1,4 +1,4 @@
-"""Leave out the spans of lines that a table has already."""
+"""Leave out the spans of lines that a table has already, or that came before."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ class NewSpans:
 
     Attributes:
         new: number of spans that the table does not have.
-        known: number of spans that it has.
+        known: number of spans that it has, or that came before.
     """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = functools.cache(engine)
         self.new = 0
         self.known = 0
+        self._yielded: set[int] = set()
 
     def of(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the lines without the known spans; a line that is no OTLP/JSON stays."""
+        """Yield the lines with their new spans alone; a line that is no OTLP/JSON stays."""
         for part in batches(lines, len, _BYTES_AT_ONCE, _LINES_AT_ONCE):
             ids = [_ids_in(line) for line in part]
             known = self._known({trace_id for found in ids for trace_id, _ in found})
             for line, found in zip(part, ids, strict=True):
-                count = sum(each in known for each in found)
-                self.known += count
-                self.new += len(found) - count
-                if not count:
-                    yield line
-                elif count < len(found):
-                    yield _without(line, known)
+                new = {each for each in found if each not in known and hash(each) not in self._yielded}
+                self._yielded.update(map(hash, new))
+                self.known += len(found) - len(new)
+                self.new += len(new)
+                if new or not found:
+                    yield line if len(new) == len(found) else _with_only(line, new)
 
     def _known(self, traces: set[str]) -> set[Ids]:
         """Return the spans of traces that the table has."""
@@ -81,9 +81,9 @@ def _ids_of(span: Span) -> Ids:
     return span.trace_id, span.span_id
 
 
-def _without(line: bytes, known: set[Ids]) -> bytes:
+def _with_only(line: bytes, new: set[Ids]) -> bytes:
     data = parsed_line(line)
-    without_spans(data, lambda span: _ids_of(span) in known)
+    without_spans(data, lambda span: _ids_of(span) not in new)
     try:
         return orjson.dumps(data) + b"\n"
     except TypeError:  # nested more deeply than orjson writes; views count a span once

@@ -83,7 +83,7 @@ class LineRewriter:
         is_foreign = foreign_spans.may_be_filled(line)
         # The search for one byte is faster by far.
         contents = Contents(tokens=_IDS in line, images=b";" in line and _IMAGE in line)
-        may_repeat = self._turns != "whole" and _may_repeat(line, contents)
+        may_repeat = self._turns != "whole" and may_repeat_content(line, contents)
         if not (may_repeat or is_foreign or _may_have_text(line)):
             return TraceLine(line)
         try:
@@ -191,6 +191,6 @@ def _may_have_text(line: bytes) -> bool:
     return _BEGINNING_OF_BOTH in line and any(head in line for head in _TEXT_HEADS)
 
 
-def _may_repeat(line: bytes, contents: Contents) -> bool:
+def may_repeat_content(line: bytes, contents: Contents) -> bool:
     """Return whether a line may hold content that other spans hold too."""
     return contents.images or b'messages\\":[' in line or (contents.tokens and b'prompt_ids\\":[' in line)

@@ -100,7 +100,10 @@ class SpanRewriter:
             attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM
             or semconv.GEN_AI_OPERATION_NAME in attributes
         )
-        self._may_be_turn = turns != "whole" and (bool(trace.messages.branches) or self._is_call)
+        # A dump, and a line that was delivered before, may have the new messages of a turn alone.
+        is_told = semconv.TURN_CONTINUES in attributes or semconv.DUMP_FORMAT in span.resource.attributes
+        may_be_turn = bool(trace.messages.branches) or self._is_call
+        self._may_be_turn = turns != "whole" and may_be_turn and not is_told
         has_more = contents.tokens or contents.images or semconv.TEXT_OF in attributes
         self._input = self._json(semconv.INPUT_VALUE) if has_more or self._may_be_turn else None
         self._output = self._json(semconv.OUTPUT_VALUE) if has_more else None

@@ -78,6 +78,15 @@ def test_new_spans_of_a_file_that_grew_are_added(place: Path) -> None:
     assert len(names()) == 6
 
 
+def test_a_span_that_a_file_repeats_is_new_once(place: Path) -> None:
+    """The count is that of the rows that the table gets."""
+    lines = [*trajectory(1, "a"), *trajectory(11, "b")]
+    file = written(place / "spans.jsonl", [*lines, *lines[:3]])
+    assert "4 spans imported" in (told := imported(file).stdout)
+    assert "3 were there already" in told
+    assert len(names()) == 4
+
+
 def test_imports_at_once_write_no_row_twice(place: Path) -> None:
     """Processes with spools of their own begin the table; each waits until the one before has ended."""
     lines = [line for number in range(500) for line in trajectory(2 * number + 1, f"t{number}")]
@@ -93,7 +102,7 @@ def test_imports_at_once_write_no_row_twice(place: Path) -> None:
         for number in range(3)
     ]
     printed = sorted(process.communicate(timeout=200)[0].split()[1] for process in running)
-    assert printed == ["0", "0", "1000"]
+    assert printed == ["0", "0", "1,000"]
     assert len(names()) == 1000
 
 
@@ -126,6 +135,25 @@ def document(*spans: tuple[int, str], indent: int | None = None) -> str:
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": found}]}]}, indent=indent)
 
 
+def test_turns_of_a_file_are_those_of_its_table(place: Path) -> None:
+    """Of messages, too, each turn names the one that it continues, also where a context was edited."""
+    said = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
+    edited = [*said[:1], {"role": "assistant", "content": "other"}, *said[2:]]
+    contexts = [said[:1], said, [*edited, *said[1:]]]
+    lines = [line(1, {}, {}, parent=0, kind="AGENT", attributes={semconv.STEP: 4})]
+    lines += [line(n, {"messages": context}, {}) for n, context in enumerate(contexts, start=2)]
+    file = written(place / "spans.jsonl", lines)
+    imported(file)
+    sql = "SELECT span_id, continues, shared FROM turns ORDER BY span_id"
+    found = [
+        CliRunner().invoke(app, ["query", sql, "--from", source, "--format", "csv"]).stdout.split()
+        for source in (str(file), "rollouts")
+    ]
+    ids = [f"{n:016x}" for n in (2, 3, 4)]
+    assert found[0][1:] == [f"{ids[0]},,", f"{ids[1]},{ids[0]},1", f"{ids[2]},{ids[0]},1"]
+    assert found[1] == found[0]
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_document_of_another_program_is_imported(place: Path, indent: int | None) -> None:
     """On one line or several; of its spans only those that are new."""
@@ -133,14 +161,14 @@ def test_document_of_another_program_is_imported(place: Path, indent: int | None
     file.write_text(document((1, "a"), (2, "b"), indent=indent))
     assert "2 spans imported" in imported(file).stdout
     file.write_text(document((2, "b"), (3, "c"), indent=indent))
-    assert "1 spans imported" in imported(file).stdout
+    assert "1 span imported" in imported(file).stdout
     assert sorted(names()) == ["a", "b", "c"]
 
 
 def test_spool_of_a_run_is_imported(place: Path, demo_table: Path) -> None:
     """Its table has the same trajectories as the table to which the run was delivered."""
     spool = demo_table.with_name("spool")
-    assert "1278 spans imported" in imported(spool).stdout
+    assert "1,278 spans imported" in imported(spool).stdout
     assert "0 spans imported" in imported(spool).stdout
     columns = ("path", "state", "turns", "tool_calls", "tool_errors", "tokens_in", "tokens_out", "reward")
     theirs, ours = (

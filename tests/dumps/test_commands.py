@@ -105,6 +105,21 @@ def test_import_makes_a_dump_lasting(dump, tmp_path, monkeypatch):
     assert _json(*query, tmp_path / "table") == _json(*query, dump)
 
 
+def test_imported_turns_continue_those_that_the_dump_says(tmp_path, monkeypatch):
+    """Also where an agent asks for the same call, with the same result, again and again."""
+    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    again = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "no"}]
+    talk = write_lines(
+        tmp_path / "talk.jsonl", [{"messages": [{"role": "user", "content": "?"}, *again * 4]}]
+    )
+    run("import", talk, "--to", "delta")
+    sql = "SELECT span_id, continues, shared FROM turns ORDER BY span_id"
+    found = [run("query", sql, "--from", place, "--format", "csv") for place in (tmp_path / "table", talk)]
+    assert [row.rpartition(",")[2] for row in found[0].split()] == ["shared", "", "1", "3", "5"]
+    assert found[1].startswith(found[0])
+
+
 def _json(*arguments):
     """Return the JSON that a command prints beside its remarks."""
     told = run(*arguments)

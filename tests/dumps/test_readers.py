@@ -357,13 +357,14 @@ def test_trl_rows_that_recur_count_once_and_nan_is_no_reward(tmp_path, opened):
     """A file with the rows of the one before is left out, and NaN of a reward function is no reward."""
     talk = [{"role": "user", "content": "hi"}]
     rows = [
-        {"step": 5, "prompt": talk, "completion": [{"role": "assistant", "content": str(n)}],
+        {"step": "5", "prompt": talk, "completion": [{"role": "assistant", "content": str(n)}],
          "length": float(n), "right": math.nan if n == 1 else 1.0, "advantage": 0.5}
         for n in range(2)
     ]  # fmt: skip
     _parquet(tmp_path / "run/completions/completions_00005.parquet", rows)
-    _parquet(tmp_path / "run/completions/completions_00006.parquet", [row | {"step": 6} for row in rows])
+    _parquet(tmp_path / "run/completions/completions_00006.parquet", [row | {"step": "6"} for row in rows])
     found = opened(tmp_path / "run")
+    assert found.remarks[0] == "TRL completions: 2 files, step 5, 2 trajectories"
     assert [(row["path"], row["reward"]) for row in found.trajectories()] == [("5/0/0", 1.0), ("5/0/1", 1.0)]
     assert found.scores()["5/0/1"] == {"length": 1.0, "reward": 1.0, "advantage": 0.5}
     assert any("shown at its first" in remark for remark in found.remarks)

@@ -60,7 +60,7 @@ def test_unreadable_trace_is_named_and_the_others_are_imported(
 
     assert imported.exit_code == 1
     assert imported.stderr.count("MLflow cannot return the trace tr-") == 1, imported.output
-    assert ": 1 spans imported" in imported.stdout, imported.output
+    assert ": 1 span imported" in imported.stdout, imported.output
     assert shown.exit_code == 2
     assert "MLflow cannot return the trace tr-" in " ".join(shown.output.split())
     assert listed.exit_code == 0, listed.output

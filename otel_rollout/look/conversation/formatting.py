@@ -152,7 +152,7 @@ def runs(summaries: Sequence[Summary]) -> Iterator[str]:
         by_run.setdefault(f"run {run(summary)}" if summary.run else run(summary), []).append(summary)
     for named, found in by_run.items():
         start = start_time(min(found, key=lambda summary: summary.start_ns or math.inf))
-        number = f"{len(found)} trajector{'y' if len(found) == 1 else 'ies'}"
+        number = counted(len(found), "trajectory")
         yield " · ".join(filter(None, (number, named, start and f"began {start}")))
 
 
@@ -183,7 +183,8 @@ def badge(conversation: Conversation) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Format a number of things, with the noun's plural where due."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def side_by_side(comparison: Comparison) -> Iterator[tuple[str, str, str]]:

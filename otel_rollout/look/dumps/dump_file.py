@@ -10,15 +10,17 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import orjson
 
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import torch_file
 from otel_rollout.look.dumps.trajectory import Groups
 from otel_rollout.look.errors import ViewerError
@@ -28,6 +30,8 @@ from otel_rollout.spool import zstd
 Record: TypeAlias = Mapping[str, Any]
 Placed: TypeAlias = tuple[int, Record]
 """The number of a line or row, from 1, and what it holds."""
+_Read: TypeAlias = tuple[int, Record, bytes | None]
+"""The same, with the line if it is one of text."""
 
 MAX_LINE_BYTES: Final = 256 << 20
 """Maximum length of a line: lines with images or with the token ids of a whole loop have 100 MB."""
@@ -65,6 +69,7 @@ class DumpFile:
         self._left_out: list[str] = []
         self._left_out_count = 0
         self._is_cut = False
+        self._marks: dict[int, bytes] = {}
 
     @cached_property
     def head(self) -> list[Record]:
@@ -102,9 +107,16 @@ class DumpFile:
         yield from self._notes
         if self._left_out:
             count, named = self._left_out_count, "; ".join(self._left_out)
-            yield f"{self.path}: {count:,} records could not be read ({named})."
+            yield f"{self.path}: {counted(count, 'record')} could not be read ({named})."
         if self._is_cut:
             yield f"{self.path}: the last line has no end: it is being written, or was cut."
+
+    def mark_of(self, place: int) -> bytes:
+        """Return what tells a record from all others: a digest of it and of all before it in the file.
+
+        So a file that was copied or has grown gives the same ones; empty for a record that was not read.
+        """
+        return self._marks.get(place, b"")
 
     def records(self) -> Iterator[Placed]:
         """Yield the records with their line or row.
@@ -112,13 +124,20 @@ class DumpFile:
         Raises:
             ViewerError: the file cannot be read at all.
         """
+        read = blake2b(digest_size=16)
+        for place, record, line in self._records():
+            read.update(repr(record).encode() if line is None else line.strip())
+            self._marks[place] = read.digest()
+            yield place, record
+
+    def _records(self) -> Iterator[_Read]:
         try:
             with open(self.path, "rb") as file:
                 first = file.read(len(_ZSTD))
             if first == _PARQUET:
                 yield from self._rows()
             elif first == _ZIP:
-                yield from enumerate(torch_file.records_of(self.path), start=1)
+                yield from _numbered(torch_file.records_of(self.path))
             elif first[:1] == _PICKLE:
                 raise ViewerError(f"{self.path} is a pickle, which may run code: it is not opened.")
             else:
@@ -126,7 +145,7 @@ class DumpFile:
         except OSError as error:
             raise ViewerError(f"{self.path} cannot be read: {error.strerror or error}.") from error
 
-    def _rows(self) -> Iterator[Placed]:
+    def _rows(self) -> Iterator[_Read]:
         """Yield the rows of a Parquet file."""
         try:
             from pyarrow import ArrowException, parquet
@@ -135,11 +154,11 @@ class DumpFile:
         try:
             with parquet.ParquetFile(self.path) as file:
                 batches = file.iter_batches(_ROWS)
-                yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+                yield from _numbered(row for batch in batches for row in batch.to_pylist())
         except ArrowException as error:
             raise ViewerError(f"{self.path} cannot be read as Parquet: {error}") from error
 
-    def _of_text(self) -> Iterator[Placed]:
+    def _of_text(self) -> Iterator[_Read]:
         """Yield the objects of JSON lines, or of one JSON document."""
         with self._opened() as file:
             for number, line in _lines(file):
@@ -161,13 +180,13 @@ class DumpFile:
                         self._is_cut = True
                     continue
                 if isinstance(found, list) and number == 1:
-                    yield from _objects(found)
+                    yield from _numbered(found)
                 elif isinstance(found, dict):
-                    yield number, found
+                    yield number, found, line
                 else:
                     self.leave_out(number, "is no JSON object")
 
-    def _document(self) -> list[Placed] | None:
+    def _document(self) -> Iterator[_Read] | None:
         """Return the objects of a JSON document of several lines; None if the file is none."""
         with self._opened() as file:
             text = file.read(MAX_LINE_BYTES + 1)
@@ -175,7 +194,7 @@ class DumpFile:
             found = decoded(text) if len(text) <= MAX_LINE_BYTES else None
         except (ValueError, RecursionError):
             return None
-        return list(_objects(found if isinstance(found, list) else [found]))
+        return _numbered(found if isinstance(found, list) else [found])
 
     @contextmanager
     def _opened(self) -> Iterator[_Bounded]:
@@ -241,8 +260,8 @@ def _lines(file: _Bounded) -> Iterator[tuple[int, bytes]]:
         yield number, line if rest is line or not rest.endswith(b"\n") else line + b"\n"
 
 
-def _objects(values: list[Any]) -> Iterator[Placed]:
-    return ((place, value) for place, value in enumerate(values, start=1) if isinstance(value, dict))
+def _numbered(values: Iterable[Any]) -> Iterator[_Read]:
+    return ((place, value, None) for place, value in enumerate(values, start=1) if isinstance(value, dict))
 
 
 def decoded(line: bytes | str) -> Any:

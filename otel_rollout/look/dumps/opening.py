@@ -6,11 +6,13 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import formats
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format, Read
@@ -18,6 +20,7 @@ from otel_rollout.look.dumps.readers.messages import Mapped
 from otel_rollout.look.dumps.spans import DumpSpans
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.span import UNREADABLE, Span
+from otel_rollout.table.rows import integer_in
 
 _SUFFIXES: Final = re.compile(r"\.(jsonl?|ndjson|parquet|pt|pkl)(\.gz|\.zst)?$|\.(gz|zst)$", re.IGNORECASE)
 """Names of the files of a folder that are looked into; a file that a person names may have any name."""
@@ -58,11 +61,10 @@ class Opened:
     @property
     def line(self) -> str:
         """Say in one line what was opened."""
-        files = f"{self.files} file{'s' * (self.files != 1)}"
         first, last = (min(self.steps), max(self.steps)) if self.steps else (None, None)
         steps = "no step" if first is None else f"step {first}" if first == last else f"steps {first}–{last}"
-        noun = "trajectory" if self.trajectories == 1 else "trajectories"
-        return f"{self.title}: {files}, {steps}, {self.trajectories:,} {noun}"
+        files, trajectories = counted(self.files, "file"), counted(self.trajectories, "trajectory")
+        return f"{self.title}: {files}, {steps}, {trajectories}"
 
 
 class Dumps:
@@ -139,18 +141,19 @@ class Dumps:
 
     def spans(self) -> Iterator[list[Span]]:
         """Yield the spans of each trajectory; :attr:`opened` then says what was found."""
-        clock = itertools.count(1)
-        makers: dict[tuple[str, str], DumpSpans] = {}
+        clock, seen = itertools.count(1), Counter[bytes]()
+        makers: dict[tuple[str, Path], DumpSpans] = {}
+        runs = {file.path: _run_of(file.path) for file, _ in self.files}
+        names = _names(set(runs.values()))
         for file, name in self.files:
-            experiment = experiment_of(file)
-            maker = makers.setdefault((name, experiment), DumpSpans(name, experiment, clock))
+            run = runs[file.path]
+            maker = makers.setdefault((name, run), DumpSpans(name, run, names[run], clock, seen))
             opened = self.opened.setdefault(name, Opened(self._formats[name].title))
             yield from self._spans_of(file, self._formats[name].read, maker, opened)
         for (name, _), maker in makers.items():
             if maker.repeated:
-                self.opened[name].notes.append(
-                    f"{maker.repeated:,} trajectories have an identity that another one has: each is shown."
-                )
+                number = counted(maker.repeated, "trajectory")
+                self.opened[name].notes.append(f"{number} with an identity that another has: each is shown.")
 
     def _spans_of(self, file: DumpFile, read: Read, maker: DumpSpans, opened: Opened) -> Iterator[list[Span]]:
         opened.files += 1
@@ -158,9 +161,9 @@ class Dumps:
         try:
             for dumped in read(file):
                 opened.trajectories += 1
-                if isinstance(step := dumped.identity.step, int):
+                if (step := integer_in(str(dumped.identity.step))) is not None:
                     opened.steps.add(step)
-                yield maker.of(dumped, f"{shown}:{dumped.place}")
+                yield maker.of(dumped, f"{shown}:{dumped.place}", file.mark_of(dumped.place))
         except ViewerError as error:
             opened.notes.append(str(error))
         except UNREADABLE as error:  # in a reader: a record has other types than its format has
@@ -168,13 +171,19 @@ class Dumps:
         opened.notes += [note for note in file.remarks() if note not in opened.notes]
 
 
-def experiment_of(file: DumpFile) -> str:
-    """Return the name of the run: of the nearest folder that a framework has not made, else of the file."""
-    if _OF_RUN.fullmatch(file.path.name):
-        for folder in file.path.absolute().parents:
-            if folder.name and not _SUBFOLDER.fullmatch(folder.name):
-                return folder.name
-    return file.path.name.partition(".")[0]
+def _run_of(path: Path) -> Path:
+    """Return a file's run: the nearest folder that a framework has not made, else the file without suffix."""
+    inside = path.parent.resolve()
+    folders = (inside, *inside.parents) if _OF_RUN.fullmatch(path.name) else ()
+    named = (folder for folder in folders if folder.name and not _SUBFOLDER.fullmatch(folder.name))
+    return next(named, inside / path.name.partition(".")[0])
+
+
+def _names(runs: Collection[Path]) -> dict[Path, str]:
+    """Return run → its name: the shortest end of its path that no other one has."""
+    ends = {run: [Path(*run.parts[-length:]) for length in range(1, len(run.parts) + 1)] for run in runs}
+    number = Counter(itertools.chain.from_iterable(ends.values()))
+    return {run: str(next(end for end in of_run if number[end] == 1)) for run, of_run in ends.items()}
 
 
 def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:

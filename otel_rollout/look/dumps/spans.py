@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.look.dumps.trajectory import PARSED, DumpedCall, DumpedTrajectory, RolloutIdentity
+from otel_rollout.look.dumps.trajectory import PARSED, DumpedCall, DumpedTrajectory
 from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import ERROR, Span
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
 
 _NAME: Final = "rollout_trace"
+_RUN_DIGEST: Final = 3
+"""Bytes of the digest in a run's id."""
 _SCOPE: Final = SpanScope(semconv.SCOPE)
 
 
 class DumpSpans:
-    """Makes the spans of each trajectory of one experiment in one format.
+    """Makes the spans of each trajectory of one run in one format.
 
     Spans whose time the dump does not say begin at 0, 1, 2 … ns of 1970: that is their order, and no time.
 
     Args:
         format_: name of the format.
+        run: the training run's folder or file; runs in other ones have other ids.
         experiment: name of the training run.
         clock: counts the spans without times.
+        seen: counts each trajectory, of all runs.
 
     Attributes:
         repeated: number of trajectories whose identity another one had before.
     """
 
-    def __init__(self, format_: str, experiment: str, clock: Iterator[int]) -> None:
+    def __init__(
+        self, format_: str, run: Path, experiment: str, clock: Iterator[int], seen: Counter[bytes]
+    ) -> None:
         self.repeated = 0
-        self._name = f"{format_}/{experiment}"
+        self._format = format_
         self._experiment = experiment
-        self._seen: dict[bytes, int] = {}
         self._clock = clock
-        self._resource = Resource({semconv.RUN_ID: self._name, semconv.DUMP_FORMAT: format_})
+        self._seen = seen
+        self._identities: set[int] = set()
+        number = blake2b(os.fsencode(run), digest_size=_RUN_DIGEST).hexdigest()
+        self._resource = Resource(
+            {semconv.RUN_ID: f"{format_}/{run.name}-{number}", semconv.DUMP_FORMAT: format_}
+        )
 
-    def of(self, dumped: DumpedTrajectory, place: str) -> list[Span]:
+    def of(self, dumped: DumpedTrajectory, place: str, mark: bytes) -> list[Span]:
         """Return the spans of a trajectory, its root first.
 
         Args:
             dumped: the trajectory.
             place: file and line, for a person.
+            mark: tells its record from all others.
         """
-        trace_id = self._trace_id(dumped.identity)
+        trace_id = self._trace_id(dumped, mark)
         step, sample, rollout, is_validation, group = dumped.identity
         identity = {
             semconv.EXPERIMENT_NAME: self._experiment,
@@ -76,12 +90,18 @@ class DumpSpans:
             for number, call in enumerate(calls, start=-1)
         ]
 
-    def _trace_id(self, identity: RolloutIdentity) -> str:
-        """Return the id that follows from an identity; of a repeated one also from how often it came."""
-        key = blake2b(repr((self._name, *identity[:4])).encode(), digest_size=16)
-        count = self._seen[key.digest()] = self._seen.get(key.digest(), 0) + 1
-        if count > 1:
-            self.repeated += 1
+    def _trace_id(self, dumped: DumpedTrajectory, mark: bytes) -> str:
+        """Return the id that follows from what is dumped, wherever it lies.
+
+        What came before, in a copy of its file for example, is a trajectory of its own.
+        """
+        identity = dumped.identity[:4]
+        self.repeated += (named := hash(repr(identity))) in self._identities
+        self._identities.add(named)
+        told = dumped.key or (mark, *identity)
+        key = blake2b(repr((self._format, told)).encode(), digest_size=16)
+        self._seen[key.digest()] += 1
+        if (count := self._seen[key.digest()]) > 1:
             key.update(b"%d" % count)
         return key.hexdigest()
 

@@ -98,6 +98,7 @@ class DumpedTrajectory:
         facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
         error: why the trajectory failed; empty if it did not, or the dump does not say it.
         is_cut: whether its last model call reached the limit of its length.
+        key: what the dump itself calls it, alone of all, while it still grows; None if the record tells.
     """
 
     place: int
@@ -110,6 +111,7 @@ class DumpedTrajectory:
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     is_cut: bool = False
+    key: Any = None
 
     def calls(self, id_of: Callable[[int], str]) -> Iterator[DumpedCall]:
         """Yield the model calls and tool calls in their order.

@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +19,7 @@ from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.otlp.json_line import spans_of_json
-from otel_rollout.otlp.reader import TraceLine, UnreadableLineError, parsed_line
+from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
@@ -27,13 +28,12 @@ from otel_rollout.spool import files, layout
 from otel_rollout.spool.files import running_roots
 from otel_rollout.turns import foreign_spans
 from otel_rollout.turns.detokenizer import Detokenizer
-from otel_rollout.turns.line_rewriter import MEMORY_BYTES
+from otel_rollout.turns.line_rewriter import MEMORY_BYTES, may_repeat_content
 from otel_rollout.turns.span_rewriter import Contents, SpanRewriter, TraceMemory
 
 _TRAINED: Final = b'"%b"' % training_scores.TRAINED.encode()
 _EVALUATION: Final = b'"%b"' % semconv.GEN_AI_EVALUATION_NAME.encode()
 _IDS: Final = b'_ids\\":['
-_CONTENTS: Final = Contents(tokens=True, images=False)
 _MAX_SEARCHED_IDS: Final = 16
 """Maximum trace ids to search each line for. With more ids, the line's trace ids are parsed and looked up."""
 _MAX_NAMED_RUNS: Final = 3
@@ -344,24 +344,22 @@ class _Turns:
 
     def spans_of(self, line: bytes) -> list[Span]:
         """Return the spans of a recorded line; nothing if it is still being written, or damaged."""
-        try:
-            filled = foreign_spans.filled(line)
-            return self._completed(filled) if _IDS in line else filled.spans
-        except UnreadableLineError:
-            return []
+        contents = Contents(tokens=_IDS in line, images=False)
+        if contents.tokens or may_repeat_content(line, contents) or foreign_spans.may_be_filled(line):
+            with suppress(Exception):  # a value of any shape: the spans stay as recorded
+                return self._completed(line, contents)
+        return _decoded(line)
 
-    def _completed(self, line: TraceLine) -> list[Span]:
-        spans = list(spans_of_json(parsed_line(line.encoded)))
+    def _completed(self, line: bytes, contents: Contents) -> list[Span]:
+        spans = [span.opened() for span in spans_of_json(parsed_line(line))]
+        foreign_spans.fill(spans)
         for span in spans:
             trace = self._traces.pop(span.trace_id, None) or TraceMemory()
             name = span.text(semconv.TOKENIZER)
             try:
-                SpanRewriter(
-                    span, trace, "tokens", _CONTENTS, self._decoder(name) if name else None
-                ).rewrite()
-            except Exception:  # noqa: BLE001 - a value of any shape: the span stays as recorded
-                return line.spans
+                decoder = self._decoder(name) if name else None
+                SpanRewriter(span, trace, "tokens", contents, decoder).rewrite()
             finally:
                 trace.measure()
                 self._traces[span.trace_id] = trace
-        return spans
+        return [span.complete() for span in spans]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.conversation.formatting import counted
 
 Status: TypeAlias = Literal["healthy", "unhealthy", "unobserved"]
 HEALTHY: Final = "healthy"
@@ -64,8 +65,7 @@ class Health:
     @property
     def checked(self) -> str:
         """What was checked, for a person: ``5,000 trajectories``."""
-        plural = "y" if self.trajectories == 1 else "ies"
-        return f"{self.trajectories:,} {'validation ' if self.validate else ''}trajector{plural}"
+        return counted(self.trajectories, f"{'validation ' if self.validate else ''}trajectory")
 
     @property
     def is_unhealthy(self) -> bool:

@@ -37,7 +37,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         messages = [message for step in steps for message in _messages(step)]
         turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_given(step)]
         facts = {
-            "session_id": document.get("session_id"),
+            "session_id": (session := document.get("session_id")),
             semconv.AGENT_NAME: at(document, "agent", "name"),
             "model": at(document, "agent", "model_name"),
         }
@@ -46,7 +46,10 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         raised = [at(result, "exception_info", f"exception_{part}") for part in ("type", "message")]
         error = ": ".join(map(str, filter(None, raised))) or str(at(document, "extra", "error") or "")
         times, identity = _times(result), _identity(document, result, file)
-        yield DumpedTrajectory(place, identity, messages, scores, times, turns, facts=facts, error=error)
+        key = (session, steps[:1]) if session else None  # an agent that runs adds steps to its document
+        yield DumpedTrajectory(
+            place, identity, messages, scores, times, turns, facts=facts, error=error, key=key
+        )
 
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:

@@ -30,7 +30,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories of a step's file."""
     for _, lines in groupby(file.records(), key=_session):
         pieces = sorted(lines, key=_piece)
-        place, last = pieces[-1]
+        place, last = pieces[0][0], pieces[-1][1]
         messages: list[Mapping[str, Any]] = []
         turns: list[ModelTurn] = []
         for _, record in pieces:
