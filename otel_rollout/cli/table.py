@@ -14,7 +14,7 @@ import typer
 
 from otel_rollout.base.printable import printable
 from otel_rollout.base.suggest import did_you_mean
-from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.dumps import DumpName, reading
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
@@ -153,10 +153,13 @@ def _list(
             print_table(found, shown, [*notes, f"from {location}"], wide)
 
 
-def _opening(listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | None) -> str:
+def _opening(
+    listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | DumpName | None
+) -> str:
     """Return the command that opens a row; it names the run if the table has several."""
     run = next((row.get(name) for name in ("run_id", "experiment") if name in runs), None)
-    named = {"": row["path"], " --run": run, " --from": from_}
+    mapped = from_.mapped if isinstance(from_, DumpName) else None
+    named = {"": row["path"], " --run": run, " --from": from_ and str(from_), " --map": mapped}
     words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
     return f"otel-rollout {listing.opened_by}{words}"
 

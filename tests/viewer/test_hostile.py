@@ -23,6 +23,7 @@ OWN = re.compile(r"\x1b\[[0-9;]*m")
 """Escape sequences of colours, the only ones that rich may write."""
 ALLOWED = {
     *(
+        "colspan",
         "html",
         "head",
         "meta",

@@ -21,6 +21,8 @@ _OURS: Final = (
 """Formats in the order in which they are tried, before those of others."""
 LAST: Final = "messages"
 """Format that is tried last; a person may say which fields it has."""
+BESIDE: Final = frozenset({"result.json"})
+"""Files that the reader of another one reads."""
 
 Read = Callable[[DumpFile], Iterator[DumpedTrajectory]]
 

@@ -112,7 +112,7 @@ class Dumps:
                 if format_of_last == name and last.path.parent == file.path.parent:
                     file.before = last.path
                 self.files.append((file, name))
-            else:
+            elif file.path.name not in formats.BESIDE:
                 others.append(file.path)
         if not self.files:
             raise ViewerError(self.notes[0] if self.notes else self._nothing(found))
