@@ -59,7 +59,7 @@ def health(
         raise typer.BadParameter("--html and --json exclude each other.")
     with errors_reported():
         found, location = _checked(from_, run, step, _names(only, "--only"), _names(skip, "--skip"))
-        show = partial(_show, found, location, is_all=all_)
+        show = partial(_show, found, location, run, is_all=all_)
         answer(html, json, partial(page_of_health, found), found.as_json, show)
     if found.is_unhealthy:
         raise typer.Exit(_UNHEALTHY)
@@ -86,8 +86,15 @@ def _checked(
         return checks.health_of(engine, run_of(engine, run), chosen, steps), location
 
 
-def _show(health: Health, location: str, is_all: bool) -> None:
-    """Print what is wrong, what could be observed and how, and the number of the other checks."""
+def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
+    """Print what is wrong, what could be observed and how, and the number of the other checks.
+
+    Args:
+        health: the answers.
+        location: name of the source.
+        run: the run that a person chose.
+        is_all: whether healthy checks are printed, too.
+    """
     console = Console(highlight=False)
     left = 0
     ways: dict[str, list[str]] = {}
@@ -97,7 +104,7 @@ def _show(health: Health, location: str, is_all: bool) -> None:
             console.print(Text(f"{mark}  {in_one_line(finding.name)}", style), soft_wrap=True)
             console.print(Padding.indent(Text(in_one_line(finding.message)), 3))
             if finding.evidence:
-                shown = show_command(finding.evidence[:_SHOWN])
+                shown = show_command(finding.evidence[:_SHOWN], run)
                 console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
         elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
             ways.setdefault(way, []).append(finding.name)

@@ -46,7 +46,9 @@ FromOption = Annotated[
     ),
 ]
 StepOption = Annotated[str | None, typer.Option("--step", help="Steps.", metavar="NUMBERS")]
-RunOption = Annotated[str | None, typer.Option("--run", help="A run's id or experiment, or `latest`.")]
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="A run's id or experiment, or `latest`. \\[default: all]")
+]
 NewestRunOption = Annotated[
     str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
 ]

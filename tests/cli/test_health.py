@@ -187,3 +187,19 @@ def test_trajectories_of_two_runs_with_one_name_are_named_by_trace_id(tmp_path: 
     ran = run("--from", tmp_path / "table", "--only", "reward_constant", "--json", code=1)
     (check,) = json.loads(ran.stdout)["checks"]
     assert check["evidence"] == ["20".zfill(32)]
+
+
+def test_trajectories_of_a_run_are_named_by_their_paths_beside_another_run(tmp_path: Path) -> None:
+    """Another run has the same names; the printed command names the run that a person chose."""
+    rows = []
+    for run_id in ("e1", "e2"):
+        named = {"run_id": run_id, "experiment": None, "step": 1}
+        for number in range(10, 34):
+            rows.append(root(f"{number}{run_id}", **named, sample_index=str(number)))
+            if number > 13:
+                rows.append(
+                    score(f"{number}{run_id}", f"b{number}{run_id}", 1.0, **named, sample_index=str(number))
+                )
+    small(tmp_path / "table", rows)
+    told = run("--from", tmp_path / "table", "--run", "e1", "--only", "reward_missing", code=1).output
+    assert "otel-rollout show 1/10/0 --run e1" in told
