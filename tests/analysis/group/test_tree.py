@@ -213,8 +213,9 @@ def test_group_without_a_good_branch_says_why() -> None:
     others = [sibling(number, said("a"), 1.0) for number in (0, 1)]
     failed = sibling(2, said("a"), state="error")
     assert verdict(*others, failed) == f"All siblings are identical. 1 sibling failed: {failed.name}."
-    equal = "Wherever the siblings part, the mean rewards that are known are equal."
-    assert verdict(sibling(0, said("a"), 1.0), sibling(1, said("b"), 1.0), sibling(2, said("c"))) == equal
+    equal = [sibling(0, said("a"), 1.0), sibling(1, said("b"), 1.0)]
+    assert verdict(*equal) == "All 2 rewards are 1.0: the group teaches nothing."
+    assert verdict(*equal, sibling(2, said("c"))) == "The known 2 rewards are 1.0: the group teaches nothing."
 
 
 def test_many_siblings_that_part_one_after_another_are_merged() -> None:

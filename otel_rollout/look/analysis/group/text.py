@@ -125,7 +125,9 @@ def _verdict(tree: GroupTree) -> str:
         return "All siblings are identical."
     if not tree.root.rewards:
         return "No reward was recorded: nothing says which branch is the good one."
-    return "Wherever the siblings part, the mean rewards that are known are equal."
+    known = len(tree.root.rewards)  # all equal: else there is a contrast, or a leaf is mixed
+    which = "All" if known == len(tree.root.siblings) else "The known"
+    return f"{which} {known} rewards are {number(tree.root.rewards[0])}: the group teaches nothing."
 
 
 def heading(branch: Branch) -> str:
