@@ -130,7 +130,7 @@ def test_large_group_has_a_page_of_bounded_size() -> None:
     many = [sibling(64, said(*([text] * 10_000)), 0.0)]
     page = page_of_group(tree_of(group(*chain, *many)))
     assert len(page) < 2_000_000
-    assert "… 9913 more turns" in page
+    assert "… 9,913 more turns" in page
 
 
 def test_document_names_siblings_turns_and_the_point_where_they_part() -> None:
