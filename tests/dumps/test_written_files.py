@@ -62,3 +62,14 @@ def test_numbers_are_those_of_the_writer(name, opened):
     assert [tuple(row.values()) for row in rows] == [pytest.approx(row) for row in EXPECTED[name]]
     results = {row["result"] for row in found.rows("SELECT result FROM tool_calls WHERE result IS NOT NULL")}
     assert name in ("harbor", "nemo_gym") or results == {"42"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [("slime", {"completed", "length", "aborted"}), ("tinker", {"stop", "max_tokens"})],
+)
+def test_each_reason_for_an_end_is_kept(name, reasons, opened):
+    """Replies that were not cut count, too, so that the share of cut ones is right."""
+    found = opened(FILES / name)
+    told = found.rows("SELECT DISTINCT finish_reason FROM turns WHERE finish_reason IS NOT NULL")
+    assert {row["finish_reason"] for row in told} == reasons

@@ -97,7 +97,7 @@ class DumpedTrajectory:
         prompt: number of messages that the model was given; replies among them are no model calls.
         facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
         error: why the trajectory failed; empty if it did not, or the dump does not say it.
-        is_cut: whether its last model call reached the limit of its length.
+        ending: why its last model call ended, as the dump says it; empty if it does not.
         key: what the dump itself calls it, alone of all, while it still grows; None if the record tells.
     """
 
@@ -110,7 +110,7 @@ class DumpedTrajectory:
     prompt: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    is_cut: bool = False
+    ending: str = ""
     key: Any = None
 
     def calls(self, id_of: Callable[[int], str]) -> Iterator[DumpedCall]:
@@ -133,8 +133,8 @@ class DumpedTrajectory:
                 before, begin = None, begin + 1
                 context = begin
             made = _model_call(self.messages[begin:place], self.messages[place], turn)
-            if self.is_cut and place == replies[-1]:
-                made.attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = ["length"]
+            if self.ending and place == replies[-1]:
+                made.attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = [self.ending]
             if before is not None:
                 made.attributes |= {
                     semconv.TURN_CONTINUES: id_of(before),

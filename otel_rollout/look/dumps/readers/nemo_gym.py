@@ -19,16 +19,16 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         sample, rollout = record.get("_ng_task_index", number), record.get("_ng_rollout_index", order)
         if attempt := record.get("_ng_attempt_index"):
             rollout = f"{rollout}.{attempt}"
-        is_masked = record.get("mask_sample")
+        response, is_masked = record.get("response"), record.get("mask_sample")
         yield DumpedTrajectory(
             place,
             RolloutIdentity(None, sample, rollout, file.is_validation),
-            [*asked, *_messages(at(record, "response", "output") or ())],
+            [*asked, *_messages(at(response, "output") or ())],
             {REWARD: None if is_masked else record.get("reward")},  # a masked one is invalid
             prompt=len(asked),
             facts={"failure_kind": record.get("failure_kind"), "mask_sample": is_masked},
             error=str(record.get("failure_reason") or record.get("_ng_failure_class") or ""),
-            is_cut=at(record, "response", "incomplete_details", "reason") == "max_output_tokens",
+            ending=str(at(response, "incomplete_details", "reason") or at(response, "status") or ""),
         )
 
 

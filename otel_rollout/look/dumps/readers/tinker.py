@@ -15,12 +15,12 @@ from otel_rollout.look.dumps.trajectory import (
     DumpedTrajectory,
     ModelTurn,
     RolloutIdentity,
-    at,
     entries_of,
 )
 
 _CALL: Final = re.compile(r"(\w[\w.-]*)\((.*)\)", re.DOTALL)
-_CUT: Final = "stop/max_tokens"
+_STOP: Final = "stop/"
+"""Begins the metric that tells why a reply ended."""
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -62,10 +62,14 @@ def _call(text: str) -> Mapping[str, Any]:
 
 
 def _turn(step: Mapping[str, Any]) -> ModelTurn:
+    metrics = entries_of(step.get("metrics"), int, float)
+    reasons = [
+        name.removeprefix(_STOP) for name, is_so in metrics.items() if name.startswith(_STOP) and is_so
+    ]
     facts = {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: step.get("ob_len"),
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: step.get("ac_len"),
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: ["length"] if at(step, "metrics", _CUT) else None,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: reasons or None,
     }
     return ModelTurn(facts)
 

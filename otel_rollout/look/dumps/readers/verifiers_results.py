@@ -30,7 +30,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             prompt=len(asked),
             facts={name: record.get(name) for name in ("answer", "task", "stop_condition")},
             error=_error(record.get("error")),
-            is_cut=record.get("is_truncated") is True,
+            ending="length" if record.get("is_truncated") else str(record.get("stop_condition") or ""),
         )
 
 
