@@ -14,11 +14,11 @@ EXPECTED = {
         ("13/0/0", 0.75, 2, 1, None, None),
     ],
     "harbor": [
-        ("0/sort/AbCdEf3", None, 2, 2, 13, "AgentTimeoutError: late"),
-        ("0/sum/AbCdEf1", 1.0, 2, 2, 13, None),
-        ("0/sum/AbCdEf2", 0.0, 2, 2, 13, None),
+        ("-/sort/AbCdEf3", None, 2, 2, 13, "AgentTimeoutError: late"),
+        ("-/sum/AbCdEf1", 1.0, 2, 2, 13, None),
+        ("-/sum/AbCdEf2", 0.0, 2, 2, 13, None),
     ],
-    "nemo_gym": [("0/0/0", 1.0, 2, 1, None, None), ("0/1/0", 1.0, 2, 1, None, None)],
+    "nemo_gym": [("-/0/0", 1.0, 2, 1, None, None), ("-/1/0", 1.0, 2, 1, None, None)],
     "nemo_rl": [
         ("7/0/0", 1.0, 2, 1, None, None),
         ("7/0/1", 0.0, 2, 1, None, None),
@@ -33,7 +33,7 @@ EXPECTED = {
         ("3/1/0", 0.1, 2, 1, 5, None),
         ("3/1/1", 1.1, 2, 1, 5, None),
         ("3/2/0", None, 0, 0, None, "BootError: no sandbox"),
-        ("validation/0/4/0", 1.1, 2, 1, 5, None),
+        ("validation/3/4/0", 1.1, 2, 1, 5, None),
     ],
     "slime": [
         ("6/0/0", 1.0, 2, 1, None, None),
@@ -73,3 +73,11 @@ def test_each_reason_for_an_end_is_kept(name, reasons, opened):
     found = opened(FILES / name)
     told = found.rows("SELECT DISTINCT finish_reason FROM turns WHERE finish_reason IS NOT NULL")
     assert {row["finish_reason"] for row in told} == reasons
+
+
+def test_a_step_that_no_file_says_stays_unknown(opened):
+    """No row gets step 0 instead; a folder's step is that of its files."""
+    found = opened(FILES / "harbor")
+    assert [row["step"] for row in found.rows("SELECT step FROM steps")] == [None]
+    eval_ = opened(FILES / "prime_rl/rollouts/step_3/eval/all")
+    assert [row["step"] for row in eval_.rows("SELECT step FROM steps")] == [3]

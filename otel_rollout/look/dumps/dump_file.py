@@ -43,6 +43,7 @@ _MAX_NAMED: Final = 3
 _ROWS: Final = 256
 """Rows of Parquet that are decoded at once."""
 _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
+_STEP: Final = re.compile(r"(?:global_)?step_(\d+)")
 _VALIDATION: Final = re.compile(
     r"(^|[_-])(val|valid|validation|eval|evals|evaluation)([_-]|\d|\.|$)", re.IGNORECASE
 )
@@ -91,6 +92,12 @@ class DumpFile:
         """The last number in the file's name, with which many writers tell the step; None without one."""
         found = re.findall(r"\d+", self.path.name.partition(".")[0])
         return int(found[-1]) if found else None
+
+    @cached_property
+    def folders_step(self) -> int | None:
+        """The step that the nearest of the file's folders is named after; None without one."""
+        found = map(_STEP.fullmatch, reversed(self.path.absolute().parts[-4:-1]))
+        return next((int(match[1]) for match in found if match), None)
 
     def note(self, text: str) -> None:
         """Remark something of the file once."""

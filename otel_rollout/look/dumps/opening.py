@@ -161,6 +161,8 @@ class Dumps:
         try:
             for dumped in read(file):
                 opened.trajectories += 1
+                if dumped.identity.step is None:
+                    dumped.identity = dumped.identity._replace(step=file.folders_step)
                 if (step := integer_in(str(dumped.identity.step))) is not None:
                     opened.steps.add(step)
                 yield maker.of(dumped, f"{shown}:{dumped.place}", file.mark_of(dumped.place))

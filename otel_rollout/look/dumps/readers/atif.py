@@ -60,7 +60,7 @@ def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentit
     second, _, last = rest.rpartition("/")  # a sample's name may have slashes
     if second:
         step, sample, rollout = (int(part) if part.isdecimal() else part for part in (first, second, last))
-        return RolloutIdentity(step, sample, rollout, path != named)
+        return RolloutIdentity(None if step == "-" else step, sample, rollout, path != named)
     task = result.get("task_name") or document.get("session_id") or file.path.stem
     _, order = file.groups.place(task)
     rollout = str(result["trial_name"]).rpartition("__")[2] if result.get("trial_name") else order
