@@ -81,3 +81,15 @@ def test_a_step_that_no_file_says_stays_unknown(opened):
     assert [row["step"] for row in found.rows("SELECT step FROM steps")] == [None]
     eval_ = opened(FILES / "prime_rl/rollouts/step_3/eval/all")
     assert [row["step"] for row in eval_.rows("SELECT step FROM steps")] == [3]
+
+
+def test_marks_that_end_a_reply_are_no_text(opened):
+    """A reply and the same message in the next call's context are equal, without the chat template's marks."""
+    found = opened(FILES / "nemo_rl/train_data_step7.jsonl")
+    assert not found.rows("SELECT trace_id FROM spans WHERE input LIKE '%<|im_end|>%'")
+
+
+def test_groups_without_trajectories_are_counted(opened):
+    """A group whose trajectories all failed in ART is a number in a remark."""
+    remarks = opened(FILES / "art").remarks
+    assert any("0012.parquet: 1 group without trajectories left out." in remark for remark in remarks)

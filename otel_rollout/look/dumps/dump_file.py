@@ -212,10 +212,10 @@ class DumpFile:
             size = os.fstat(file.fileno()).st_size
             is_gzip, is_zstd = first.startswith(_GZIP), first == _ZSTD
             if not (is_gzip or is_zstd):
-                yield _Bounded(file, self.path, size, is_cut=True)
+                yield _Bounded(file, self, size, is_cut=True)
                 return
             with gzip.open(file) if is_gzip else zstd.ZstdFile(file, "r") as plain:
-                yield _Bounded(plain, self.path, max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size))
+                yield _Bounded(plain, self, max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size))
 
 
 class _Bounded:
@@ -223,14 +223,14 @@ class _Bounded:
 
     Args:
         file: the open file.
-        path: its path.
+        of: what it is of; it remarks if its end is missing.
         limit: maximum number of bytes.
         is_cut: whether what follows is left unread; else it is an error.
     """
 
-    def __init__(self, file: Any, path: Path, limit: int, is_cut: bool = False) -> None:
+    def __init__(self, file: Any, of: DumpFile, limit: int, is_cut: bool = False) -> None:
         self._file = file
-        self._path = path
+        self._of = of
         self._left = limit
         self._is_cut = is_cut
 
@@ -247,12 +247,15 @@ class _Bounded:
         try:
             found: bytes = read(wanted)
         except EOFError:
-            return b""  # a compressed file that is still being written
+            self._of.note(
+                f"{self._of.path} is cut off: its end is missing, and only what precedes it is read."
+            )
+            return b""
         except Exception as error:
-            raise ViewerError(f"{self._path} cannot be decompressed: {error}") from error
+            raise ViewerError(f"{self._of.path} cannot be decompressed: {error}") from error
         self._left -= len(found)
         if self._left < 0:
-            raise ViewerError(f"{self._path} decompresses to more bytes than a file of its size may hold.")
+            raise ViewerError(f"{self._of.path} decompresses to more bytes than a file of its size may hold.")
         return found
 
 

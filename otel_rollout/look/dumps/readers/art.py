@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps.dump_file import DumpFile, Record, in_text
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, at, entries_of
@@ -13,10 +14,11 @@ from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, Rollout
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a group without any is a row without an index."""
+    empty = 0
     for place, row in file.records():
         group, rollout = row["group_index"], row["trajectory_index"]
         if rollout is None:
-            file.note("Groups without trajectories are left out.")
+            empty += 1
             continue
         said = row["messages"] or _exchanged(in_text(row.get("trajectory_json")))
         if not said:
@@ -25,6 +27,8 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         messages = [_message(message) for message in said]
         scores = entries_of(in_text(row.get("metrics")), int, float) | {REWARD: row["reward"]}
         yield DumpedTrajectory(place, identity, messages, scores, facts=_facts(row))
+    if empty:
+        file.note(f"{file.path}: {counted(empty, 'group')} without trajectories left out.")
 
 
 def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
