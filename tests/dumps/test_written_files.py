@@ -11,7 +11,7 @@ EXPECTED = {
         ("12/0/0", 1.0, 2, 1, None, None),
         ("12/0/1", 0.0, 2, 1, None, None),
         ("12/1/0", 0.5, 2, 1, None, None),
-        ("13/0/0", 0.75, 2, 1, None, None),
+        ("13/0/0", 0.75, 2, 1, 8, None),
     ],
     "harbor": [
         ("-/sort/AbCdEf3", None, 2, 2, 13, "AgentTimeoutError: late"),
@@ -84,7 +84,7 @@ def test_a_step_that_no_file_says_stays_unknown(opened):
 
 
 def test_marks_that_end_a_reply_are_no_text(opened):
-    """A reply and the same message in the next call's context are equal, without the chat template's marks."""
+    """A reply and the same message in a later context are equal, without the template's marks."""
     found = opened(FILES / "nemo_rl/train_data_step7.jsonl")
     assert not found.rows("SELECT trace_id FROM spans WHERE input LIKE '%<|im_end|>%'")
 
@@ -93,3 +93,20 @@ def test_groups_without_trajectories_are_counted(opened):
     """A group whose trajectories all failed in ART is a number in a remark."""
     remarks = opened(FILES / "art").remarks
     assert any("0012.parquet: 1 group without trajectories left out." in remark for remark in remarks)
+
+
+def test_what_art_says_of_a_call_is_carried(opened):
+    """Tokens, times and finish reasons are those of an exchange; a choice has its reason alone."""
+    found = opened(FILES / "art")
+    sql = "SELECT tokens_in, tokens_out, seconds, finish_reason FROM turns WHERE step = {} ORDER BY start_ns"
+    ends = ["tool_calls", "stop"]
+    assert [tuple(row.values()) for row in found.rows(sql.format(13))] == [(9, 4, 1.0, end) for end in ends]
+    assert {row["finish_reason"] for row in found.rows(sql.format(12))} == set(ends)
+
+
+def test_the_usage_of_nemo_gyms_response_is_kept(opened):
+    """It is of all calls together, so it is the trajectory's."""
+    (row,) = opened(FILES / "nemo_gym").rows(
+        "SELECT attributes FROM spans WHERE parent_span_id IS NULL AND sample_index = '0'"
+    )
+    assert '"rollout.input_tokens":40' in str(row["attributes"])

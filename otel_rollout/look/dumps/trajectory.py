@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -169,6 +170,28 @@ def rewards_in(value: Any) -> dict[str, Any]:
     """Return a reward, or several by name: the only one is the reward."""
     found = entries_of(value if isinstance(value, Mapping) else {REWARD: value}, int, float)
     return found | {REWARD: next(iter(found.values()))} if len(found) == 1 else found
+
+
+def call_facts(
+    asked: Any = None, said: Any = None, cached: Any = None, model: Any = None, reason: Any = None
+) -> dict[str, Any]:
+    """Return the facts of a model call: tokens read, written and cached, its model, why the reply ended."""
+    return {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: asked,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: said,
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: cached,
+        semconv.GEN_AI_REQUEST_MODEL: model,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(reason)] if reason else None,
+    }
+
+
+def times_between(start: Any, end: Any) -> Times | None:
+    """Return two ISO 8601 stamps in ns; None if one is missing."""
+    try:
+        began, ended = (round(datetime.fromisoformat(str(each)).timestamp() * 1e9) for each in (start, end))
+    except ValueError:
+        return None
+    return began, ended
 
 
 def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> DumpedCall:

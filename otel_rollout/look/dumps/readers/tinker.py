@@ -15,6 +15,7 @@ from otel_rollout.look.dumps.trajectory import (
     DumpedTrajectory,
     ModelTurn,
     RolloutIdentity,
+    call_facts,
     entries_of,
 )
 
@@ -66,12 +67,7 @@ def _turn(step: Mapping[str, Any]) -> ModelTurn:
     reasons = [
         name.removeprefix(_STOP) for name, is_so in metrics.items() if name.startswith(_STOP) and is_so
     ]
-    facts = {
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: step.get("ob_len"),
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: step.get("ac_len"),
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: reasons or None,
-    }
-    return ModelTurn(facts)
+    return ModelTurn(call_facts(step.get("ob_len"), step.get("ac_len"), reason=", ".join(reasons)))
 
 
 FORMAT: Final = Format(
