@@ -59,6 +59,7 @@ class DumpFile:
     Attributes:
         before: the file that was opened before it, of the same folder and format.
         groups: numbers for what the file has no index for.
+        missing: what no record has of the keys that were last asked for.
     """
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
@@ -66,6 +67,7 @@ class DumpFile:
         self.root = path.parent if root is None else root
         self.before: Path | None = None
         self.groups = Groups()
+        self.missing: list[str] = []
         self._notes: dict[str, None] = {}
         self._left_out: list[str] = []
         self._left_out_count = 0
@@ -80,6 +82,7 @@ class DumpFile:
 
     def has(self, *names: str) -> bool:
         """Whether most of the first records have all of these keys."""
+        self.missing = [name for name in names if not any(name in record for record in self.head)]
         return 2 * sum(all(name in record for name in names) for record in self.head) > len(self.head)
 
     @cached_property

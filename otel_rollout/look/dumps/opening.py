@@ -104,6 +104,9 @@ class Dumps:
         for file in found:
             try:
                 name = format_ or formats.format_of(file, self._formats)
+                if format_ and not mapped and file.head and not self._formats[format_].fits(file):
+                    lacking = ", ".join(file.missing) or "what this format has"
+                    raise ViewerError(f"{file.path} is no {format_}: its records lack {lacking}.")
             except ViewerError as error:
                 self.notes.append(str(error))
                 continue
