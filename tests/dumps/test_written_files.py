@@ -110,3 +110,10 @@ def test_the_usage_of_nemo_gyms_response_is_kept(opened):
         "SELECT attributes FROM spans WHERE parent_span_id IS NULL AND sample_index = '0'"
     )
     assert '"rollout.input_tokens":40' in str(row["attributes"])
+
+
+def test_a_call_without_known_messages_has_no_input(opened):
+    """tinker's files have no prompts: the first call's input is unknown, and no empty list."""
+    assert not opened(FILES / "tinker").rows(
+        "SELECT trace_id FROM spans WHERE input LIKE '%\"messages\":[]%'"
+    )

@@ -197,7 +197,7 @@ def times_between(start: Any, end: Any) -> Times | None:
 def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> DumpedCall:
     attributes: dict[str, Any] = {
         semconv.SPAN_KIND: semconv.KIND_LLM,
-        semconv.INPUT_VALUE: _json({"messages": new}),
+        semconv.INPUT_VALUE: _json({"messages": new}) if new else None,
         semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
         semconv.OUTPUT_VALUE: _json(reply),
         semconv.OUTPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
