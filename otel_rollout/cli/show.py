@@ -40,7 +40,8 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         help="A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON "
-        "Lines, `mlflow` or mlflow:URI. \\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, "
+        "Lines, a framework's dump (PATH or FORMAT:PATH), `mlflow` or mlflow:URI. "
+        "\\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, "
         "or the spool]",
     ),
 ]

@@ -41,8 +41,9 @@ FromOption = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="A rollout table (directory or s3://…), a spool, run or node directory, or a file of OTLP JSON "
-        "Lines. \\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]",
+        help="A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON "
+        "Lines, or a framework's dump (PATH or FORMAT:PATH). "
+        "\\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]",
     ),
 ]
 StepOption = Annotated[str | None, typer.Option("--step", help="Steps.", metavar="NUMBERS")]

@@ -59,6 +59,23 @@ def test_a_record_of_other_types_ends_its_file_alone(tmp_path, opened):
     assert any("1.jsonl: the rest is not read, after AttributeError" in remark for remark in found.remarks)
 
 
+@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+def test_a_compressed_file_without_its_end_is_remarked(tmp_path, opened, compress):
+    """What precedes the cut is shown, and a remark names the file."""
+    lines = b"".join(orjson.dumps(verl_line(n, output=os.urandom(99).hex())) + b"\n" for n in range(4000))
+    (tmp_path / "1.jsonl.x").write_bytes(compress(lines)[:-100_000])
+    found = opened(tmp_path / "1.jsonl.x")
+    assert 1000 < len(found.trajectories()) < 4000
+    assert sum("1.jsonl.x is cut off: its end is missing" in remark for remark in found.remarks) == 1
+
+
+def test_a_forced_format_must_be_the_files_own(tmp_path, opened):
+    """A file without the format's fields is refused with those that it lacks."""
+    path = write_lines(tmp_path / "1.jsonl", [{"input": "6*7?", "output": "42"}])
+    with pytest.raises(ViewerError, match=r"1\.jsonl is no verl: its records lack gts, score, step\."):
+        opened(path, format_="verl")
+
+
 def test_only_the_first_three_malformed_lines_are_named(tmp_path, opened):
     """The remark counts all of them."""
     (tmp_path / "1.jsonl").write_bytes(GOOD[0] + b"x\n" * 9)

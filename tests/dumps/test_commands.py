@@ -44,6 +44,12 @@ def test_every_reading_command_opens_a_dump(dump):
         assert expected in told, command
 
 
+@pytest.mark.parametrize("command", ["list", "report", "show", "export"])
+def test_the_help_of_from_names_dumps(command):
+    """A person who asks for help learns that a dump is read, and how its format is forced."""
+    assert "FORMAT:PATH" in "".join(run(command, "--help").split())
+
+
 def test_what_a_dump_does_not_say_is_unknown(dump):
     """Without times there is no timeline, and health does not judge tools that can fail unseen."""
     assert "has no timeline" in run("timeline", "--from", dump, code=2)

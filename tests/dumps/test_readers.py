@@ -151,7 +151,7 @@ def test_verifiers_results_have_tool_calls_of_json_texts(tmp_path, opened):
     }  # fmt: skip
     write_lines(tmp_path / "outputs/evals/calc--m/0a1b2c3d/results.jsonl", [line, line])
     found = opened(tmp_path / "outputs/evals/calc--m/0a1b2c3d")
-    assert [row["path"] for row in found.trajectories()] == ["validation/0/11/0", "validation/0/11/1"]
+    assert [row["path"] for row in found.trajectories()] == ["validation/-/11/0", "validation/-/11/1"]
     assert {row["experiment"] for row in found.trajectories()} == {"calc--m"}
     assert {(row["turns"], row["tool_calls"], row["reward"]) for row in found.trajectories()} == {(2, 1, 0.5)}
     (tool, _) = found.rows("SELECT arguments, result FROM tool_calls")
@@ -229,7 +229,7 @@ def test_nemo_gym_items_are_model_calls_up_to_a_tools_result(tmp_path, opened):
     ]
     write_lines(tmp_path / "rollouts.jsonl", lines)
     good, failed = opened(tmp_path / "rollouts.jsonl").trajectories()
-    assert (good["path"], good["turns"], good["tool_calls"], good["reward"]) == ("0/3/0", 2, 1, 1.0)
+    assert (good["path"], good["turns"], good["tool_calls"], good["reward"]) == ("-/3/0", 2, 1, 1.0)
     assert (failed["state"], failed["error_message"], failed["reward"]) == ("error", "timeout", None)
 
 
@@ -246,8 +246,8 @@ def test_nemo_gym_files_without_indexes_or_with_transitions(tmp_path, opened):
     write_lines(tmp_path / "rollouts.jsonl", lines)
     rows = opened(tmp_path / "rollouts.jsonl").trajectories()
     assert [(row["path"], row["turns"], row["tool_calls"]) for row in rows] == [
-        ("0/0/0", 2, 1),
-        ("0/0/1", 2, 1),
+        ("-/0/0", 2, 1),
+        ("-/0/1", 2, 1),
     ]
 
 

@@ -30,7 +30,7 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
     A response without the marks is one reply, also if a line of it is a role's word: people write that, too.
     """
     if "</tool_call>" not in text:
-        return [{"role": MODEL, "content": text}]
+        return [reply(text)]
     found: list[Mapping[str, Any]] = []
     end = 0
     for begin, last in _pairs(_RESULTS_BEGIN, _RESULTS_END, text):
@@ -42,12 +42,12 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
 
 
 def reply(text: str) -> Mapping[str, Any]:
-    """Return a reply with the tool calls in its text."""
+    """Return a reply with the tool calls in its text, without the marks that end it."""
     # A search of text alone is far faster.
     pairs = _pairs(_CALL_BEGIN, _CALL_END, text) if "<tool_call>" in text else ()
     marked = (text[begin.end() - 1 : last.start() + 1] for begin, last in pairs)
     calls = [call for each in marked if (call := _call(each))]
-    message = {"role": MODEL, "content": text}
+    message = {"role": MODEL, "content": messages.without_end(text) if "<|" in text else text}
     return message | {"tool_calls": calls, PARSED: True} if calls else message
 
 

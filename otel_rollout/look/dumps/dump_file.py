@@ -43,6 +43,7 @@ _MAX_NAMED: Final = 3
 _ROWS: Final = 256
 """Rows of Parquet that are decoded at once."""
 _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
+_STEP: Final = re.compile(r"(?:global_)?step_(\d+)")
 _VALIDATION: Final = re.compile(
     r"(^|[_-])(val|valid|validation|eval|evals|evaluation)([_-]|\d|\.|$)", re.IGNORECASE
 )
@@ -58,6 +59,7 @@ class DumpFile:
     Attributes:
         before: the file that was opened before it, of the same folder and format.
         groups: numbers for what the file has no index for.
+        missing: what no record has of the keys that were last asked for.
     """
 
     def __init__(self, path: Path, root: Path | None = None) -> None:
@@ -65,6 +67,7 @@ class DumpFile:
         self.root = path.parent if root is None else root
         self.before: Path | None = None
         self.groups = Groups()
+        self.missing: list[str] = []
         self._notes: dict[str, None] = {}
         self._left_out: list[str] = []
         self._left_out_count = 0
@@ -79,6 +82,7 @@ class DumpFile:
 
     def has(self, *names: str) -> bool:
         """Whether most of the first records have all of these keys."""
+        self.missing = [name for name in names if not any(name in record for record in self.head)]
         return 2 * sum(all(name in record for name in names) for record in self.head) > len(self.head)
 
     @cached_property
@@ -91,6 +95,12 @@ class DumpFile:
         """The last number in the file's name, with which many writers tell the step; None without one."""
         found = re.findall(r"\d+", self.path.name.partition(".")[0])
         return int(found[-1]) if found else None
+
+    @cached_property
+    def folders_step(self) -> int | None:
+        """The step that the nearest of the file's folders is named after; None without one."""
+        found = map(_STEP.fullmatch, reversed(self.path.absolute().parts[-4:-1]))
+        return next((int(match[1]) for match in found if match), None)
 
     def note(self, text: str) -> None:
         """Remark something of the file once."""
@@ -205,10 +215,10 @@ class DumpFile:
             size = os.fstat(file.fileno()).st_size
             is_gzip, is_zstd = first.startswith(_GZIP), first == _ZSTD
             if not (is_gzip or is_zstd):
-                yield _Bounded(file, self.path, size, is_cut=True)
+                yield _Bounded(file, self, size, is_cut=True)
                 return
             with gzip.open(file) if is_gzip else zstd.ZstdFile(file, "r") as plain:
-                yield _Bounded(plain, self.path, max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size))
+                yield _Bounded(plain, self, max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size))
 
 
 class _Bounded:
@@ -216,14 +226,14 @@ class _Bounded:
 
     Args:
         file: the open file.
-        path: its path.
+        of: what it is of; it remarks if its end is missing.
         limit: maximum number of bytes.
         is_cut: whether what follows is left unread; else it is an error.
     """
 
-    def __init__(self, file: Any, path: Path, limit: int, is_cut: bool = False) -> None:
+    def __init__(self, file: Any, of: DumpFile, limit: int, is_cut: bool = False) -> None:
         self._file = file
-        self._path = path
+        self._of = of
         self._left = limit
         self._is_cut = is_cut
 
@@ -240,12 +250,15 @@ class _Bounded:
         try:
             found: bytes = read(wanted)
         except EOFError:
-            return b""  # a compressed file that is still being written
+            self._of.note(
+                f"{self._of.path} is cut off: its end is missing, and only what precedes it is read."
+            )
+            return b""
         except Exception as error:
-            raise ViewerError(f"{self._path} cannot be decompressed: {error}") from error
+            raise ViewerError(f"{self._of.path} cannot be decompressed: {error}") from error
         self._left -= len(found)
         if self._left < 0:
-            raise ViewerError(f"{self._path} decompresses to more bytes than a file of its size may hold.")
+            raise ViewerError(f"{self._of.path} decompresses to more bytes than a file of its size may hold.")
         return found
 
 

@@ -104,6 +104,9 @@ class Dumps:
         for file in found:
             try:
                 name = format_ or formats.format_of(file, self._formats)
+                if format_ and not mapped and file.head and not self._formats[format_].fits(file):
+                    lacking = ", ".join(file.missing) or "what this format has"
+                    raise ViewerError(f"{file.path} is no {format_}: its records lack {lacking}.")
             except ViewerError as error:
                 self.notes.append(str(error))
                 continue
@@ -161,6 +164,8 @@ class Dumps:
         try:
             for dumped in read(file):
                 opened.trajectories += 1
+                if dumped.identity.step is None:
+                    dumped.identity = dumped.identity._replace(step=file.folders_step)
                 if (step := integer_in(str(dumped.identity.step))) is not None:
                     opened.steps.add(step)
                 yield maker.of(dumped, f"{shown}:{dumped.place}", file.mark_of(dumped.place))

@@ -63,9 +63,9 @@ class DumpSpans:
         step, sample, rollout, is_validation, group = dumped.identity
         identity = {
             semconv.EXPERIMENT_NAME: self._experiment,
-            semconv.STEP: _storable(0 if step is None else step),
-            semconv.SAMPLE_INDEX: _storable(sample),
-            semconv.ROLLOUT_N: _storable(rollout),
+            semconv.STEP: step,
+            semconv.SAMPLE_INDEX: sample,
+            semconv.ROLLOUT_N: rollout,
             semconv.VALIDATE: is_validation,
         }
         root = {
@@ -108,14 +108,14 @@ class DumpSpans:
     def _span(self, ids: tuple[str, str, str], made: DumpedCall, identity: dict[str, Any]) -> Span:
         attributes = {
             name: value if type(value) is str else _storable(value)
-            for name, value in made.attributes.items()
+            for name, value in (made.attributes | identity).items()
             if value is not None
         }
         return Span.made(
             ids,
             made.name,
             made.times or (next(self._clock),) * 2,
-            attributes | identity,
+            attributes,
             status=ERROR if made.error else 0,
             message=made.error,
             resource=self._resource,

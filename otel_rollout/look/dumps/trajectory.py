@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -97,7 +98,7 @@ class DumpedTrajectory:
         prompt: number of messages that the model was given; replies among them are no model calls.
         facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
         error: why the trajectory failed; empty if it did not, or the dump does not say it.
-        is_cut: whether its last model call reached the limit of its length.
+        ending: why its last model call ended, as the dump says it; empty if it does not.
         key: what the dump itself calls it, alone of all, while it still grows; None if the record tells.
     """
 
@@ -110,7 +111,7 @@ class DumpedTrajectory:
     prompt: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    is_cut: bool = False
+    ending: str = ""
     key: Any = None
 
     def calls(self, id_of: Callable[[int], str]) -> Iterator[DumpedCall]:
@@ -133,8 +134,8 @@ class DumpedTrajectory:
                 before, begin = None, begin + 1
                 context = begin
             made = _model_call(self.messages[begin:place], self.messages[place], turn)
-            if self.is_cut and place == replies[-1]:
-                made.attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = ["length"]
+            if self.ending and place == replies[-1]:
+                made.attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = [self.ending]
             if before is not None:
                 made.attributes |= {
                     semconv.TURN_CONTINUES: id_of(before),
@@ -171,10 +172,32 @@ def rewards_in(value: Any) -> dict[str, Any]:
     return found | {REWARD: next(iter(found.values()))} if len(found) == 1 else found
 
 
+def call_facts(
+    asked: Any = None, said: Any = None, cached: Any = None, model: Any = None, reason: Any = None
+) -> dict[str, Any]:
+    """Return the facts of a model call: tokens read, written and cached, its model, why the reply ended."""
+    return {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: asked,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: said,
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: cached,
+        semconv.GEN_AI_REQUEST_MODEL: model,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(reason)] if reason else None,
+    }
+
+
+def times_between(start: Any, end: Any) -> Times | None:
+    """Return two ISO 8601 stamps in ns; None if one is missing."""
+    try:
+        began, ended = (round(datetime.fromisoformat(str(each)).timestamp() * 1e9) for each in (start, end))
+    except ValueError:
+        return None
+    return began, ended
+
+
 def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> DumpedCall:
     attributes: dict[str, Any] = {
         semconv.SPAN_KIND: semconv.KIND_LLM,
-        semconv.INPUT_VALUE: _json({"messages": new}),
+        semconv.INPUT_VALUE: _json({"messages": new}) if new else None,
         semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
         semconv.OUTPUT_VALUE: _json(reply),
         semconv.OUTPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,

@@ -6,25 +6,47 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps.dump_file import DumpFile, Record, in_text
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, at, entries_of
+from otel_rollout.look.dumps.trajectory import (
+    MODEL,
+    REWARD,
+    DumpedTrajectory,
+    ModelTurn,
+    RolloutIdentity,
+    at,
+    call_facts,
+    entries_of,
+    times_between,
+)
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories; a group without any is a row without an index."""
+    empty = 0
     for place, row in file.records():
         group, rollout = row["group_index"], row["trajectory_index"]
         if rollout is None:
-            file.note("Groups without trajectories are left out.")
+            empty += 1
             continue
-        said = row["messages"] or _exchanged(in_text(row.get("trajectory_json")))
+        told = in_text(row.get("trajectory_json"))
+        calls = at(told, "exchanges", "chat_completions") or ()
+        said = row["messages"] or _exchanged(calls)
         if not said:
             file.note("Trajectories that ART stored as exchanges of other APIs are shown without messages.")
         identity = RolloutIdentity(file.number, group, rollout, file.is_validation)
         messages = [_message(message) for message in said]
         scores = entries_of(in_text(row.get("metrics")), int, float) | {REWARD: row["reward"]}
-        yield DumpedTrajectory(place, identity, messages, scores, facts=_facts(row))
+        replies = [each for each in at(told, "messages_and_choices") or () if _is_reply(each)]
+        turns = [_turn(call) for call in calls or ({"response": {"choices": [each]}} for each in replies)]
+        if len(turns) != sum(map(_is_reply, messages)):
+            turns = []
+        known = [turn.times for turn in turns if turn.times]
+        times = (known[0][0], known[-1][1]) if known else None
+        yield DumpedTrajectory(place, identity, messages, scores, times, turns, facts=_facts(row, told))
+    if empty:
+        file.note(f"{file.path}: {counted(empty, 'group')} without trajectories left out.")
 
 
 def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -33,20 +55,36 @@ def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in parsed.items() if value is not None}
 
 
-def _exchanged(told: Any) -> list[Mapping[str, Any]]:
+def _is_reply(entry: Mapping[str, Any]) -> bool:
+    return entry.get("role") == MODEL or "message" in entry
+
+
+def _turn(call: Mapping[str, Any]) -> ModelTurn:
+    """Return what an exchange says of its call; a choice alone has its reason."""
+    response = call.get("response")
+    usage, choice = at(response, "usage"), next(iter(at(response, "choices") or ()), None)
+    facts = call_facts(
+        at(usage, "prompt_tokens"),
+        at(usage, "completion_tokens"),
+        at(usage, "prompt_tokens_details", "cached_tokens"),
+        at(response, "model"),
+        at(choice, "finish_reason"),
+    )
+    return ModelTurn(facts, times_between(call.get("start_time"), call.get("end_time")))
+
+
+def _exchanged(calls: Any) -> list[Mapping[str, Any]]:
     """Return the messages of the last chat completion, whose request has those of the others."""
-    calls = at(told, "exchanges", "chat_completions")
     if not calls:
         return []
     choices = at(calls[-1], "response", "choices") or ()
     return [*(at(calls[-1], "request", "messages") or ()), *(choice["message"] for choice in choices[:1])]
 
 
-def _facts(row: Record) -> dict[str, Any]:
-    told = entries_of(in_text(row.get("trajectory_json")), int)
+def _facts(row: Record, told: Any) -> dict[str, Any]:
     return entries_of(in_text(row.get("metadata")), str, int, float) | {
-        semconv.POLICY_VERSION_MIN: told.get("initial_policy_version"),
-        semconv.POLICY_VERSION_MAX: told.get("final_policy_version"),
+        semconv.POLICY_VERSION_MIN: at(told, "initial_policy_version"),
+        semconv.POLICY_VERSION_MAX: at(told, "final_policy_version"),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +15,10 @@ from otel_rollout.look.dumps.trajectory import (
     DumpedTrajectory,
     ModelTurn,
     RolloutIdentity,
-    Times,
     at,
+    call_facts,
     rewards_in,
+    times_between,
 )
 
 _JSON = Mapping[str, Any]
@@ -45,7 +45,8 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         scores = {**(at(document, "extra", "scores") or {}), **rewards}
         raised = [at(result, "exception_info", f"exception_{part}") for part in ("type", "message")]
         error = ": ".join(map(str, filter(None, raised))) or str(at(document, "extra", "error") or "")
-        times, identity = _times(result), _identity(document, result, file)
+        times = times_between(result.get("started_at"), result.get("finished_at"))
+        identity = _identity(document, result, file)
         key = (session, steps[:1]) if session else None  # an agent that runs adds steps to its document
         yield DumpedTrajectory(
             place, identity, messages, scores, times, turns, facts=facts, error=error, key=key
@@ -60,7 +61,7 @@ def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentit
     second, _, last = rest.rpartition("/")  # a sample's name may have slashes
     if second:
         step, sample, rollout = (int(part) if part.isdecimal() else part for part in (first, second, last))
-        return RolloutIdentity(step, sample, rollout, path != named)
+        return RolloutIdentity(None if step == "-" else step, sample, rollout, path != named)
     task = result.get("task_name") or document.get("session_id") or file.path.stem
     _, order = file.groups.place(task)
     rollout = str(result["trial_name"]).rpartition("__")[2] if result.get("trial_name") else order
@@ -88,14 +89,10 @@ def _is_given(step: _JSON) -> bool:
 
 
 def _turn(step: _JSON) -> ModelTurn:
-    metrics, reason = step.get("metrics"), at(step, "extra", "finish_reason")
-    facts = {
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: at(metrics, "prompt_tokens"),
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: at(metrics, "completion_tokens"),
-        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: at(metrics, "cached_tokens"),
-        semconv.GEN_AI_REQUEST_MODEL: step.get("model_name"),
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(reason)] if reason else None,
-    }
+    asked, said, cached = (
+        at(step, "metrics", f"{name}_tokens") for name in ("prompt", "completion", "cached")
+    )
+    facts = call_facts(asked, said, cached, step.get("model_name"), at(step, "extra", "finish_reason"))
     return ModelTurn(facts, error=str(at(step, "extra", "error") or ""))
 
 
@@ -107,15 +104,6 @@ def _result_beside(path: Path) -> _JSON:
             found = next((record for _, record in DumpFile(result).records()), {})
             return found if "trial_name" in found else {}
     return {}
-
-
-def _times(result: _JSON) -> Times | None:
-    stamps = (str(result.get(name)) for name in ("started_at", "finished_at"))
-    try:
-        start, end = (round(datetime.fromisoformat(stamp).timestamp() * 1e9) for stamp in stamps)
-    except ValueError:
-        return None
-    return start, end
 
 
 FORMAT: Final = Format("ATIF trajectories", fits, read)

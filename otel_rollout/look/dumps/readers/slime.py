@@ -40,7 +40,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
                 semconv.POLICY_VERSION_MAX: max(versions, default=None),
             },
             error=status if status in ("aborted", "failed") else "",
-            is_cut=status == "truncated",
+            ending="length" if status == "truncated" else status,
         )
 
 

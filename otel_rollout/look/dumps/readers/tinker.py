@@ -15,12 +15,13 @@ from otel_rollout.look.dumps.trajectory import (
     DumpedTrajectory,
     ModelTurn,
     RolloutIdentity,
-    at,
+    call_facts,
     entries_of,
 )
 
 _CALL: Final = re.compile(r"(\w[\w.-]*)\((.*)\)", re.DOTALL)
-_CUT: Final = "stop/max_tokens"
+_STOP: Final = "stop/"
+"""Begins the metric that tells why a reply ended."""
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -62,12 +63,11 @@ def _call(text: str) -> Mapping[str, Any]:
 
 
 def _turn(step: Mapping[str, Any]) -> ModelTurn:
-    facts = {
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: step.get("ob_len"),
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: step.get("ac_len"),
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: ["length"] if at(step, "metrics", _CUT) else None,
-    }
-    return ModelTurn(facts)
+    metrics = entries_of(step.get("metrics"), int, float)
+    reasons = [
+        name.removeprefix(_STOP) for name, is_so in metrics.items() if name.startswith(_STOP) and is_so
+    ]
+    return ModelTurn(call_facts(step.get("ob_len"), step.get("ac_len"), reason=", ".join(reasons)))
 
 
 FORMAT: Final = Format(

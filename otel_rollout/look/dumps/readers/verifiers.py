@@ -17,6 +17,7 @@ from otel_rollout.look.dumps.trajectory import (
     RolloutIdentity,
     Times,
     at,
+    call_facts,
     entries_of,
 )
 
@@ -102,14 +103,9 @@ def _is_below(nodes: Sequence[_JSON], at: int | None, ancestor: int) -> bool:
 def _turn(call: _JSON, node: _JSON, is_new: bool) -> ModelTurn:
     usage = call.get("usage")
     cached, asked = at(usage, "cached_input_tokens"), at(usage, "prompt_tokens")
-    reason = call.get("finish_reason")
-    facts = {
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: None if asked is None else asked + (cached or 0),
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: at(usage, "completion_tokens"),
-        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: cached,
-        semconv.GEN_AI_REQUEST_MODEL: call.get("model"),
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(reason)] if reason else None,
-    }
+    asked = None if asked is None else asked + (cached or 0)
+    said, reason = at(usage, "completion_tokens"), call.get("finish_reason")
+    facts = call_facts(asked, said, cached, call.get("model"), reason)
     return ModelTurn(facts, span_of(call.get("time") or {}), _message_of(call.get("error")), is_new)
 
 

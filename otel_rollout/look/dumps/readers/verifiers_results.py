@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,26 +10,22 @@ from otel_rollout.look.dumps.dump_file import DumpFile, in_text
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity, entries_of
 
-_STEP: Final = re.compile(r"step_(\d+)")
-
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
     """Yield the trajectories."""
-    folder = _STEP.fullmatch(file.path.parent.name)
-    step = int(folder[1]) if folder else None
     for place, record in file.records():
         _, order = file.groups.place(record["example_id"])
         asked, said = prompt_of(record.get("prompt")), record.get("completion") or ()
         replies = [{"role": MODEL, "content": said}] if isinstance(said, str) else map(_message, said)
         yield DumpedTrajectory(
             place,
-            RolloutIdentity(step, record["example_id"], order, file.is_validation),
+            RolloutIdentity(None, record["example_id"], order, file.is_validation),
             [*asked, *replies],
             entries_of(record.get("metrics"), int, float) | {REWARD: record.get("reward")},
             prompt=len(asked),
             facts={name: record.get(name) for name in ("answer", "task", "stop_condition")},
             error=_error(record.get("error")),
-            is_cut=record.get("is_truncated") is True,
+            ending="length" if record.get("is_truncated") else str(record.get("stop_condition") or ""),
         )
 
 
