@@ -276,7 +276,9 @@ def _write_feedback(store: Any, change: Change, feedback: MlflowFeedback) -> Non
     from mlflow.entities import Feedback
 
     if change is Change.CREATE:
-        store.create_assessment(Feedback.from_dictionary(feedback.to_mlflow()))
+        created = Feedback.from_dictionary(feedback.to_mlflow())
+        created.rationale = feedback.comment or None  # as a server stores it
+        store.create_assessment(created)
     elif change is Change.TAG:
         store.set_trace_tag(feedback.trace_id, feedback.name, feedback.tag_text)
     else:

@@ -485,6 +485,7 @@ def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
         StepKey("2", False): StepCount(dropped={"redaction": 4}),
     }
     assert Counter(report.dropped) == sum((Counter(c.dropped) for c in report.by_step.values()), Counter())
+    monkeypatch.setenv("COLUMNS", "200")
     shown = otel_rollout_command("status", "--steps")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
     assert [row for row in rows if row[0] in ("1", "2")] == [

@@ -20,7 +20,6 @@ _RESULTS_END: Final = re.compile(r"</tool_response>\s*(?:<\|im_end\|>\s*)?(?:<\|
 
 A beginning and its end are two expressions: one for both reads the rest of the text for each beginning.
 """
-_RESULT: Final = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _HEADER: Final = ("<|im_start|>", "<|start_header_id|>")
 
 
@@ -35,10 +34,18 @@ def replies_in(text: str) -> list[Mapping[str, Any]]:
     end = 0
     for begin, last in _pairs(_RESULTS_BEGIN, _RESULTS_END, text):
         found.append(reply(text[end : begin.start() + len("</tool_call>")]))
-        results = _RESULT.findall(text, begin.end() - len("<tool_response>"), last.end())
+        results = _results(text[begin.end() : last.end()])
         found += [{"role": "tool", "content": result, PARSED: True} for result in results]
         end = last.end()
     return [*found, reply(text[end:])]
+
+
+def _results(text: str) -> Iterator[str]:
+    """Yield the results in a text that begins in the first one."""
+    for part in text.split("<tool_response>"):
+        result, end, _ = part.partition("</tool_response>")
+        if end:
+            yield result.removeprefix("\n").removesuffix("\n")
 
 
 def reply(text: str) -> Mapping[str, Any]:
