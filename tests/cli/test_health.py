@@ -168,8 +168,8 @@ def test_one_trajectory_is_not_unhealthy(tmp_path: Path) -> None:
     assert {check["status"] for check in checks} == {"healthy", "unobserved"}
 
 
-def test_trajectories_of_two_runs_with_one_name_are_named_by_trace_id(tmp_path: Path) -> None:
-    """`show` would not know which one is meant."""
+def test_trajectories_of_an_older_run_with_a_newer_ones_names_are_named_by_trace_id(tmp_path: Path) -> None:
+    """`show` would take the name for the newer one's."""
     rows = [
         root(
             f"{run_number}{number}",
@@ -181,19 +181,19 @@ def test_trajectories_of_two_runs_with_one_name_are_named_by_trace_id(tmp_path: 
         for number in range(8)
     ]
     rewards = [
-        score(f"2{number}", f"b{number}", 0.5, run_id="run-2", rollout_n=number) for number in range(8)
+        score(f"1{number}", f"b{number}", 0.5, run_id="run-1", rollout_n=number) for number in range(8)
     ]
     small(tmp_path / "table", [*rows, *rewards])
-    ran = run("--from", tmp_path / "table", "--only", "reward_constant", "--json", code=1)
+    ran = run("--from", tmp_path / "table", "--run", "run-1", "--only", "reward_constant", "--json", code=1)
     (check,) = json.loads(ran.stdout)["checks"]
-    assert check["evidence"] == ["20".zfill(32)]
+    assert check["evidence"] == ["10".zfill(32)]
 
 
 def test_trajectories_of_a_run_are_named_by_their_paths_beside_another_run(tmp_path: Path) -> None:
     """Another run has the same names; the printed command names the run that a person chose."""
     rows = []
-    for run_id in ("e1", "e2"):
-        named = {"run_id": run_id, "experiment": None, "step": 1}
+    for run_id, start_ns in (("e1", 10**18 + 2), ("e2", 10**18 + 1)):
+        named = {"run_id": run_id, "experiment": None, "step": 1, "start_ns": start_ns}
         for number in range(10, 34):
             rows.append(root(f"{number}{run_id}", **named, sample_index=str(number)))
             if number > 13:

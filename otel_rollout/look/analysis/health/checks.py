@@ -177,12 +177,13 @@ def _complete(finding: Finding, name: str) -> Finding:
 
 
 def _with_paths(scope: Scope, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield findings whose evidence is a path; a trace id where several trajectories of the run have it."""
+    """Yield findings whose evidence is a path; a trace id where ``show`` would take it for another one's."""
+    among = f"WHERE {scope.run.condition}" if scope.is_newest_run else ""
     traces = sorted({trace for each in findings for trace in each.evidence if _TRACE.fullmatch(trace)})
     wanted = filters.equals("trace_id", traces)
     rows = scope.rows(
         "SELECT * FROM (SELECT trace_id, path, count(*) OVER (PARTITION BY path) AS number "  # noqa: S608
-        f"FROM roots WHERE {scope.run.condition}) AS named WHERE number = 1 AND {wanted}"
+        f"FROM roots {among}) AS named WHERE number = 1 AND {wanted}"
     )
     paths = {row["trace_id"]: row["path"] for row in rows}
     for each in findings:

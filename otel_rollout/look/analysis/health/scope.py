@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.look.analysis.health import texts
 from otel_rollout.look.analysis.health.rates import Count
-from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
@@ -92,6 +92,11 @@ class Scope:
         self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
         self._id = uuid.uuid4().hex[:12]
         self._made: list[str] = []
+
+    @functools.cached_property
+    def is_newest_run(self) -> bool:
+        """Whether a path without a run is one of this run's, where several runs have it."""
+        return run_of(self._engine) == self.run
 
     @functools.cached_property
     def validate(self) -> bool:
