@@ -57,7 +57,7 @@ def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     minutes = (time.monotonic() - began) / 60
     report = f"{minutes:.1f} minutes, {(used.ru_utime + used.ru_stime) / 60:.1f} CPU-minutes"
-    return status, report + (f", {left} processes were left" if left else "")
+    return status, report + (f", processes left: {left}" if left else "")
 
 
 def _finished(pid: int) -> int:

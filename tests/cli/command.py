@@ -1,9 +1,13 @@
-"""Run the command ``otel-rollout`` in a process of its own."""
+"""Run the command ``otel-rollout``, in a process of its own or in this one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+from typer.testing import CliRunner
+
+from otel_rollout.cli import app
 
 COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
 ON_A_TERMINAL = [
@@ -22,3 +26,10 @@ def run(*arguments: object, code: int = 0) -> str:
     )
     assert ran.returncode == code, ran.stdout + ran.stderr
     return ran.stdout + ran.stderr
+
+
+def run_here(*arguments: object, code: int = 0) -> str:
+    """Run the command in this process, which costs less, and return its output."""
+    ran = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert ran.exit_code == code, ran.output
+    return ran.output

@@ -37,7 +37,7 @@ from tests.mlflow_server import stored
 SECOND = 1_000_000_000
 START = 1_767_225_600 * SECOND
 COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
-FEWER = settings(max_examples=settings().max_examples // 3)  # each makes two tables, and asks both
+FEWER = settings(max_examples=settings().max_examples // 3)  # each makes a table, or two, of several traces
 count = st.none() | st.integers(0, 9)
 
 
@@ -67,7 +67,15 @@ def traces(draw: st.DrawFn) -> list[Made]:
     ]
 
 
-def line(made: list[Made], scores: dict[str, Any] | None = None) -> str:
+several_traces = st.lists(traces(), min_size=1, max_size=4)
+
+
+def lines(several: list[list[Made]]) -> str:
+    """Return traces as lines of OTLP/JSON, with trace ids in their order."""
+    return "\n".join(line(made, trace_id=f"{number:032x}") for number, made in enumerate(several, start=1))
+
+
+def line(made: list[Made], scores: dict[str, Any] | None = None, trace_id: str = "a" * 32) -> str:
     """Return a trace as a line of OTLP/JSON; the root has number 0."""
     identity = {"step": 1, "sample_index": "7", "rollout_n": 0, "validate": False}
     root = Made(-1, "AGENT", (50, 60), 0, 100)  # counts of an agent are no model call's
@@ -80,7 +88,7 @@ def line(made: list[Made], scores: dict[str, Any] | None = None) -> str:
         began = START + span.began * 1_000_000
         spans.append(
             {
-                "traceId": "a" * 32,
+                "traceId": trace_id,
                 "spanId": f"{number + 1:016x}",
                 "parentSpanId": f"{span.inside + 1:016x}" if span.inside >= 0 else "",
                 "name": span.kind.lower(),
@@ -102,18 +110,34 @@ def encoded(value: object) -> dict[str, object]:
     return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
 
 
-def asked(text: str, sql: str) -> tuple[Summary, Summary, list[dict[str, Any]]]:
-    """Return what the spool and the table say of the only trajectory, and a query's rows."""
+def asked(text: str, sql: str) -> tuple[list[Summary], list[Summary], list[dict[str, Any]]]:
+    """Return what the spool and the table say of the trajectories by trace id, and a query's rows."""
+    with spool_of(text) as source:
+        with asked_as_table(source) as shown:
+            of_spool = by_trace_id(shown)
+        with table_of(source) as store:
+            engine = Engine(store.open())
+            return of_spool, by_trace_id(TableSource(engine, "table")), dicts_of(engine.select(sql))
+
+
+def queried(text: str, sql: str) -> list[dict[str, Any]]:
+    """Return a query's rows."""
+    with spool_of(text) as source, table_of(source) as store:
+        return dicts_of(Engine(store.open()).select(sql))
+
+
+@contextmanager
+def spool_of(text: str) -> Iterator[SpoolSource]:
+    """Yield a source of lines."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "lines.jsonl"
         path.write_text(text + "\n")
-        source = SpoolSource(path)
-        with asked_as_table(source) as shown:
-            (of_spool,) = shown.find(None)
-        with table_of(source) as store:
-            engine = Engine(store.open())
-            (of_table,) = TableSource(engine, "table").find(None)
-            return of_spool, of_table, dicts_of(engine.select(sql))
+        yield SpoolSource(path)
+
+
+def by_trace_id(source: Source) -> list[Summary]:
+    """Return all trajectories of a source."""
+    return sorted(source.find(None), key=lambda summary: summary.trace_id)
 
 
 def calls_of(made: list[Made]) -> list[int]:
@@ -152,18 +176,18 @@ def summed(numbers: Any) -> int | None:
 
 
 @FEWER
-@given(traces())
-def test_tokens_of_a_call_count_once(made: list[Made]) -> None:
+@given(several_traces)
+def test_tokens_of_a_call_count_once(several: list[list[Made]]) -> None:
     """A count that an outer call lacks is that of the calls inside it, from every source."""
-    of_spool, of_table, (row,) = asked(line(made), "SELECT turns, tokens_in, tokens_out FROM trajectories")
-    calls = calls_of(made)
-    expected = [summed(tokens_of(made, number, which) for number in calls) for which in (0, 1)]
-    assert [row["turns"], row["tokens_in"], row["tokens_out"]] == [len(calls), *expected]
-    assert [of_spool.tokens.input, of_spool.tokens.output] == expected
-    assert [of_table.tokens.input, of_table.tokens.output] == expected
-    of_tail_sampling = TrajectoryOutcome("reward")
-    of_tail_sampling.add(line(made).encode())
-    assert of_tail_sampling.tokens == (expected[1] or 0)
+    sql = "SELECT turns, tokens_in, tokens_out FROM trajectories ORDER BY trace_id"
+    for made, *said, row in zip(several, *asked(lines(several), sql), strict=True):
+        calls = calls_of(made)
+        expected = [summed(tokens_of(made, number, which) for number in calls) for which in (0, 1)]
+        assert [row["turns"], row["tokens_in"], row["tokens_out"]] == [len(calls), *expected]
+        assert [[summary.tokens.input, summary.tokens.output] for summary in said] == [expected] * 2
+        of_tail_sampling = TrajectoryOutcome("reward")
+        of_tail_sampling.add(line(made).encode())
+        assert of_tail_sampling.tokens == (expected[1] or 0)
 
 
 def test_calls_inside_one_another_without_end_are_counted() -> None:
@@ -175,10 +199,17 @@ def test_calls_inside_one_another_without_end_are_counted() -> None:
 
 
 @FEWER
-@given(traces())
-def test_phases_stay_inside_their_trajectory(made: list[Made]) -> None:
+@given(several_traces)
+def test_phases_stay_inside_their_trajectory(several: list[list[Made]]) -> None:
     """Each millisecond belongs to the call that began first; only a reward counts after the end."""
-    _, _, (row,) = asked(line(made), "SELECT * FROM phases")
+    rows = queried(lines(several), "SELECT * FROM phases ORDER BY trace_id")
+    for made, row in zip(several, rows, strict=True):
+        found = [row[f"{name}_seconds"] * 1000 for name in ("generate", "tool", "reward", "waiting")]
+        assert found == pytest.approx(phases_of(made), abs=1e-6)
+
+
+def phases_of(made: list[Made]) -> list[int]:
+    """Return the milliseconds of model calls, tools, rewards and of waiting."""
     last = {"LLM": 100, "TOOL": 100, "EVALUATOR": 1000}
     calls = [
         (span.began, min(span.began + span.lasted, last[span.kind]), span.kind)
@@ -193,23 +224,21 @@ def test_phases_stay_inside_their_trajectory(made: list[Made]) -> None:
         phases[kind] += len(own)
         taken |= own
         reached = max(reached, end)
-    waiting = max([100, *(moment + 1 for moment in taken)]) - len(taken)
-    found = [row[f"{name}_seconds"] * 1000 for name in ("generate", "tool", "reward", "waiting")]
-    assert found == pytest.approx([*phases.values(), waiting], abs=1e-6)
+    return [*phases.values(), max([100, *(moment + 1 for moment in taken)]) - len(taken)]
 
 
 @pytest.mark.parametrize("value", [0.25, True, "good", "nan", "-inf"])
 def test_reward_is_what_was_given(value: Any) -> None:
     """In a list, too: a bool and a text stay what they are."""
     scores = {"rollout.score.reward": value, "rollout.score_time.reward": START + 5}
-    of_spool, of_table, _ = asked(line([], scores), "SELECT 1 AS one FROM trajectories")
+    (of_spool,), (of_table,), _ = asked(line([], scores), "SELECT 1 AS one FROM trajectories")
     assert [score.value for score in of_spool.scores] == [score.value for score in of_table.scores] == [value]
 
 
 def test_group_of_one_has_no_spread() -> None:
     """So it is no group without a signal."""
     scores = {"rollout.score.reward": 0.25, "rollout.score_time.reward": START + 5}
-    _, _, (row,) = asked(line([], scores), "SELECT reward_spread, rewarded, reward_mean FROM groups")
+    (row,) = queried(line([], scores), "SELECT reward_spread, rewarded, reward_mean FROM groups")
     assert row == {"reward_spread": None, "rewarded": 1, "reward_mean": 0.25}
 
 
@@ -218,7 +247,7 @@ def test_running_trajectory_is_not_its_ended_sub_trajectory() -> None:
     whole = json.loads(line([Made(0, "LLM", (1, 1), 0, 5), Made(0, "AGENT", (None, None), 10, 5)]))
     of_trace = whole["resourceSpans"][0]["scopeSpans"][0]
     of_trace["spans"] = of_trace["spans"][1:]
-    of_spool, of_table, (row,) = asked(json.dumps(whole), "SELECT state, name FROM trajectories")
+    (of_spool,), (of_table,), (row,) = asked(json.dumps(whole), "SELECT state, name FROM trajectories")
     assert (of_spool.state, of_spool.name) == (of_table.state, of_table.name) == ("running", "")
     assert row == {"state": "running", "name": None}
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.cli.command import run
+from tests.cli.command import run_here
 from tests.dumps.reading import OpenedDump
 from tests.dumps.test_readers import POCKET
 
@@ -18,7 +18,7 @@ def test_commands_of_the_example_open_it(tmp_path, monkeypatch):
     commands = re.findall(r"^otel-rollout (?!view)(.+)$", page, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
-        assert "verl rollout dump: 3 files, steps 1–3, 36 trajectories" in run(*command.split())
+        assert "verl rollout dump: 3 files, steps 1–3, 36 trajectories" in run_here(*command.split())
 
 
 def test_the_example_needs_no_remark(tmp_path):

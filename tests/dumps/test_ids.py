@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.cli.command import run
+from tests.cli.command import run_here
 from tests.dumps.reading import OpenedDump, verl_line, write_lines
 
 
@@ -55,7 +55,7 @@ def test_each_dump_is_imported_once(seeds, tmp_path, monkeypatch):
 
 def imported(path):
     """Return what an import into the table says."""
-    return run("import", path, "--to", "delta")
+    return run_here("import", path, "--to", "delta")
 
 
 def test_ids_do_not_depend_on_where_the_files_are(tmp_path, opened):
