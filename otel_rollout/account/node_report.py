@@ -8,8 +8,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from otel_rollout.account.ledger_reader import LedgerState
 from otel_rollout.account.report import (
     DeliveryCount,
     ExporterCount,
@@ -21,14 +22,11 @@ from otel_rollout.account.report import (
 from otel_rollout.base.errors import pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_batch import spans_in, steps_in
+from otel_rollout.settings import Settings
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.private_files import ForeignFileError, check_private, open_private
 from otel_rollout.spool.root_table import read_open
 from otel_rollout.spool.segments import place_of
-
-if TYPE_CHECKING:
-    from otel_rollout.account.ledger_reader import LedgerState
-    from otel_rollout.settings import Settings
 
 _MAX_COUNTS = 5
 """Maximum counts of pending lines; a count is repeated if cursors moved during it."""

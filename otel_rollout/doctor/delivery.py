@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from otel_rollout.account.ledger_reader import LedgerState
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
@@ -25,9 +26,6 @@ from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.locks import LOCK_FILE
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.segments import place_of
-
-if TYPE_CHECKING:
-    from otel_rollout.account.ledger_reader import LedgerState
 
 CHECKS: Final = ("spool", "damaged", "forwarder", "backlog", "refused", "dropped", "rejected", "disk")
 """Ids of the checks."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import sdk
 from otel_rollout.otlp.span import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import SpanContext
-
     AnySpan = TypeVar("AnySpan", ReadableSpan, Span)
 
 

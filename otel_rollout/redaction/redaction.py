@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
@@ -20,9 +20,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import pass_on
 from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED
 from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
-
-if TYPE_CHECKING:
-    from otel_rollout.otlp.writer import AttributeInput
+from otel_rollout.otlp.writer import AttributeInput
 
 Redaction = Callable[[bytes], bytes]
 BUDGET: Final = 0.25

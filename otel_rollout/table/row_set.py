@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError, query
 
 if TYPE_CHECKING:
     from arro3.core import Table
-
-    from otel_rollout.table.query import Engine
 
 _MAX_SHOWN: Final = 20
 """Maximum rows of a notebook's display."""

@@ -7,21 +7,18 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from otel_rollout.account import node_report
+from otel_rollout.account.ledger_reader import LedgerState
 from otel_rollout.account.progress import Show, progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch import launcher
+from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import touch
 from otel_rollout.spool.waiting import WaitingProgram
-
-if TYPE_CHECKING:
-    from otel_rollout.account.ledger_reader import LedgerState
-    from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
 

@@ -19,11 +19,10 @@ from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.exception_text import qualified_name
 from otel_rollout.record.recording.shared_backend import SharedBackend
 from otel_rollout.record.recording.state import state
+from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
-
-    from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
 SCOPE: Final = semconv.SCOPE

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from otel_rollout.base.errors import pass_on
+from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-
-    from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
 _EXPORTING: Final = "opentelemetry.sdk.trace.export"
