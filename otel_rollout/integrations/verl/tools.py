@@ -12,9 +12,8 @@ from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import describe_tool_call, set_output
 from otel_rollout.integrations.verl import seams
-from otel_rollout.integrations.verl.roles import Role
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
-from otel_rollout.integrations.verl.traced_functions import RunningOperation
+from otel_rollout.integrations.verl.traced_functions import Role, RunningOperation
 
 _MODULE: Final = "verl.experimental.agent_loop.tool_agent_loop"
 _FAILURES: Final = (
