@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from otel_rollout.account.report import (
     bounded_scopes,
     summed,
 )
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_batch import spans_in, steps_in
 from otel_rollout.settings import Settings
@@ -30,7 +29,6 @@ from otel_rollout.spool.segments import place_of
 
 _MAX_COUNTS = 5
 """Maximum counts of pending lines; a count is repeated if cursors moved during it."""
-_logger = logging.getLogger("otel_rollout")
 
 
 def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Report:
@@ -226,7 +224,7 @@ def _steps_or_nothing(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, 
         return count_steps(node_dir, exporters)
     except Exception as error:  # noqa: BLE001 - the directory may be gone since the report was made
         pass_on(error)
-        _logger.warning("otel-rollout: counts per step are not known: %s", _described(node_dir, error))
+        logger.warning("otel-rollout: counts per step are not known: %s", _described(node_dir, error))
         return {}
 
 

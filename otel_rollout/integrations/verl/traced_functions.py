@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from enum import Enum
@@ -14,7 +13,7 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import internal_errors, logger
 from otel_rollout.base.finalizers import restore, set_variable
 from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
@@ -23,8 +22,6 @@ from otel_rollout.integrations.verl import seams, trajectory
 from otel_rollout.integrations.verl.trace_config import config
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import span_io
-
-_logger = logging.getLogger("otel_rollout")
 
 
 class Role(Enum):
@@ -84,7 +81,7 @@ def traced(func: Function) -> Function | None:
     try:
         return otel_rollout.rollout_trace_op(kind=role.span_kind)(inner)
     except TypeError as error:
-        _logger.warning("otel-rollout: %s", error)
+        logger.warning("otel-rollout: %s", error)
         return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,13 @@ from otel_rollout.account import node_report
 from otel_rollout.account.ledger_reader import LedgerState
 from otel_rollout.account.progress import Show, progress
 from otel_rollout.account.report import Report
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch import launcher
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import touch
 from otel_rollout.spool.waiting import WaitingProgram
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: bool = False) -> Report:
@@ -56,7 +53,7 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
         pass_on(error)
         report = node_report.report(node_dir, configured)
         if report.directory and report.problem is None:  # the directory exists and can be read
-            _logger.warning("otel-rollout: the wait for delivery of %s ended: %s", node_dir, error)
+            logger.warning("otel-rollout: the wait for delivery of %s ended: %s", node_dir, error)
         return report
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials, without_receiver
+from otel_rollout.base.errors import logger
 from otel_rollout.base.redaction_names import SHIPPED
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.record.launch.state import state
@@ -49,7 +50,6 @@ _PASSED_VARIABLES = frozenset(
 """Variables that the forwarder gets in addition to those of exporters."""
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
-_logger = logging.getLogger("otel_rollout")
 
 
 def start_detached(arguments: Sequence[str], environ: Mapping[str, str], log_file: Path) -> None:
@@ -295,4 +295,4 @@ class ForwarderSupervisor:
     def _log_once(self, message: str, level: int = logging.WARNING) -> None:
         if message not in self._reported and len(self._reported) < _MAX_REPORTED:
             self._reported.add(message)
-            _logger.log(level, "otel-rollout: %s", message)
+            logger.log(level, "otel-rollout: %s", message)
