@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
@@ -12,8 +12,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import sdk
 from otel_rollout.otlp.span import Span
 
-if TYPE_CHECKING:
-    AnySpan = TypeVar("AnySpan", ReadableSpan, Span)
+AnySpan = TypeVar("AnySpan", ReadableSpan, Span)
 
 
 def by_project(spans: Sequence[AnySpan], last_project: str | None) -> dict[str | None, list[AnySpan]]:

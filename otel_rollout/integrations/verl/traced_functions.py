@@ -6,6 +6,7 @@ import functools
 import inspect
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from opentelemetry import trace
 import otel_rollout
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, logger
-from otel_rollout.base.finalizers import restore, set_variable
+from otel_rollout.base.finalizers import variable_set
 from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import number, set_attributes
@@ -88,7 +89,7 @@ def traced(func: Function) -> Function | None:
 def _described(func: Function, role: Role) -> Function:
     @functools.wraps(func)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        with RunningOperation(role, args[0] if args else None, name_of(func)), _logged_errors_of(role):
+        with running(role, args[0] if args else None, name_of(func)), _logged_errors_of(role):
             describe_arguments(role, args, kwargs)
             result = await func(*args, **kwargs)
             describe_result(role, result)
@@ -173,38 +174,35 @@ def describe_result(role: Role, result: Any) -> None:
 # --- one span per operation --------------------------------------------------------------------------------
 
 
+@dataclass
 class RunningOperation:
-    """A block in which an operation runs.
+    """An operation that runs.
 
-    A nested call that is part of the operation gets no separate span.
+    Attributes:
+        role: role of the operation.
+        instance: object whose method is called; None if the object is not known yet.
+        name: name of the method.
+        tokens: number of tokens that the attempts of a model call have generated.
+    """
+
+    role: Role
+    instance: Any
+    name: str
+    tokens: int = 0
+
+
+_innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
+
+
+def running(role: Role, instance: Any, name: str) -> AbstractContextManager[None]:
+    """Return a block in which an operation runs: a nested call that is part of it gets no span of its own.
 
     Args:
         role: role of the operation.
         instance: object whose method is called; None if the object is not known yet.
         name: name of the method.
-
-    Attributes:
-        tokens: number of tokens that the attempts of a model call have generated.
     """
-
-    def __init__(self, role: Role, instance: Any, name: str) -> None:
-        self.role = role
-        self.instance = instance
-        self.name = name
-        self.tokens = 0
-        self._outer: RunningOperation | None = None
-
-    def __enter__(self) -> None:
-        """Make this operation the innermost."""
-        self._outer = _innermost.get()
-        set_variable(_innermost, self)
-
-    def __exit__(self, *_: object) -> None:
-        """Make the operation around this one the innermost."""
-        restore(_innermost, self, self._outer)
-
-
-_innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
+    return variable_set(_innermost, RunningOperation(role, instance, name))
 
 
 def part_of_span(func: Function, args: tuple[Any, ...]) -> Function | None:

@@ -43,8 +43,6 @@ def _import_what_exit_needs() -> None:
     Importing a module with dataclasses while Python exits makes CPython forget that Ctrl-C ended the program.
     The program would then exit with status 1 rather than by SIGINT.
     """
-    from otel_rollout.account import ledger_reader  # noqa: F401
-
     if "ray" in sys.modules:
         from otel_rollout.record.launch import ray_nodes  # noqa: F401
 
