@@ -27,7 +27,7 @@ from otel_rollout.exporting.api import (
     FailureKind,
     UndeliveredError,
 )
-from otel_rollout.otlp.reader import UnreadableLineError
+from otel_rollout.otlp.json_line import UnreadableLineError
 from otel_rollout.spool import segments
 from otel_rollout.spool.waiting import WaitingPrograms
 

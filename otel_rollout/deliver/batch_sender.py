@@ -19,7 +19,7 @@ from otel_rollout.exporting.api import (
     reads_spool,
 )
 from otel_rollout.exporting.base import form_for
-from otel_rollout.otlp.reader import UnreadableLineError
+from otel_rollout.otlp.json_line import UnreadableLineError
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """Exceptions that an exporter raises for a value that it cannot encode."""

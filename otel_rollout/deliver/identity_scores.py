@@ -26,7 +26,7 @@ from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
 from otel_rollout.exporting.base import form_for
 from otel_rollout.exporting.batching import chunks, grouped
-from otel_rollout.otlp.reader import TraceLine
+from otel_rollout.otlp.json_line import TraceLine
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_identity import (
     Candidate,

@@ -14,7 +14,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.json_line import UnreadableLineError, spans_of
 
 LINE_HEAD: Final = b'{"resourceSpans"'
 """The first bytes of each recorded line."""

@@ -18,9 +18,8 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.otlp import model_calls, scan
 from otel_rollout.otlp.chat_messages import ChatMessage, Event, as_json
-from otel_rollout.otlp.json_line import spans_of_json
+from otel_rollout.otlp.json_line import TraceLine, parsed_line, spans_of_json
 from otel_rollout.otlp.model_calls import structured
-from otel_rollout.otlp.reader import TraceLine, parsed_line
 from otel_rollout.otlp.span import Span
 
 _SCOPE_WITHIN: Final = 4096

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from otel_rollout.exporting.entry_points import ADDRESSES, offered
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.pages.links import Links
+from otel_rollout.look.pages.rendering import Links
 
 NO_STEP: Final = "-"
 """Parameter of a step that was not recorded."""
