@@ -20,6 +20,7 @@ from otel_rollout.account.ledger import HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base import semconv
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.batch_sender import failure_of
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.lines import Line
 from otel_rollout.deliver.retry_policy import RetryPolicy
@@ -265,9 +266,7 @@ class IdentityScores:
         if result is SpanExportResult.SUCCESS:
             self._release(turn, [one for one, _ in scores], Tally(delivered=1))
             return None
-        failure = getattr(self._exporter, "last_failure", None)
-        if not isinstance(failure, ExportFailure):
-            return ExportFailure(FailureKind.UNAVAILABLE, "the exporter fails without a reason")
+        failure = failure_of(self._exporter)
         if failure.kind is not FailureKind.REJECTED:
             return failure
         if len(scores) == 1:

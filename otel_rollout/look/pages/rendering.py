@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
 from otel_rollout.base.printable import printable
+
+NO_STEP: Final = "-"
+"""Parameter of a step that was not recorded."""
 
 
 class Links:
@@ -32,15 +35,15 @@ class Links:
 
     def step(self, step: int | None, validate: bool = False) -> str | None:
         """Return the address of a step's page."""
-        return None
+        return self._address("/step", _of_step(step, validate))
 
     def timeline(self, step: int | None, validate: bool = False) -> str | None:
         """Return the address of the page that shows a step's time."""
-        return None
+        return self._address("/timeline", _of_step(step, validate))
 
     def health(self) -> str | None:
         """Return the address of the page with the run's checks."""
-        return None
+        return self._address("/health", {})
 
     def trajectories(self, filters: Mapping[str, str] | None = None) -> str | None:
         """Return the address of the list of trajectories.
@@ -48,7 +51,7 @@ class Links:
         Args:
             filters: field of its form → text.
         """
-        return None
+        return self._address("/trajectories", filters or {})
 
     def group(self, path: str) -> str | None:
         """Return the address of a group's page.
@@ -56,7 +59,7 @@ class Links:
         Args:
             path: the group's name in the view ``groups``, such as ``1/29``.
         """
-        return None
+        return self._address("/group", {"name": path})
 
     def trajectory(self, reference: str) -> str | None:
         """Return the address of a trajectory's page.
@@ -64,15 +67,23 @@ class Links:
         Args:
             reference: a name such as ``1/29/1``, or a trace id.
         """
-        return None
+        return self._address("/trajectory", {"name": reference})
 
     def comparison(self, left: str, right: str) -> str | None:
         """Return the address of the page that shows two trajectories side by side."""
-        return None
+        return self._address("/compare", {"left": left, "right": right})
 
     def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
         """Return name and address of the trajectory in other tools, such as MLflow."""
         return []
+
+    def _address(self, page: str, parameters: Mapping[str, str]) -> str | None:
+        """Return the address of a page with parameters; None where pages have no addresses."""
+        return None
+
+
+def _of_step(step: int | None, validate: bool) -> dict[str, str]:
+    return {"step": NO_STEP if step is None else str(step), **({"validate": "true"} if validate else {})}
 
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.pages.rendering import NO_STEP
 from otel_rollout.look.web.answers import Answers, Make, PageAnswer
-from otel_rollout.look.web.links import NO_STEP, ServedLinks
+from otel_rollout.look.web.links import ServedLinks
 from otel_rollout.look.web.live import utc
 from otel_rollout.look.web.snapshot import RunRow, Snapshot
 from otel_rollout.table.rows import integer_in
