@@ -16,7 +16,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import received, received_json, writer
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.table.location import location_of

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_rollout.otlp import reader, sdk, span
+from otel_rollout.otlp import json_line, sdk, span
 
 JSON = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
 """Attributes of a span whose input and output are JSON, as arguments of ``Rollouts.span``."""
@@ -112,7 +112,7 @@ class Rollouts:
 
 def spans_of(line: bytes) -> list[ReadableSpan]:
     """Decode a recorded line to the spans that exporters of others get."""
-    return [sdk.readable(span) for span in reader.spans_of(line)]
+    return [sdk.readable(span) for span in json_line.spans_of(line)]
 
 
 def decoded(given: ReadableSpan | span.Span) -> span.Span:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base.waits import waits
-from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.api import FailureKind, MetricPoint, UndeliveredError
 from otel_rollout.exporting.batching import chunks
 from otel_rollout_mlflow import sqlite_creation
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
 from otel_rollout_mlflow.scores import MARK, Change, MlflowFeedback
+from otel_rollout_mlflow.settings import MlflowSettings
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
@@ -28,13 +29,8 @@ from otel_rollout_mlflow.target import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mlflow.tracing.client import TracingClient
     from sqlalchemy import Connection
-
-    from otel_rollout.exporting.api import MetricPoint
-    from otel_rollout_mlflow.settings import MlflowSettings
 
 _CHANGES_PER_TRANSACTION: Final = 200
 """Scores and tags in one transaction. More would let other writers of a SQLite file wait for seconds."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
-from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.api import FailureKind, MetricPoint, UndeliveredError
 from otel_rollout.exporting.http import BearerAuth, HttpServer, HttpSession, described
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
 from otel_rollout_mlflow.scores import MARK, Change, MlflowFeedback
@@ -22,11 +23,6 @@ from otel_rollout_mlflow.target import (
     Experiment,
     unreadable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from otel_rollout.exporting.api import MetricPoint
 
 Found = TypeVar("Found")
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"

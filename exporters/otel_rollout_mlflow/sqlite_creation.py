@@ -12,6 +12,7 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 from otel_rollout.base.waits import wait_until, waits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy.engine import Engine
 
 

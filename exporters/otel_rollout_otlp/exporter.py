@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+from google.protobuf.json_format import MessageToDict, Parse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import GuardedExporter, rejecting
-from otel_rollout.exporting.batching import halved
+from otel_rollout.exporting.batching import batches, halved
+from otel_rollout.exporting.protobuf import request_of
+from otel_rollout.otlp.json_line import request_of as joined
+from otel_rollout.otlp.line_protobuf import InLine, fields_of, spans_in
+from otel_rollout.otlp.protobuf import ids_to_hex
 from otel_rollout.otlp.span import Span
-from otel_rollout_otlp import encoding, settings
+from otel_rollout_otlp import settings
 from otel_rollout_otlp.http_transport import HttpTransport
 from otel_rollout_otlp.settings import OtlpSettings, Protocol
 
 if TYPE_CHECKING:
     from otel_rollout_otlp.grpc_transport import GrpcTransport
+
+_parse: Final = partial(Parse, ignore_unknown_fields=True)
 
 
 class OtlpSpanExporter(GuardedExporter):
@@ -81,9 +92,9 @@ class OtlpSpanExporter(GuardedExporter):
         )
         self._transport = _transport(self._settings)
         if self._settings.protocol is Protocol.HTTP_JSON:
-            self._encode, self._bodies_of_lines = encoding.json_of_spans, encoding.json_of_lines
+            self._encode, self._bodies_of_lines = json_of_spans, json_of_lines
         else:
-            self._encode, self._bodies_of_lines = encoding.protobuf_of_spans, encoding.protobuf_of_lines
+            self._encode, self._bodies_of_lines = protobuf_of_spans, protobuf_of_lines
         default = self._transport.default_max_request_bytes
         self._max_bytes = positive_bytes(
             "max_request_bytes", default if max_request_bytes is None else max_request_bytes
@@ -128,3 +139,52 @@ def _transport(chosen: OtlpSettings) -> HttpTransport | GrpcTransport:
 
         return GrpcTransport(chosen)
     return HttpTransport(chosen)
+
+
+# --- bodies of requests, of bounded size -------------------------------------------------------------------
+
+
+def protobuf_of_spans(spans: Sequence[Span]) -> bytes:
+    """Encode one request of spans as protobuf."""
+    encoded: bytes = request_of(spans).SerializeToString()
+    return encoded
+
+
+def json_of_spans(spans: Sequence[Span]) -> bytes:
+    """Encode one request of spans as OTLP/JSON, with ids in hex."""
+    data: dict[str, Any] = MessageToDict(request_of(spans), use_integers_for_enums=True)
+    ids_to_hex(data)
+    return orjson.dumps(data)
+
+
+def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Encode the spans of OTLP JSON Lines as bodies of protobuf.
+
+    Protobuf is smaller than JSON, so lines within the limit make one body within the limit. Larger input is
+    divided between spans; a span larger than the limit is a body alone.
+    """
+    for batch in batches(lines, len, max_bytes):
+        if len(batch[0]) <= max_bytes:
+            yield _protobuf(spans_in(batch))
+        else:
+            yield from halved(list(spans_in(batch)), _protobuf, len, max_bytes)
+
+
+def _protobuf(spans: Iterable[InLine]) -> bytes:
+    """Encode one request of spans, with each resource and scope once."""
+    request = ExportTraceServiceRequest()
+    resources: dict[bytes, ResourceSpans] = {}
+    scopes: dict[tuple[bytes, bytes], ScopeSpans] = {}
+    for resource, scope, span in spans:
+        if (resource, scope) not in scopes:
+            if resource not in resources:
+                resources[resource] = _parse(resource, request.resource_spans.add())
+            scopes[resource, scope] = _parse(scope, resources[resource].scope_spans.add())
+        scopes[resource, scope].spans.add(**fields_of(span))
+    encoded: bytes = request.SerializeToString()
+    return encoded
+
+
+def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Join OTLP JSON Lines into bodies of JSON; a line larger than the limit is a body alone."""
+    return map(joined, batches(lines, len, max_bytes))

@@ -11,9 +11,8 @@ numbered batches: then the ledger has the batch before it is committed, and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from otel_rollout.account.ledger_file import LedgerFile
@@ -74,16 +73,6 @@ class HeldScore(NamedTuple):
 
 class Ledger(LedgerFile):
     """The forwarder's access to its ledger; see :class:`LedgerFile` for arguments."""
-
-    def __init__(
-        self,
-        node_dir: Path,
-        is_ours: Callable[[], bool] = lambda: False,
-        restore: Callable[[Ledger], None] = lambda ledger: None,
-    ) -> None:
-        super().__init__(node_dir, is_ours, restore)
-        self.destinations: dict[str, str] = {}
-        """Exporter → where to find its spans; written with the exporter's next batch or failure."""
 
     def cursors(self, exporter: str) -> dict[str, int]:
         """Return segment → bytes that ``exporter`` is done with."""

@@ -78,6 +78,8 @@ class LedgerFile:
         self._path = node_dir / FILE
         self._is_ours = is_ours
         self._restore: Callable[[Any], None] = restore
+        self.destinations: dict[str, str] = {}
+        """Exporter → where to find its spans; written with the exporter's next batch or failure."""
         self._is_restored = True
         self._has_failed = False
         self._db, self._file = self._open()

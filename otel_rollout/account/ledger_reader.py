@@ -86,6 +86,11 @@ class LedgerState:
             retried=self.retries.get(exporter, 0),
         )
 
+    def is_refused(self, exporter: str) -> bool:
+        """Return whether delivery by an exporter stays stopped until a person corrects the problem."""
+        failure = self.failures.get(exporter)
+        return failure is not None and failure.kind is FailureKind.REFUSED
+
     def done(self, exporter: str) -> int:
         """Return how many spans an exporter is done with."""
         return sum(tally.done for tally in self.steps.get(exporter, {}).values())

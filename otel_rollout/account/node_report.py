@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from otel_rollout.account.ledger_reader import LedgerState, Tally, read_ledger
 from otel_rollout.account.report import (
     DeliveryCount,
     ExporterCount,
@@ -18,21 +18,17 @@ from otel_rollout.account.report import (
     bounded_scopes,
     summed,
 )
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_batch import spans_in, steps_in
+from otel_rollout.settings import Settings
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.private_files import ForeignFileError, check_private, open_private
 from otel_rollout.spool.root_table import read_open
 from otel_rollout.spool.segments import place_of
 
-if TYPE_CHECKING:
-    from otel_rollout.account.ledger_reader import LedgerState
-    from otel_rollout.settings import Settings
-
 _MAX_COUNTS = 5
 """Maximum counts of pending lines; a count is repeated if cursors moved during it."""
-_logger = logging.getLogger("otel_rollout")
 
 
 def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Report:
@@ -63,8 +59,6 @@ def _described(node_dir: Path, error: Exception) -> str:
 
 def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
     """Return each exporter's counts from the ledger; empty if it is unreadable."""
-    from otel_rollout.account.ledger_reader import read_ledger
-
     try:
         ledger = read_ledger(node_dir)
     except Exception as error:  # noqa: BLE001 - a reader of metrics goes on without these counts
@@ -107,8 +101,6 @@ def _ledger_and_difference(
     node_dir: Path, exporters: Iterable[str], recorded: int
 ) -> tuple[LedgerState, dict[str, int]]:
     """Read the ledger, and subtract each exporter's counts from the recorded spans."""
-    from otel_rollout.account.ledger_reader import read_ledger
-
     ledger = read_ledger(node_dir)
     return ledger, {name: max(0, recorded - ledger.done(name)) for name in exporters}
 
@@ -119,8 +111,6 @@ def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[Ledge
     A line that is delivered during the count would be counted twice, and a line of a segment that is removed
     would not be counted. So the count is repeated until no cursor has moved.
     """
-    from otel_rollout.account.ledger_reader import read_ledger
-
     ledger = read_ledger(node_dir)
     for _ in range(_MAX_COUNTS):
         pending = {
@@ -172,15 +162,13 @@ def _content(path: Path) -> bytes:
 
 
 def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> ExporterCount:
-    from otel_rollout.exporting.api import FailureKind
-
     failure = ledger.failures.get(exporter)
     _, not_linked = ledger.links.get(exporter, ("", None))
     return ExporterCount(
         **ledger.count(exporter)._asdict(),
         pending=pending,
         problem=ledger.problem or (failure.message if failure else not_linked),
-        is_refused=failure is not None and failure.kind is FailureKind.REFUSED,
+        is_refused=ledger.is_refused(exporter),
         destination=ledger.destinations.get(exporter, ""),
         unresolved_scores=ledger.unresolved.get(exporter, {}),
     )
@@ -228,14 +216,12 @@ def _steps_or_nothing(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, 
         return count_steps(node_dir, exporters)
     except Exception as error:  # noqa: BLE001 - the directory may be gone since the report was made
         pass_on(error)
-        _logger.warning("otel-rollout: counts per step are not known: %s", _described(node_dir, error))
+        logger.warning("otel-rollout: counts per step are not known: %s", _described(node_dir, error))
         return {}
 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
     """Count spans per step, from segments, ledger, journals and root tables."""
-    from otel_rollout.account.ledger_reader import Tally, read_ledger
-
     ledger = read_ledger(node_dir)
     counts: dict[StepKey, StepCount] = {}
     for exporter in exporters:

@@ -19,7 +19,8 @@ from orjson import JSONEncodeError
 
 from otel_rollout.base.state import state
 
-_logger = logging.getLogger("otel_rollout")
+logger: Final = logging.getLogger("otel_rollout")
+"""The logger of processes that record."""
 MAX_REPORTED: Final = 10_000
 """Maximum number of different messages that a process logs through this module; more are not logged."""
 
@@ -86,7 +87,7 @@ def fault(doing: str, error: Exception) -> None:
         return
     try:
         if _is_new(doing):
-            _logger.error(
+            logger.error(
                 "otel-rollout: internal error while %s; your code is not affected, some spans may be "
                 "missing. Please report this.",
                 doing,
@@ -96,7 +97,7 @@ def fault(doing: str, error: Exception) -> None:
         return
 
 
-def warn_once(message: str, once_for: str | None = None, logger: logging.Logger = _logger) -> None:
+def warn_once(message: str, once_for: str | None = None, logger: logging.Logger = logger) -> None:
     """Log a warning, once for its text or for ``once_for``. Never raises.
 
     Args:
@@ -124,8 +125,8 @@ def guard_loggers(*names: str) -> None:
     Even the standard handler raises an exception after the program has closed ``sys.stderr``.
     """
     for name in names:
-        logger = logging.getLogger(name)
-        logger.handle = _guarded(logger.handle)  # type: ignore[method-assign, assignment]
+        guarded = logging.getLogger(name)
+        guarded.handle = _guarded(guarded.handle)  # type: ignore[method-assign, assignment]
 
 
 def _guarded(handle: Callable[[logging.LogRecord], None]) -> Callable[[logging.LogRecord], None]:

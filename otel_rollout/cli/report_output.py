@@ -72,7 +72,7 @@ def _shown(report: Report, steps: bool, width: int) -> RenderableType:
         report.problem,
         f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
         f" + unfinished {report.unfinished}",
-        *(_recorded_by(report) if report.other_scopes else ()),
+        *(f"recorded by {scope}: {n}" for scope, n in report.scopes.items() if report.other_scopes),
         *_reasons("dropped", report.dropped),
         *_reasons("trajectories sampled out", report.sampled_out),
         *_reasons("groups delivered", report.groups_kept),
@@ -129,10 +129,6 @@ def _received(report: Report) -> Iterator[str]:
 
 def _reasons(what: str, numbers: Mapping[str, int]) -> list[str]:
     return [f"{what} ({reason}): {number}" for reason, number in numbers.items()]
-
-
-def _recorded_by(report: Report) -> list[str]:
-    return [f"recorded by {scope}: {number}" for scope, number in report.scopes.items()]
 
 
 def _step_table(report: Report, width: int) -> Iterator[RenderableType]:

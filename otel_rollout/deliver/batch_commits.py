@@ -27,7 +27,6 @@ from otel_rollout.exporting.api import (
     FailureKind,
     UndeliveredError,
 )
-from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.spool import segments
 from otel_rollout.spool.waiting import WaitingPrograms
 
@@ -99,12 +98,9 @@ class BatchCommits(BatchSender):
         return failure, unreadable
 
     def _spans(self, lines: Sequence[Line], unreadable: dict[Line, str]) -> Iterator[Any]:
-        """Yield the spans of lines, one line at a time, and note lines that are unreadable."""
+        """Yield the spans of lines, one line at a time, which is forgotten then."""
         for line in lines:
-            try:
-                yield from map(self._form, line.exported.spans)
-            except UnreadableLineError as error:
-                unreadable[line] = str(error)
+            yield from super()._spans([line], unreadable)
             line.forget()
 
     def _begin(self, lines: Sequence[Line]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -19,7 +19,7 @@ from otel_rollout.exporting.api import (
     reads_spool,
 )
 from otel_rollout.exporting.base import form_for
-from otel_rollout.otlp.reader import UnreadableLineError
+from otel_rollout.otlp.json_line import UnreadableLineError
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """Exceptions that an exporter raises for a value that it cannot encode."""
@@ -103,7 +103,7 @@ class BatchSender:
         if self._export_lines is not None:
             export_lines = self._export_lines
             return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), unreadable
-        spans = self._decoded(sent, unreadable)
+        spans = list(self._spans(sent, unreadable))
         return self._result_of(self._exporter.export, spans) if spans else None, unreadable
 
     def _to_export(self, lines: Sequence[Line]) -> tuple[list[Line], dict[Line, str]]:
@@ -122,15 +122,13 @@ class BatchSender:
     def _encoded(self, lines: Sequence[Line]) -> list[bytes]:
         return [line.recorded if self._reads_spool else line.exported.encoded for line in lines]
 
-    def _decoded(self, lines: Sequence[Line], unreadable: dict[Line, str]) -> list[Any]:
-        """Return the spans of readable lines; add unreadable lines with their reasons."""
-        spans: list[Any] = []
+    def _spans(self, lines: Sequence[Line], unreadable: dict[Line, str]) -> Iterator[Any]:
+        """Yield the spans of readable lines; add unreadable lines with their reasons."""
         for line in lines:
             try:
-                spans += map(self._form, line.exported.spans)
+                yield from map(self._form, line.exported.spans)
             except UnreadableLineError as error:
                 unreadable[line] = str(error)
-        return spans
 
     def _result_of(self, export: Callable[[Any], SpanExportResult], batch: Any) -> ExportFailure | None:
         try:
@@ -140,9 +138,12 @@ class BatchSender:
             # These errors recur for the batch's data; any other error may be temporary.
             kind = FailureKind.REJECTED if isinstance(error, _BAD_VALUE) else FailureKind.UNAVAILABLE
             return ExportFailure(kind, f"the exporter raised {type(error).__name__}: {error}")
-        if result is SpanExportResult.SUCCESS:
-            return None
-        failure = getattr(self._exporter, "last_failure", None)
-        if isinstance(failure, ExportFailure):
-            return failure
-        return ExportFailure(FailureKind.UNAVAILABLE, "the exporter reports a failure without a reason")
+        return None if result is SpanExportResult.SUCCESS else failure_of(self._exporter)
+
+
+def failure_of(exporter: object) -> ExportFailure:
+    """Return why an exporter's latest export has failed."""
+    failure = getattr(exporter, "last_failure", None)
+    if isinstance(failure, ExportFailure):
+        return failure
+    return ExportFailure(FailureKind.UNAVAILABLE, "the exporter reports a failure without a reason")

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp.json_line import set_resource_text, spans_of_json
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import set_resource_text, spans_of, spans_of_json
 from otel_rollout.otlp.scan import end_time_of, ids_of
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.layout import SegmentName

@@ -20,13 +20,14 @@ from otel_rollout.account.ledger import HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base import semconv
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.batch_sender import failure_of
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.lines import Line
 from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
 from otel_rollout.exporting.base import form_for
 from otel_rollout.exporting.batching import chunks, grouped
-from otel_rollout.otlp.reader import TraceLine
+from otel_rollout.otlp.json_line import TraceLine
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_identity import (
     Candidate,
@@ -265,9 +266,7 @@ class IdentityScores:
         if result is SpanExportResult.SUCCESS:
             self._release(turn, [one for one, _ in scores], Tally(delivered=1))
             return None
-        failure = getattr(self._exporter, "last_failure", None)
-        if not isinstance(failure, ExportFailure):
-            return ExportFailure(FailureKind.UNAVAILABLE, "the exporter fails without a reason")
+        failure = failure_of(self._exporter)
         if failure.kind is not FailureKind.REJECTED:
             return failure
         if len(scores) == 1:

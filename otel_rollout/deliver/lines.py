@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.reader import TraceLine, UnreadableLineError
+from otel_rollout.otlp.json_line import TraceLine, UnreadableLineError
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.otlp.score_batch import is_batch
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
@@ -22,11 +22,70 @@ from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, 
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
-from otel_rollout.table import step_metrics
+from otel_rollout.table import filters
 from otel_rollout.table.errors import NoTableError
 from otel_rollout.table.location import location_of
-from otel_rollout.table.step_metrics import TRAJECTORIES, StepNumbers, StepOfRun
+from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+TRAJECTORIES: Final = "trajectories"
+"""The number that each step has."""
+
+
+class StepOfRun(NamedTuple):
+    """A step of training or of validation."""
+
+    step: int
+    validate: bool
+
+
+class StepNumbers(NamedTuple):
+    """The numbers of a step.
+
+    Attributes:
+        key: the step.
+        end_ms: end of its last trajectory, Unix time in ms.
+        running: trajectories whose root span is not in the table.
+        values: name → number; a number that is not known is missing.
+    """
+
+    key: StepOfRun
+    end_ms: int
+    running: int
+    values: Mapping[str, float]
+
+
+def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dict[StepOfRun, int]:
+    """Return each step of a run with the number of its rows, from one step on."""
+    condition = filters.equals("run_id", run_id)
+    if from_step is not None:
+        condition += f" AND step >= {from_step}"
+    rows = Engine(table).run(
+        "SELECT step, validate, count(*) AS spans FROM recorded_spans "  # noqa: S608
+        f"WHERE {condition} AND step IS NOT NULL AND validate IS NOT NULL GROUP BY step, validate"
+    )
+    columns = (rows[name].to_pylist() for name in ("step", "validate", "spans"))
+    return {StepOfRun(step, validate): spans for step, validate, spans in zip(*columns, strict=True)}
+
+
+def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterator[StepNumbers]:
+    """Yield the numbers of steps of a run, those of training and of validation; reads these steps' rows."""
+    listed = ", ".join(map(str, sorted(steps)))
+    # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
+    rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
+    found: Any = Engine(table, rows=rows).run(
+        f"SELECT * FROM step_numbers WHERE step IN ({listed}) ORDER BY step, validate"  # noqa: S608
+    )
+    names = found.column_names
+    for values in zip(*(found[name].to_pylist() for name in names), strict=True):
+        known = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        key = StepOfRun(known.pop("step"), known.pop("validate"))
+        end_ms, running = int(known.pop("end_ms")), int(known.pop("running"))
+        yield StepNumbers(key, end_ms, running, {name: float(value) for name, value in known.items()})
+
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -136,7 +195,7 @@ class StepCurves:
         if table.version() == self._version:
             return
         first = min(self._spans.keys() - self._written, default=max(self._spans, default=None))
-        found = step_metrics.spans_of_steps(table, self._run_id, first.step if first is not None else None)
+        found = spans_of_steps(table, self._run_id, first.step if first is not None else None)
         now = time.monotonic()
         for key, spans in found.items():
             if self._spans.get(key, (0, 0.0))[0] != spans:
@@ -158,7 +217,7 @@ class StepCurves:
         self, table: DeltaTable, run: str, due: list[StepOfRun], is_over: bool
     ) -> ExportFailure | None:
         for keys in chunks(due, _MAX_STEPS):
-            for step in step_metrics.numbers_of(table, self._run_id, {key.step for key in keys}):
+            for step in numbers_of(table, self._run_id, {key.step for key in keys}):
                 if self._stop.is_set():
                     return None
                 is_running = step.running and self._quiet_seconds(step.key) < waits().step_abandoned

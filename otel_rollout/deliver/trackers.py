@@ -11,7 +11,7 @@ from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.base.waits import waits
-from otel_rollout.exporting.api import Announces, ExportFailure, FailureKind, LinksRuns
+from otel_rollout.exporting.api import Announces, FailureKind, LinksRuns
 from otel_rollout.exporting.base import form_for
 from otel_rollout.spool import layout
 from otel_rollout.spool.files import running_roots
@@ -31,7 +31,7 @@ class TrackerRunLink:
     def __init__(self, node_dir: Path, exporter_name: str, exporter: object) -> None:
         self._node_dir = node_dir
         self._name = exporter_name
-        self._link = exporter.link_run if isinstance(exporter, LinksRuns) else _link_nothing
+        self._link = exporter.link_run if isinstance(exporter, LinksRuns) else lambda run, rollout: None
         manifest = layout.read_manifest(node_dir)
         self._rollout = manifest.run_id if manifest else ""
         self._linked: str | None = None
@@ -71,10 +71,6 @@ class TrackerRunLink:
 
     def _published(self) -> str | None:
         return layout.read_trackers(self._node_dir).get(self._name)
-
-
-def _link_nothing(run: str, rollout: str) -> ExportFailure | None:
-    return None
 
 
 class LiveTrajectories:

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
+
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExportResult
-
-    from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 
 
 class FailureKind(enum.Enum):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import sdk
 from otel_rollout.otlp.span import Span
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import SpanContext
-
-    AnySpan = TypeVar("AnySpan", ReadableSpan, Span)
+AnySpan = TypeVar("AnySpan", ReadableSpan, Span)
 
 
 def by_project(spans: Sequence[AnySpan], last_project: str | None) -> dict[str | None, list[AnySpan]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import re
 import sys
@@ -15,14 +14,13 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout.base.errors import internal_errors, pass_on, warn_once
+from otel_rollout.base.errors import internal_errors, logger, pass_on, warn_once
 from otel_rollout.base.patching import when_imported
 from otel_rollout.integrations.instrumentors import Instrumentor, choose, installed, normalized
 from otel_rollout.integrations.state import state
 from otel_rollout.record.recording import joining
 from otel_rollout.settings import Settings
 
-_logger = logging.getLogger("otel_rollout")
 _CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Variable with which OpenTelemetry's GenAI instrumentors record messages; without it they do not."""
 _CONVENTIONS_VARIABLE: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
@@ -78,7 +76,7 @@ def _switch_on(chosen: Instrumentor, captures_content: bool, _: ModuleType) -> N
             raise RuntimeError("it refused, without a reason")
     except Exception as error:  # noqa: BLE001 - another project's code; the program goes on without it
         pass_on(error)
-        _logger.warning(
+        logger.warning(
             "otel-rollout: the instrumentor %s %s cannot be switched on (%s: %s), so its spans are missing.",
             chosen.distribution,
             chosen.version,

@@ -313,7 +313,8 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
             calls.append(_call(part))
         elif type_ in _RESULT_PARTS:
             result = as_text(_joined(part.get("content", part.get("response", part.get("result")))))
-            results.append(Message("tool", result, call_id=_call_id(part)))
+            call_id = part.get("tool_use_id") or part.get("tool_call_id") or part.get("id")
+            results.append(Message("tool", result, call_id=str(call_id or "")))
         else:
             texts.append(_part_text(part))
     text = "\n".join(filter(None, texts))
@@ -330,10 +331,6 @@ def _is_cut(text: str) -> bool:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _call_id(part: Mapping[str, Any]) -> str:
-    return str(part.get("tool_use_id") or part.get("tool_call_id") or part.get("id") or "")
 
 
 def _joined(content: Any) -> Any:

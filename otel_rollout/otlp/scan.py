@@ -14,7 +14,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.json_line import UnreadableLineError, spans_of
 
 LINE_HEAD: Final = b'{"resourceSpans"'
 """The first bytes of each recorded line."""
@@ -22,6 +22,8 @@ _TRACE_ID: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
 _IDS: Final = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
 _END_TIME: Final = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')
 _SCOPE: Final = re.compile(rb'"scope":\{"name":("[^"\\]*(?:\\.[^"\\]*)*")')
+OWN_SCOPE: Final = b'"scope":{"name":%b' % writer.json_string(semconv.SCOPE)
+"""Bytes that are in each line of our own instrumentation scope."""
 _ANY_TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
 _STEP: Final = writer.head_of(semconv.STEP) + b'{"'
 _INTEGER: Final = b'intValue":"'
@@ -108,11 +110,6 @@ def trace_ids_in(line: bytes) -> list[bytes]:
 def may_have_root(line: bytes) -> bool:
     """Return whether a line may hold a root span. Other lines need not be decoded."""
     return b'"parentSpanId":""' in line or b'"parentSpanId"' not in line
-
-
-def mark_of_scope(name: str) -> bytes:
-    """Return bytes that are in each line of an instrumentation scope."""
-    return b'"scope":{"name":%b' % writer.json_string(name)
 
 
 def pattern_of_attributes(prefixes: Iterable[str]) -> re.Pattern[bytes]:

@@ -15,15 +15,13 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import Any, Union, cast
 
 import orjson
+from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base.errors import Unusable, pass_on, warn_once
 from otel_rollout.base.given import items, listed
-
-if TYPE_CHECKING:
-    from opentelemetry.util.types import AttributeValue
 
 AttributeInput = Union["AttributeValue", bytes, Mapping[str, Any], None]
 """Types of an attribute's value: OpenTelemetry's, and those that newer versions of its API add."""

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, pass_on
+from otel_rollout.base.errors import internal_errors, logger, pass_on
 from otel_rollout.base.finalizers import watch_collections
 from otel_rollout.base.state import reset
 from otel_rollout.base.version import VERSION
@@ -34,8 +33,6 @@ from otel_rollout.record.runs.state import state as runs
 from otel_rollout.redaction.redaction import Redaction, redacted_attributes, redaction_of
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
-
-_logger = logging.getLogger("otel_rollout")
 
 
 class Runtime:
@@ -216,7 +213,7 @@ def _set_up_once() -> None:
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError
-        _logger.error(
+        logger.error(
             "otel-rollout: tracing is OFF in this process: cannot record in %s: %s. Set "
             "OTEL_ROLLOUT_SPOOL_DIR to a local directory of your own with some room.",
             runs.settings.spool_dir if runs.settings else "the spool",
@@ -224,7 +221,7 @@ def _set_up_once() -> None:
         )
     except Exception as error:  # noqa: BLE001 - training goes on without tracing
         pass_on(error)
-        _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
+        logger.error("otel-rollout: tracing is OFF in this process: %s", error)
     recording.off = True
 
 
@@ -246,12 +243,12 @@ def _started(configured: Settings) -> Runtime | None:
             recording.start = None
         raise
     if started is not None and "console" in configured.exporters and runs.is_root:
-        _logger.warning(
+        logger.warning(
             "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
             started.node_dir / layout.FORWARDER_LOG,
         )
     if started is not None and configured.missing_exporters and runs.is_root:
-        _logger.warning(
+        logger.warning(
             "otel-rollout: OTEL_ROLLOUT_STEP_METRICS=%s has no effect without %s in "
             "OTEL_TRACES_EXPORTER: its numbers come from the rollout table and go to the tracker.",
             configured.step_metrics,
@@ -267,7 +264,7 @@ def _may_begin_again() -> bool:
     """
     if not runs.is_configured:
         return True
-    _logger.warning(
+    logger.warning(
         "otel-rollout: shutdown() has ended recording; later spans are not recorded. Call configure() again "
         "to begin another run."
     )
@@ -278,7 +275,7 @@ def _sampler_decision(configured: Settings) -> Decision | None:
     try:
         return decision_of(configured.sampler, configured.sampler_arg)
     except ValueError as error:
-        _logger.error("otel-rollout: %s; all trajectories are recorded.", error)
+        logger.error("otel-rollout: %s; all trajectories are recorded.", error)
         return None
 
 

@@ -8,21 +8,18 @@ An application may name its own functions.
 from __future__ import annotations
 
 import importlib
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED
 from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
-
-if TYPE_CHECKING:
-    from otel_rollout.otlp.writer import AttributeInput
+from otel_rollout.otlp.writer import AttributeInput
 
 Redaction = Callable[[bytes], bytes]
 BUDGET: Final = 0.25
@@ -32,7 +29,6 @@ PAUSE: Final = 10.0
 
 _KEPT_KEYS: Final = frozenset((*semconv.IDENTITY, semconv.SPAN_KIND))
 """Attributes that stay when a span's content is replaced: identity and kind."""
-_logger = logging.getLogger("otel_rollout")
 
 
 def redaction_of(names: str) -> Redaction | None:
@@ -89,7 +85,7 @@ def redacted_attributes(
         return changed_texts(attributes, redact)
     except Exception as error:  # noqa: BLE001 - of the application's function
         pass_on(error)
-        _logger.warning(
+        logger.warning(
             "otel-rollout: the resource's attributes are not recorded: redaction failed: %r", error
         )
         return {key: value for key, value in attributes.items() if key == semconv.RUN_ID}
@@ -146,7 +142,7 @@ class _Budgeted:
             return redacted
         self._max_bytes = min(self._max_bytes, len(line) // 2)
         self._paused_until = time.monotonic() + PAUSE * seconds
-        _logger.warning(
+        logger.warning(
             "otel-rollout: OTEL_ROLLOUT_REDACT: %s took %.1f s of processor time for a span of %d bytes; the "
             "content of such spans is replaced for the next %.0f s",
             self._name,

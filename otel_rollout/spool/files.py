@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.json_line import UnreadableLineError, spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import open_beside

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from mmap import mmap
+from mmap import mmap
+from typing import Final
 
 SCOPE_ROWS: Final = 32
 """Number of rows, one per scope."""

@@ -59,7 +59,7 @@ def described(error: BaseException, location: Location) -> TableError:
         error: raised by deltalake.
         location: the table's address.
     """
-    words = _words(error)
+    words = _BACKTRACE.sub("", _ESCAPES.sub("", str(error)))  # without colours and stack trace
     if isinstance(error, MemoryError):
         return TableError(f"There is not enough memory for the table at {location.uri}.", is_temporary=True)
     if _has(words, _NO_BUCKET):
@@ -94,11 +94,6 @@ def described(error: BaseException, location: Location) -> TableError:
         or "commit" in words.lower()
         or _has(words, _VANISHED),
     )
-
-
-def _words(error: BaseException) -> str:
-    """Return deltalake's message without colours and stack trace."""
-    return _BACKTRACE.sub("", _ESCAPES.sub("", str(error)))
 
 
 def _has(words: str, signs: tuple[str, ...]) -> bool:

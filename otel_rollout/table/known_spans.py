@@ -10,8 +10,7 @@ import orjson
 
 from otel_rollout.exporting.batching import batches
 from otel_rollout.otlp import scan
-from otel_rollout.otlp.json_line import spans_of_json, without_spans
-from otel_rollout.otlp.reader import parsed_line
+from otel_rollout.otlp.json_line import parsed_line, spans_of_json, without_spans
 from otel_rollout.otlp.span import UNREADABLE, Span
 from otel_rollout.table import views
 from otel_rollout.table.filters import equals

@@ -6,6 +6,8 @@ import itertools
 import os
 import re
 import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +16,6 @@ from otel_rollout.table import schema, views
 from otel_rollout.table.select import QueryError, in_parentheses, literal, query
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from arro3.core import RecordBatch, RecordBatchReader, Table
     from deltalake import DeltaTable
 

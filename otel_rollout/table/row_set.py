@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError, query
 
 if TYPE_CHECKING:
     from arro3.core import Table
-
-    from otel_rollout.table.query import Engine
 
 _MAX_SHOWN: Final = 20
 """Maximum rows of a notebook's display."""
@@ -161,8 +161,6 @@ class Rows:
         """Return the first rows as a table of HTML, for notebooks."""
         from html import escape
 
-        from otel_rollout.base.printable import in_one_line
-
         table = self.arrow()
         names = list(table.column_names)
         shown = dicts_of(table.slice(0, min(_MAX_SHOWN, table.num_rows)))
@@ -244,7 +242,5 @@ def dicts_of(table: Table) -> list[dict[str, Any]]:
 
 
 def _cell(value: Any) -> str:
-    from otel_rollout.base.printable import in_one_line
-
     text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
     return in_one_line(text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…")

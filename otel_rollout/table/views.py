@@ -120,11 +120,8 @@ def needed_by(sql: str) -> tuple[str, ...]:
 @functools.cache
 def _reads(name: str) -> frozenset[str]:
     """Return the views that a view reads, or whose names its columns have; all are made before it."""
-    return frozenset(_named_in(_without_comments(sql_of(name)), ORDER[: ORDER.index(name)]))
-
-
-def _without_comments(sql: str) -> str:
-    return re.sub(r"--[^\n]*", "", sql)
+    without_comments = re.sub(r"--[^\n]*", "", sql_of(name))
+    return frozenset(_named_in(without_comments, ORDER[: ORDER.index(name)]))
 
 
 def _named_in(sql: str, names: Iterable[str]) -> set[str]:

@@ -18,12 +18,10 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.otlp import model_calls, scan
 from otel_rollout.otlp.chat_messages import ChatMessage, Event, as_json
-from otel_rollout.otlp.json_line import spans_of_json
+from otel_rollout.otlp.json_line import TraceLine, parsed_line, spans_of_json
 from otel_rollout.otlp.model_calls import structured
-from otel_rollout.otlp.reader import TraceLine, parsed_line
 from otel_rollout.otlp.span import Span
 
-_OWN_SCOPE: Final = scan.mark_of_scope(semconv.SCOPE)
 _SCOPE_WITHIN: Final = 4096
 """Bytes from the beginning of a line within which our scope is looked for."""
 _KNOWN: Final = scan.pattern_of_attributes(model_calls.PREFIXES)
@@ -36,7 +34,7 @@ _DUMPED_REPLY: Final = "raw"
 
 def may_be_filled(line: bytes) -> bool:
     """Return whether a recorded line may hold a foreign span that is incomplete."""
-    return line.find(_OWN_SCOPE, 0, _SCOPE_WITHIN) < 0 and _KNOWN.search(line) is not None
+    return line.find(scan.OWN_SCOPE, 0, _SCOPE_WITHIN) < 0 and _KNOWN.search(line) is not None
 
 
 def filled(line: bytes) -> TraceLine:

@@ -24,8 +24,7 @@ from typing import Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.json_line import spans_of_json
-from otel_rollout.otlp.reader import TraceLine, parsed_line
+from otel_rollout.otlp.json_line import TraceLine, parsed_line, spans_of_json
 from otel_rollout.otlp.scan import ids_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.otlp.writer import SCOPES, head_of

@@ -81,7 +81,7 @@ def test_exception_of_a_signal_handler_goes_through(cause: bool, caplog: pytest.
 
 def test_failing_log_handler_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that cannot be logged is lost, and nothing else happens."""
-    monkeypatch.setattr(errors, "_logger", None)
+    monkeypatch.setattr(errors, "logger", None)
     fault("testing", ValueError())
     with internal_errors("testing again"):
         raise ValueError

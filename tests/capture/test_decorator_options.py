@@ -324,6 +324,6 @@ def test_signal_handlers_exception_reaches_the_application(recorded, monkeypatch
 
 def test_internal_error_with_a_failing_logger_is_ignored(monkeypatch):
     """A logging handler that fails raises nothing in user code."""
-    monkeypatch.setattr(errors, "_logger", None)
+    monkeypatch.setattr(errors, "logger", None)
     errors.fault("a place that was not reported", ValueError())
     errors.warn_once("a mistake that was not reported")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store

@@ -17,8 +17,8 @@ from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.sources.private_table import asked_as_table
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.otlp import model_calls
+from otel_rollout.otlp.json_line import spans_of as decoded
 from otel_rollout.otlp.outcome import TrajectoryOutcome
-from otel_rollout.otlp.reader import spans_of as decoded
 from otel_rollout.otlp.span import Span
 from otel_rollout.redaction.secret_finder import redact_secrets
 from otel_rollout.turns import foreign_spans

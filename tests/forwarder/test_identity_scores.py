@@ -18,7 +18,7 @@ from otel_rollout.deliver import identity_scores
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.identity_scores import IdentityScores
 from otel_rollout.deliver.retry_policy import RetryPolicy
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.spool import layout
 from tests.exporters import ResolvingExporter
 from tests.forwarder.test_delivery import otel_rollout_command

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rollout.deliver.lines import LineCache
-from otel_rollout.otlp.reader import TraceLine
+from otel_rollout.otlp.json_line import TraceLine
 from otel_rollout.otlp.span import Span
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName

@@ -17,7 +17,7 @@ from otel_rollout.otlp import sdk
 from otel_rollout_mlflow import mapping as mlflow_mapping
 from otel_rollout_mlflow import scores as mlflow_scores
 from otel_rollout_mlflow import writer as mlflow_writer
-from otel_rollout_otlp import encoding
+from otel_rollout_otlp.exporter import json_of_spans, protobuf_of_spans
 from otel_rollout_weave import calls as weave_requests
 from otel_rollout_weave import mapping as weave_mapping
 from otel_rollout_weave import scores as weave_scores
@@ -51,9 +51,9 @@ def test_otlp_exporter_encodes_every_span(batch, max_bytes):
 
     Google's own parser takes the JSON.
     """
-    requests = halved(batch, encoding.protobuf_of_spans, len, max_bytes)
+    requests = halved(batch, protobuf_of_spans, len, max_bytes)
     assert sum(len(spans_in(ExportTraceServiceRequest.FromString(body))) for body in requests) == len(batch)
-    requests = halved(batch, encoding.json_of_spans, len, max_bytes)
+    requests = halved(batch, json_of_spans, len, max_bytes)
     assert sum(len(spans_in(parse_line(orjson.dumps(strict(body))))) for body in requests) == len(batch)
 
 

@@ -18,7 +18,7 @@ from otel_rollout.deliver import delivery, forwarder
 from otel_rollout.exporting import protobuf
 from otel_rollout.otlp import scan, sdk
 from otel_rollout.otlp import writer as otlp_json
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.json_line import UnreadableLineError, spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.record.recording.provider import RecordingTracerProvider
 from otel_rollout.record.recording.writer import SegmentWriter

@@ -12,7 +12,7 @@ from mlflow.entities import SpanStatusCode, Trace, TraceState
 from mlflow_support import not_in_3_14, stored
 from opentelemetry import trace as otel
 
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.settings import resolve
 from otel_rollout_mlflow.trace_reader import MlflowTraces

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import reader
+from otel_rollout.otlp import json_line
 from otel_rollout.otlp.span import Span
 from otel_rollout.turns.line_rewriter import LineRewriter
 
@@ -39,7 +39,7 @@ def lines_of(library: str) -> list[bytes]:
 
 def spans_in(line: bytes) -> Iterator[ForeignSpan]:
     """Yield the spans of a line."""
-    for span in reader.spans_of(line):
+    for span in json_line.spans_of(line):
         events = [(event.name, event.attributes) for event in span.events]
         yield ForeignSpan(span.name, span.attributes, events, span.has_failed)
 

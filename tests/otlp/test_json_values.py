@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rollout.otlp.json_line import UnreadableLineError, spans_of
 from otel_rollout.otlp.json_values import bytes_of_base64, double_of_json
 from otel_rollout.otlp.line_protobuf import entries_of
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 from otel_rollout.otlp.received_json import span_of
 
 WRONG = [

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_rollout.otlp import scan, writer
-from otel_rollout.otlp.reader import TraceLine, UnreadableLineError
+from otel_rollout.otlp.json_line import TraceLine, UnreadableLineError
 from otel_rollout.record import runtime
 from otel_rollout.spool.layout import segments
 from tests.sdk_spans import spans_of

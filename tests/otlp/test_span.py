@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from otel_rollout.otlp import reader, sdk, writer
+from otel_rollout.otlp import json_line, sdk, writer
 from otel_rollout.otlp.json_line import line_of, request_of, set_resource_text, spans_of_json
 from otel_rollout.otlp.json_values import attributes_of
 from otel_rollout.otlp.origin import Resource
@@ -61,7 +61,7 @@ def test_changed_span_changes_the_line() -> None:
     span.set_text("text", "b")
     span.set_end(11)
     set_resource_text(data, "service.name", "q")
-    (changed,) = reader.spans_of(orjson.dumps(data))
+    (changed,) = json_line.spans_of(orjson.dumps(data))
     assert changed.attributes == span.attributes == {**VALUES, "text": "b"}
     assert (changed.end_ns, changed.resource.attributes["service.name"]) == (11, "q")
     with pytest.raises(KeyError):
@@ -99,7 +99,7 @@ def test_made_spans_are_read_back() -> None:
     """A span without duration, in a line with a resource."""
     resource = Resource({"service.name": "p"})
     made = Span.made(("1" * 32, "2" * 16, "3" * 16), "score", (7, 7), dict(VALUES), resource=resource)
-    (span,) = reader.spans_of(line_of([made]))
+    (span,) = json_line.spans_of(line_of([made]))
     assert (span.name, span.start_ns, span.end_ns) == ("score", 7, 7)
     assert span.attributes == VALUES
     assert (span.parent_id, span.resource.attributes["service.name"]) == ("3" * 16, "p")
@@ -115,7 +115,7 @@ def test_lines_are_joined_to_one_request() -> None:
 
 def test_span_returns_from_the_sdk() -> None:
     """A span of the SDK has every field of ours; an application may give it to our exporters."""
-    (span,) = reader.spans_of(line(parent_id=b"3" * 16, **VALUES, deep={"a": [1]}, raw=b"\x00"))
+    (span,) = json_line.spans_of(line(parent_id=b"3" * 16, **VALUES, deep={"a": [1]}, raw=b"\x00"))
     (found,) = sdk.spans_of([sdk.readable(span)])
     for name in ("trace_id", "span_id", "parent_id", "name", "kind", "start_ns", "end_ns", "attributes"):
         assert getattr(found, name) == getattr(span, name)
@@ -128,7 +128,7 @@ def test_span_returns_from_the_sdk() -> None:
 
 def test_text_of_an_applications_span_is_utf8() -> None:
     """Half a surrogate pair becomes a question mark, in names and values."""
-    (span,) = reader.spans_of(line())
+    (span,) = json_line.spans_of(line())
     half = sdk.readable(span.copy(name="\ud800", attributes={"\ud800": ["a\udfff"]}))
     (found,) = sdk.spans_of([half])
     assert (found.name, found.attributes) == ("?", {"?": ["a?"]})

@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.otlp import writer
-from otel_rollout_otlp import OtlpSpanExporter, encoding
+from otel_rollout_otlp import OtlpSpanExporter
+from otel_rollout_otlp.exporter import protobuf_of_lines
 from tests.spool_reader import ids_to_base64, parse_line
 
 NO_LIMIT = 1 << 30
@@ -70,7 +71,7 @@ lines = st.builds(
 
 def sent(lines: list[bytes], max_bytes: int = NO_LIMIT) -> list[ExportTraceServiceRequest]:
     """The requests as a server reads them."""
-    bodies = encoding.protobuf_of_lines(lines, max_bytes)
+    bodies = protobuf_of_lines(lines, max_bytes)
     return [ExportTraceServiceRequest.FromString(body) for body in bodies]
 
 

@@ -10,7 +10,7 @@ import pytest
 from otel_rollout.look.analysis.run_choice import rows_of as run_rows
 from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.otlp import engine_phases
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import batch_of, rows_of

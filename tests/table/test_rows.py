@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.table import rows, schema
 from otel_rollout.table.rows import Row, batch_of

@@ -16,7 +16,7 @@ from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.sources.private_table import asked_as_table
 from otel_rollout.look.sources.reference import parse
 from otel_rollout.look.sources.spool_source import SpoolSource
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.forwarder.tokens_support import stored
 from tests.viewer.reading import conversation_of

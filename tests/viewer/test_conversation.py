@@ -17,8 +17,8 @@ from otel_rollout.look.conversation import excerpt, formatting, page, terminal
 from otel_rollout.look.conversation.comparison import Comparison, compare
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.turn import Turn
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.messages import Call
-from otel_rollout.otlp.reader import spans_of
 from otel_rollout.turns.line_rewriter import LineRewriter
 from tests.viewer.reading import conversation_of
 

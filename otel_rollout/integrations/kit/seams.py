@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,11 +16,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import internal_errors, logger
 from otel_rollout.base.patching import Function, Patches, is_replaceable, when_imported
 from otel_rollout.record.runs import membership
-
-_logger = logging.getLogger("otel_rollout")
 
 Table = Mapping[str, tuple[str, ...]]
 """The framework's module → modules of the integration that patch it.
@@ -173,7 +170,7 @@ def _version(framework: str) -> str:
 
 
 def _warn(framework: str, found: str, loss: str) -> None:
-    _logger.warning(
+    logger.warning(
         "otel-rollout: %s %s has %s, so %s; the rest is traced.", framework, _version(framework), found, loss
     )
 

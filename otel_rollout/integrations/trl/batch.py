@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.finalizers import variable_set
 from otel_rollout.integrations.kit.open_trajectory import OpenTrajectory
 from otel_rollout.integrations.trl.patched_modules import seams
+from otel_rollout.integrations.trl.progress import BatchIdentity
 from otel_rollout.record import runtime
-
-if TYPE_CHECKING:
-    from otel_rollout.integrations.trl.progress import BatchIdentity
 
 
 @dataclass

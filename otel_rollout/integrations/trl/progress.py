@@ -125,7 +125,8 @@ class LossUses:
 
     def __init__(self) -> None:
         self._rounds: list[Round] = []
-        self._next_row = 0
+        self.next_row = 0
+        """Number of the next row that the trainer generates."""
         self.is_seen = False
         """Whether a use of this trainer was seen. A trainer may have a loss of its own."""
 
@@ -139,12 +140,7 @@ class LossUses:
             old.record(PASSED_OVER if self.is_seen else None)
             self._rounds.remove(old)
         self._rounds.append(round_)
-        self._next_row = round_.first + len(round_.ids)
-
-    @property
-    def next_row(self) -> int:
-        """Number of the next row that the trainer generates."""
-        return self._next_row
+        self.next_row = round_.first + len(round_.ids)
 
     def note(self, rows: Sequence[int], use: Use) -> None:
         """Note a use of rows, by their numbers; record the batches that are used up."""

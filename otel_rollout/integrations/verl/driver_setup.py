@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any, Final
 
-from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.errors import internal_errors, logger, warn_once
 from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.tracker import publish_active_runs, unless_set
 from otel_rollout.integrations.verl import seams
@@ -14,8 +13,6 @@ from otel_rollout.integrations.verl.trace_config import exporters_for, with_defa
 from otel_rollout.integrations.vllm.engines import NEEDS_STATISTICS
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
-
-_logger = logging.getLogger("otel_rollout")
 
 _PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUGINS")
 """Variables that name verl's plugins; workers on other nodes need them too."""
@@ -53,7 +50,7 @@ def set_up(config: Any = None) -> None:
             }
         )
     except SettingsError as error:
-        _logger.error("otel-rollout: verl's trace configuration cannot be used: %s", error)
+        logger.error("otel-rollout: verl's trace configuration cannot be used: %s", error)
         return
     from otel_rollout.record.propagation.instrument import instrument
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import fault, logger
 from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.state import state
@@ -25,7 +24,6 @@ from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by,
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 
-_logger = logging.getLogger("otel_rollout")
 _FIELDS: Final = ("token2text", "project_name", "experiment_name", "max_samples_per_step_per_worker")
 """Fields of verl's configuration that are copied from the arguments of its ``init``."""
 
@@ -85,7 +83,7 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
             membership.configure(wanted, joins="exporters" not in wanted)
     except SettingsError as error:
-        _logger.warning("otel-rollout: project and experiment stay unchanged: %s", error)
+        logger.warning("otel-rollout: project and experiment stay unchanged: %s", error)
     except Exception as error:  # noqa: BLE001 - training goes on
         fault("reading verl's trace configuration", error)
     return RecordedBy.OTEL_ROLLOUT

@@ -12,9 +12,8 @@ from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import describe_tool_call, set_output
 from otel_rollout.integrations.verl import seams
-from otel_rollout.integrations.verl.roles import Role
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
-from otel_rollout.integrations.verl.traced_functions import RunningOperation
+from otel_rollout.integrations.verl.traced_functions import Role, running
 
 _MODULE: Final = "verl.experimental.agent_loop.tool_agent_loop"
 _FAILURES: Final = (
@@ -40,7 +39,7 @@ async def _call_tool(original: Function, /, self: Any, tool_call: Any, *args: An
 async def _execute_tool(call: Callable[[], Awaitable[Any]], call_id: Any, name: Any, arguments: Any) -> Any:
     """Have verl call a tool of any type. verl turns every error into text for the model."""
     describe_tool_call(name, call_id)
-    with LoggedErrors() as errors, RunningOperation(Role.TOOL, None, "execute"):
+    with LoggedErrors() as errors, running(Role.TOOL, None, "execute"):
         answer = await call()
     _describe_answer(errors, answer)
     return answer

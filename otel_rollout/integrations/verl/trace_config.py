@@ -6,7 +6,6 @@ exporters' names with commas between them, or :data:`ENVIRONMENT`, or :data:`VER
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -14,13 +13,12 @@ from enum import Enum
 from typing import Any, Final
 
 from otel_rollout import settings_reader
+from otel_rollout.base.errors import logger
 from otel_rollout.integrations.verl import seams
 from otel_rollout.record import runtime
 from otel_rollout.record.recording.state import state
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
-
-_logger = logging.getLogger("otel_rollout")
 
 _MODULE: Final = "verl.utils.rollout_trace"
 ENVIRONMENT: Final = "otel"
@@ -48,14 +46,14 @@ def exporters_for(backend: str | None) -> Exporters:
         return environment
     if flag == ENVIRONMENT:
         if not environment:
-            _logger.error(
+            logger.error(
                 "otel-rollout: trace.backend=otel means the exporters of OTEL_TRACES_EXPORTER, which is not "
                 "set: nothing is traced. Set OTEL_TRACES_EXPORTER, to mlflow for example."
             )
         return environment
     if flag == VERLS_OWN:
         over = f", over OTEL_TRACES_EXPORTER={','.join(environment)}" if environment else ""
-        _logger.warning("otel-rollout: trace.backend=trackio is left to verl's own code%s.", over)
+        logger.warning("otel-rollout: trace.backend=trackio is left to verl's own code%s.", over)
         return {}
     return _exporters_named(flag, environment)
 
@@ -66,10 +64,10 @@ def _exporters_named(flag: str, environment: Exporters) -> Exporters:
     try:
         membership.check_exporters(chosen)
     except SettingsError as error:
-        _logger.error("otel-rollout: nothing is traced by trace.backend=%s: %s", flag, error)
+        logger.error("otel-rollout: nothing is traced by trace.backend=%s: %s", flag, error)
         return {}
     if environment and environment.keys() != chosen.keys():
-        _logger.warning(
+        logger.warning(
             "otel-rollout: the flag wins: traces go to trace.backend=%s, not to OTEL_TRACES_EXPORTER=%s.",
             flag,
             ",".join(environment),
@@ -83,7 +81,7 @@ def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters
     mlflow = targeted.get("mlflow")
     if mlflow is not None and "tracking_uri" not in mlflow and not os.environ.get("MLFLOW_TRACKING_URI"):
         mlflow["tracking_uri"] = DEFAULT_MLFLOW_URI
-        _logger.warning(
+        logger.warning(
             "otel-rollout: MLFLOW_TRACKING_URI is not set. Traces of all nodes go where verl writes runs, "
             "to %s on this machine.",
             DEFAULT_MLFLOW_URI,
@@ -98,7 +96,7 @@ def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters
 def _warn(cls: Any, *args: Any, **kwargs: Any) -> None:
     backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
     if backend not in (None, "trackio") and not cls.get_instance()._initialized:
-        _logger.warning(
+        logger.warning(
             "otel-rollout: trace.backend=%s is left to verl %s's own tracing: no driver of a training "
             "has read the flag before Ray was started or verl's trace was used. "
             "Set OTEL_TRACES_EXPORTER=%s in the driver's environment instead.",

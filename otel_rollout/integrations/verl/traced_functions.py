@@ -4,25 +4,75 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors
-from otel_rollout.base.finalizers import restore, set_variable
+from otel_rollout.base.errors import internal_errors, logger
+from otel_rollout.base.finalizers import variable_set
 from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.kit.spans import number, set_attributes
 from otel_rollout.integrations.verl import seams, trajectory
-from otel_rollout.integrations.verl.roles import Role, name_of, role_of
-from otel_rollout.integrations.verl.token2text import show_text
+from otel_rollout.integrations.verl.trace_config import config
+from otel_rollout.record import runtime
+from otel_rollout.record.capture import span_io
 
-_logger = logging.getLogger("otel_rollout")
+
+class Role(Enum):
+    """Role of a function in a trajectory.
+
+    The role follows from the function's name and parameters. So functions of users' classes and of other
+    versions are recognized as well.
+    """
+
+    GENERATE = "generate"
+    RUN = "run"
+    TOOL = "tool"
+    PARSER = "parser"
+    OTHER = "other"
+
+    @property
+    def span_kind(self) -> str:
+        """OpenInference span kind."""
+        return _SPAN_KINDS.get(self, semconv.KIND_CHAIN)
+
+
+_SPAN_KINDS: Final = {
+    Role.GENERATE: semconv.KIND_LLM,
+    Role.RUN: semconv.KIND_AGENT,
+    Role.TOOL: semconv.KIND_TOOL,
+}
+_ROLES: Final = {
+    ("generate", "prompt_ids"): Role.GENERATE,
+    ("run", "sampling_params"): Role.RUN,
+    ("execute", "instance_id"): Role.TOOL,
+    ("extract_tool_calls", "responses_ids"): Role.PARSER,
+}
+"""Name of a function and of one of its parameters → its role."""
+
+
+def name_of(func: Function) -> str:
+    """Return a function's name; empty for a callable that has none."""
+    return str(getattr(func, "__name__", ""))
+
+
+def role_of(func: Function) -> Role:
+    """Return the role of a function."""
+    try:
+        parameters = inspect.signature(func).parameters
+    except (TypeError, ValueError):
+        return Role.OTHER
+    for (name, parameter), role in _ROLES.items():
+        if name_of(func) == name and parameter in parameters:
+            return role
+    return Role.OTHER
 
 
 def traced(func: Function) -> Function | None:
@@ -32,14 +82,14 @@ def traced(func: Function) -> Function | None:
     try:
         return otel_rollout.rollout_trace_op(kind=role.span_kind)(inner)
     except TypeError as error:
-        _logger.warning("otel-rollout: %s", error)
+        logger.warning("otel-rollout: %s", error)
         return None
 
 
 def _described(func: Function, role: Role) -> Function:
     @functools.wraps(func)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        with RunningOperation(role, args[0] if args else None, name_of(func)), _logged_errors_of(role):
+        with running(role, args[0] if args else None, name_of(func)), _logged_errors_of(role):
             describe_arguments(role, args, kwargs)
             result = await func(*args, **kwargs)
             describe_result(role, result)
@@ -48,6 +98,25 @@ def _described(func: Function, role: Role) -> Function:
         return result
 
     return call
+
+
+def show_text(args: tuple[Any, ...]) -> bool:
+    """Have the current span show the text of its token ids, if verl's flag is set. Never raises.
+
+    The forwarder detokenizes with the tokenizer of the object whose method is recorded, as verl's own code
+    does. The ids of an object without a tokenizer get no text.
+
+    Args:
+        args: arguments of the recorded method, ``self`` first.
+
+    Returns:
+        Whether the span will show text.
+    """
+    with internal_errors("arranging for token2text"):
+        if args and getattr(config(), "token2text", False):
+            active, span = runtime.current(), trace.get_current_span()
+            return active is not None and span.is_recording() and span_io.mark_for_text(active, span, args[0])
+    return False
 
 
 def _logged_errors_of(role: Role) -> AbstractContextManager[Any]:
@@ -105,38 +174,35 @@ def describe_result(role: Role, result: Any) -> None:
 # --- one span per operation --------------------------------------------------------------------------------
 
 
+@dataclass
 class RunningOperation:
-    """A block in which an operation runs.
+    """An operation that runs.
 
-    A nested call that is part of the operation gets no separate span.
+    Attributes:
+        role: role of the operation.
+        instance: object whose method is called; None if the object is not known yet.
+        name: name of the method.
+        tokens: number of tokens that the attempts of a model call have generated.
+    """
+
+    role: Role
+    instance: Any
+    name: str
+    tokens: int = 0
+
+
+_innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
+
+
+def running(role: Role, instance: Any, name: str) -> AbstractContextManager[None]:
+    """Return a block in which an operation runs: a nested call that is part of it gets no span of its own.
 
     Args:
         role: role of the operation.
         instance: object whose method is called; None if the object is not known yet.
         name: name of the method.
-
-    Attributes:
-        tokens: number of tokens that the attempts of a model call have generated.
     """
-
-    def __init__(self, role: Role, instance: Any, name: str) -> None:
-        self.role = role
-        self.instance = instance
-        self.name = name
-        self.tokens = 0
-        self._outer: RunningOperation | None = None
-
-    def __enter__(self) -> None:
-        """Make this operation the innermost."""
-        self._outer = _innermost.get()
-        set_variable(_innermost, self)
-
-    def __exit__(self, *_: object) -> None:
-        """Make the operation around this one the innermost."""
-        restore(_innermost, self, self._outer)
-
-
-_innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
+    return variable_set(_innermost, RunningOperation(role, instance, name))
 
 
 def part_of_span(func: Function, args: tuple[Any, ...]) -> Function | None:

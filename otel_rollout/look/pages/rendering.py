@@ -1,14 +1,90 @@
-"""Render a template as an HTML page that loads nothing."""
+"""Render a template as an HTML page that loads nothing, with links to other pages or without."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
 from otel_rollout.base.printable import printable
-from otel_rollout.look.pages.links import Links
+
+NO_STEP: Final = "-"
+"""Parameter of a step that was not recorded."""
+
+
+class Links:
+    """Addresses for the links of a page; None prints the text without a link.
+
+    This class is for a page that stands alone. The server of ``otel-rollout view`` has a subclass.
+
+    Attributes:
+        places: text and address of the pages that every page leads to; empty for no line with them.
+        status: when the page's data was read.
+        problem: why newer data could not be read; empty without a problem.
+        refresh_seconds: time after which a browser loads the page again; None for never.
+        refresh_switch: text and address of this page with or without loading it again.
+    """
+
+    places: Sequence[tuple[str, str]] = ()
+    status = ""
+    problem = ""
+    refresh_seconds: int | None = None
+    refresh_switch: tuple[str, str] | None = None
+
+    def step(self, step: int | None, validate: bool = False) -> str | None:
+        """Return the address of a step's page."""
+        return self._address("/step", _of_step(step, validate))
+
+    def timeline(self, step: int | None, validate: bool = False) -> str | None:
+        """Return the address of the page that shows a step's time."""
+        return self._address("/timeline", _of_step(step, validate))
+
+    def health(self) -> str | None:
+        """Return the address of the page with the run's checks."""
+        return self._address("/health", {})
+
+    def trajectories(self, filters: Mapping[str, str] | None = None) -> str | None:
+        """Return the address of the list of trajectories.
+
+        Args:
+            filters: field of its form → text.
+        """
+        return self._address("/trajectories", filters or {})
+
+    def group(self, path: str) -> str | None:
+        """Return the address of a group's page.
+
+        Args:
+            path: the group's name in the view ``groups``, such as ``1/29``.
+        """
+        return self._address("/group", {"name": path})
+
+    def trajectory(self, reference: str) -> str | None:
+        """Return the address of a trajectory's page.
+
+        Args:
+            reference: a name such as ``1/29/1``, or a trace id.
+        """
+        return self._address("/trajectory", {"name": reference})
+
+    def comparison(self, left: str, right: str) -> str | None:
+        """Return the address of the page that shows two trajectories side by side."""
+        return self._address("/compare", {"left": left, "right": right})
+
+    def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
+        """Return name and address of the trajectory in other tools, such as MLflow."""
+        return []
+
+    def _address(self, page: str, parameters: Mapping[str, str]) -> str | None:
+        """Return the address of a page with parameters; None where pages have no addresses."""
+        return None
+
+
+def _of_step(step: int | None, validate: bool) -> dict[str, str]:
+    return {"step": NO_STEP if step is None else str(step), **({"validate": "true"} if validate else {})}
+
 
 if TYPE_CHECKING:
     import jinja2

@@ -17,7 +17,7 @@ from otel_rollout.exporting.entry_points import READERS, offered
 from otel_rollout.look.conversation.summary import VALIDATION, Summary, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
-from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.table.rows import integer_in
 

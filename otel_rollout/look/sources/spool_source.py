@@ -18,8 +18,7 @@ from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
-from otel_rollout.otlp.json_line import spans_of_json
-from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
+from otel_rollout.otlp.json_line import UnreadableLineError, parsed_line, spans_of_json
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity

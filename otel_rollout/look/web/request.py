@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from otel_rollout.look.analysis.run_choice import Run
-from otel_rollout.look.web.links import NO_STEP
+from otel_rollout.look.pages.rendering import NO_STEP
+from otel_rollout.look.web.answers import Answers, Make, PageAnswer
+from otel_rollout.look.web.links import ServedLinks
 from otel_rollout.look.web.live import utc
+from otel_rollout.look.web.snapshot import RunRow, Snapshot
 from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import QueryError
-
-if TYPE_CHECKING:
-    from otel_rollout.look.web.answers import Answers, Make, PageAnswer
-    from otel_rollout.look.web.links import ServedLinks
-    from otel_rollout.look.web.snapshot import RunRow, Snapshot
 
 REFRESH: Final = "refresh"
 """Parameter that says whether a browser loads the page again by itself: ``on`` or ``off``."""

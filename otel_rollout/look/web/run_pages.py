@@ -21,8 +21,7 @@ from otel_rollout.look.conversation import page
 from otel_rollout.look.conversation.comparison import compare
 from otel_rollout.look.conversation.conversation import conversation_of
 from otel_rollout.look.conversation.trajectories import is_passed_over, trajectory_in
-from otel_rollout.look.pages.links import Links
-from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.pages.rendering import Links, render
 from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.look.web.answers import Make
 from otel_rollout.look.web.request import Asked

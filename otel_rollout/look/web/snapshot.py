@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_rollout.look.analysis.run_choice import Run, rows_of, run_of
+from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.web.links import run_parameters
 from otel_rollout.table.query import SharedEngine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
+from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-    from otel_rollout.look.sources.spool_source import SpoolSource
-    from otel_rollout.table.store import Store
 
 LIVE_SECONDS: Final = 900.0
 """Age of the newest spans up to which a run counts as being written. A long model call writes nothing."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.trajectories import summary_of
 from otel_rollout.look.sources import reference
+from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.table import filters
 from otel_rollout.table.select import QueryError, literal
-
-if TYPE_CHECKING:
-    from otel_rollout.look.web.snapshot import Snapshot
 
 _COLUMNS: Final = (
     "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, path, group_path, name, "

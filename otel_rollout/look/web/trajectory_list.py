@@ -176,7 +176,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> Iterator[ListedColumn]:
             yield column
 
 
-def _beside(links: ServedLinks, given: Filters, pages: int) -> str:
+def _beside(links: ServedLinks, given: Filters, pages: int) -> str | None:
     """Return the address of a page of the list before or after this one."""
     return links.trajectories({**given.given, PAGE: str(given.page + pages)})
 

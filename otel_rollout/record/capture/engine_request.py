@@ -138,19 +138,16 @@ def record_engine_times(metrics: object, request_id: str | None = None) -> None:
 
 def times_of_response(metrics: object) -> Times:
     """Return the times that a response's ``metrics`` say; none if they are of another form."""
-    found = {key: _duration(metrics, name) for name, key in _DURATIONS.items()}
-    times = {key: seconds for key, seconds in found.items() if seconds is not None}
-    return _summed(times)
+    return _summed({key: _duration(metrics, name) for name, key in _DURATIONS.items()})
 
 
 def times_of_state(metrics: object) -> Times:
     """Return the times that ``RequestOutput.metrics`` say; none if they are of another form."""
     found = {key: _between(metrics, *names) for key, names in _POINTS.items()}
-    times = {key: seconds for key, seconds in found.items() if seconds is not None}
     first_token = _number(_field(metrics, "first_token_latency"))
-    if first_token and first_token <= MAX_SECONDS and semconv.LATENCY_PREFILL in times:
-        times[semconv.LATENCY_FIRST_TOKEN] = first_token
-    return _summed(times)
+    if first_token and first_token <= MAX_SECONDS and found[semconv.LATENCY_PREFILL] is not None:
+        found[semconv.LATENCY_FIRST_TOKEN] = first_token
+    return _summed(found)
 
 
 def arrival_ns(metrics: object, end_ns: int) -> int | None:
@@ -166,8 +163,9 @@ def arrival_ns(metrics: object, end_ns: int) -> int | None:
     return round(arrival * _NS)
 
 
-def _summed(times: Times) -> Times:
-    """Add the times that follow from the others."""
+def _summed(found: Mapping[str, float | None]) -> Times:
+    """Return the times that are known, and those that follow from them."""
+    times = {key: seconds for key, seconds in found.items() if seconds is not None}
     queue, prefill, decode = (times.get(key) for key in _DURATIONS.values())
     if not times:
         return times

@@ -18,6 +18,7 @@ from typing import Any
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import write
 from otel_rollout.account.report import ExporterCount, Report
+from otel_rollout.base.errors import logger
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch import drain, launcher
 from otel_rollout.record.launch.shutdown import shutdown
@@ -27,8 +28,6 @@ from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.state import EndedRun
 from otel_rollout.record.runs.state import state as runs
 from otel_rollout.spool import layout
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def register() -> None:
@@ -44,8 +43,6 @@ def _import_what_exit_needs() -> None:
     Importing a module with dataclasses while Python exits makes CPython forget that Ctrl-C ended the program.
     The program would then exit with status 1 rather than by SIGINT.
     """
-    from otel_rollout.account import ledger_reader  # noqa: F401
-
     if "ray" in sys.modules:
         from otel_rollout.record.launch import ray_nodes  # noqa: F401
 
@@ -68,7 +65,7 @@ def run() -> None:
     except KeyboardInterrupt:  # pressed again
         pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
-        _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
+        logger.error("otel-rollout: could not finish delivery at exit: %s", error)
     recording.off = True  # exit handlers that run later must not begin another run
     if before is not None:
         signal.signal(signal.SIGINT, before)
@@ -130,10 +127,10 @@ def say(report: Report, node_dir: Path) -> None:
     if not message:
         return
     level = logging.WARNING if report.lost or report.undelivered else logging.INFO
-    if _logger.level > level:
+    if logger.level > level:
         return
-    if _logger.hasHandlers() and _logger.isEnabledFor(level):
-        _logger.log(level, "otel-rollout: %s", message)
+    if logger.hasHandlers() and logger.isEnabledFor(level):
+        logger.log(level, "otel-rollout: %s", message)
     else:
         write(f"otel-rollout: {message}\n")
 

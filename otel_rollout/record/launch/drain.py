@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from otel_rollout.account import node_report
+from otel_rollout.account.ledger_reader import LedgerState, read_ledger
 from otel_rollout.account.progress import Show, progress
 from otel_rollout.account.report import Report
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.launch import launcher
+from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import touch
 from otel_rollout.spool.waiting import WaitingProgram
-
-if TYPE_CHECKING:
-    from otel_rollout.account.ledger_reader import LedgerState
-    from otel_rollout.settings import Settings
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: bool = False) -> Report:
@@ -59,7 +53,7 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
         pass_on(error)
         report = node_report.report(node_dir, configured)
         if report.directory and report.problem is None:  # the directory exists and can be read
-            _logger.warning("otel-rollout: the wait for delivery of %s ended: %s", node_dir, error)
+            logger.warning("otel-rollout: the wait for delivery of %s ended: %s", node_dir, error)
         return report
 
 
@@ -101,8 +95,6 @@ def is_settled(node_dir: Path, configured: Settings, target: int) -> bool:
 
 
 def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> bool:
-    from otel_rollout.account.ledger_reader import read_ledger
-
     ledger = read_ledger(node_dir)
     done = {name: ledger.done(name) for name in configured.exporters}
     if target:
@@ -112,18 +104,10 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> b
     ]
     if not behind:
         return True
-    if not _are_refused(behind, ledger) or launcher.would_successor_help(node_dir, configured):
+    if not all(map(ledger.is_refused, behind)) or launcher.would_successor_help(node_dir, configured):
         return False
     # The refusal may be that of a forwarder whose successor has just taken over, and forgotten it.
-    return _are_refused(behind, read_ledger(node_dir))
-
-
-def _are_refused(exporters: list[str], ledger: LedgerState) -> bool:
-    from otel_rollout.exporting.api import FailureKind
-
-    return all(
-        name in ledger.failures and ledger.failures[name].kind is FailureKind.REFUSED for name in exporters
-    )
+    return all(map(read_ledger(node_dir).is_refused, behind))
 
 
 def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials, without_receiver
+from otel_rollout.base.errors import logger
 from otel_rollout.base.redaction_names import SHIPPED
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.record.launch.state import state
@@ -49,7 +50,6 @@ _PASSED_VARIABLES = frozenset(
 """Variables that the forwarder gets in addition to those of exporters."""
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
-_logger = logging.getLogger("otel_rollout")
 
 
 def start_detached(arguments: Sequence[str], environ: Mapping[str, str], log_file: Path) -> None:
@@ -141,10 +141,9 @@ def _is_successor_coming(lock: ForwarderLock, node_dir: Path) -> bool:
 
 def _is_refused(node_dir: Path) -> bool:
     from otel_rollout.account.ledger_reader import read_ledger
-    from otel_rollout.exporting.api import FailureKind
 
-    failures = read_ledger(node_dir).failures.values()
-    return any(failure.kind is FailureKind.REFUSED for failure in failures)
+    ledger = read_ledger(node_dir)
+    return any(map(ledger.is_refused, ledger.failures))
 
 
 def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
@@ -278,13 +277,12 @@ class ForwarderSupervisor:
 
     def _report_problems(self) -> None:
         from otel_rollout.account.ledger_reader import read_ledger
-        from otel_rollout.exporting.api import FailureKind
 
         if self._settings.receive and (reason := receiver_problem(self._node_dir)):
             self._log_once(f"nothing is received: {reason}", logging.ERROR)
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():
-            level = logging.ERROR if failure.kind is FailureKind.REFUSED else logging.WARNING
+            level = logging.ERROR if ledger.is_refused(exporter) else logging.WARNING
             self._log_once(
                 f"{exporter} does not take spans at present; they are kept on disk. {failure.message}", level
             )
@@ -295,4 +293,4 @@ class ForwarderSupervisor:
     def _log_once(self, message: str, level: int = logging.WARNING) -> None:
         if message not in self._reported and len(self._reported) < _MAX_REPORTED:
             self._reported.add(message)
-            _logger.log(level, "otel-rollout: %s", message)
+            logger.log(level, "otel-rollout: %s", message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from otel_rollout import settings_reader
 from otel_rollout.account import progress
 from otel_rollout.account.report import Report, StepCount
+from otel_rollout.base.errors import logger
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting import entry_points
 from otel_rollout.otlp.scan import StepKey
@@ -23,8 +23,6 @@ from otel_rollout.record.runs.founding import node_directory
 from otel_rollout.record.runs.membership import decide
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
-
-_logger = logging.getLogger("otel_rollout")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +76,7 @@ def drain_others(
     asked = {on_node(ray, node, _drain_here).remote(timeout): node for node in others}
     answered, silent = _answers(ray, list(asked), timeout + waits().node_answer)
     for reference in silent:
-        _logger.warning(
+        logger.warning(
             "otel-rollout: node %s did not answer in time; its spans stay on it, in its spool directory",
             asked[reference],
         )
@@ -99,7 +97,7 @@ def drain_others(
                 )
                 found[report.directory] = OtherNode(report, copied, copy)
         except Exception as error:  # noqa: BLE001 - the node may lack this package, or be dying
-            _logger.warning("otel-rollout: node %s could not be drained: %s", asked[reference], error)
+            logger.warning("otel-rollout: node %s could not be drained: %s", asked[reference], error)
     return found
 
 
@@ -153,7 +151,7 @@ def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float)
                 break
         launcher.ensure_forwarder(copy, copied)
     except Exception as error:  # noqa: BLE001 - spans that were not copied stay on the node
-        _logger.warning(
+        logger.warning(
             "otel-rollout: spans of node %s could not be copied here (%s: %s); they stay there, in %s",
             node, type(error).__name__, error, node_dir,
         )  # fmt: skip

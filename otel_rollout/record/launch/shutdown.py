@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import sys
 import threading
@@ -11,7 +10,7 @@ import time
 
 from otel_rollout.account import node_report
 from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
-from otel_rollout.base.errors import warn_once
+from otel_rollout.base.errors import logger, warn_once
 from otel_rollout.record.launch import drain
 from otel_rollout.record.launch.state import state
 from otel_rollout.record.recording.state import state as recording
@@ -20,8 +19,6 @@ from otel_rollout.record.runs.founding import leave_run, node_directory
 from otel_rollout.record.runs.membership import decide
 from otel_rollout.record.runs.state import EndedRun
 from otel_rollout.record.runs.state import state as runs
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def shutdown(timeout: float | None) -> Report:
@@ -47,7 +44,7 @@ def shutdown(timeout: float | None) -> Report:
         try:
             drain_other_nodes(_left(deadline))
         except Exception as error:  # noqa: BLE001 - Ray may be ending; this machine must still be drained
-            _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
+            logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
         if leads:
             leave_run()
             runs.arguments = {}

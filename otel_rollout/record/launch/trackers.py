@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
 
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.given import reading, text_given
 from otel_rollout.base.suggest import closest
 from otel_rollout.record.launch import launcher
 from otel_rollout.record.runs.founding import create_node_directory
 from otel_rollout.record.runs.membership import decide, settle
 from otel_rollout.spool import layout
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def publish_run(runs: Mapping[str, str]) -> None:
@@ -28,9 +25,7 @@ def publish_run(runs: Mapping[str, str]) -> None:
         for name in runs.keys() - configured.exporters.keys():
             # No error: one call serves programs with various exporters.
             if meant := closest(name, configured.exporters):
-                _logger.warning(
-                    "otel-rollout: publish_run(%s=…) names no exporter; is %s meant?", name, meant
-                )
+                logger.warning("otel-rollout: publish_run(%s=…) names no exporter; is %s meant?", name, meant)
         if not configured.enabled or not known:
             return
         publish_run_here(known)
@@ -40,7 +35,7 @@ def publish_run(runs: Mapping[str, str]) -> None:
             ray_nodes.run_on_others(publish_run_here, known)
     except Exception as error:  # noqa: BLE001 - training goes on, and the log says what is not linked
         pass_on(error)
-        _logger.warning("otel-rollout: the run %s could not be published: %s", dict(runs), error)
+        logger.warning("otel-rollout: the run %s could not be published: %s", dict(runs), error)
 
 
 def publish_run_here(runs: Mapping[str, str]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import fault, logger
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in, with_identity
@@ -39,7 +38,6 @@ _ESSENTIAL: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semc
 """Attributes by which people find trajectories. They are kept first when an identity is too large."""
 
 _propagator: Final = TraceContextTextMapPropagator()
-_logger = logging.getLogger("otel_rollout")
 
 # These functions run for each Ray call and each submission to a pool, so their guards are written by hand.
 
@@ -111,7 +109,7 @@ def _to_json(identity: Identity) -> str:
     encoded = _encode(identity.attributes)
     if len(encoded) <= MAX_IDENTITY_BYTES:
         return encoded
-    _logger.warning(
+    logger.warning(
         "otel-rollout: a trajectory's identity takes %d bytes, more than the %d that travel to other "
         "processes; there, long values are cut or missing.",
         len(encoded),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 from types import ModuleType
 from typing import Any
 
 from otel_rollout import settings_reader
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import internal_errors, logger
 from otel_rollout.base.patching import Function, Patches, when_imported
 from otel_rollout.record.launch import at_exit
 from otel_rollout.record.launch.shutdown import drain_other_nodes
@@ -29,8 +28,6 @@ from otel_rollout.record.propagation.state import state
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import membership, ray_job
 from otel_rollout.record.runs.state import state as runs
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def instrument() -> None:
@@ -97,14 +94,14 @@ def _instrument_driver(ray: ModuleType) -> None:
         patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
         patch_ray_calls()
         if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
-            _logger.warning(
+            logger.warning(
                 "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
                 "process's settings nor the trajectories of its calls. Workers whose own environment "
                 "switches tracing on record traces of their own. Call instrument() before ray.init(), or set "
                 "OTEL_TRACES_EXPORTER before Python starts."
             )
     except UnsupportedRay as missing:
-        _logger.warning(
+        logger.warning(
             "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "
             "Put @otel_rollout.ray.carry_context below @ray.remote on classes and functions that are "
             "part of trajectories.",

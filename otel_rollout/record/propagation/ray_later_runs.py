@@ -7,13 +7,13 @@ joins the run, and carries the id in its own calls.
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any, Final
 
 import orjson
 
 from otel_rollout.base.environment import PREFIXES
+from otel_rollout.base.errors import logger
 from otel_rollout.record.propagation.state import state
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
@@ -23,8 +23,6 @@ RUN_KEY: Final = "otel-rollout-run"
 _NAMESPACE: Final = b"otel-rollout"
 _NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
 """Variables not published with the others: the first has its own entry, the second differs per machine."""
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def set_first_run(run_id: str) -> None:
@@ -81,7 +79,7 @@ def join(run_id: str) -> None:
     settings = _published_settings(run_id)
     if settings is None:
         state.unknown_runs.add(run_id)
-        _logger.warning(
+        logger.warning(
             "otel-rollout: the run %s called this worker, but Ray's control store has no settings of that "
             "run. The worker still records into %s. Call ray.shutdown() and ray.init() between two runs.",
             run_id,

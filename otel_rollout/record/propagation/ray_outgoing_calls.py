@@ -62,7 +62,7 @@ def _sending(patches: Patches, cross_language: str | None, original: Function) -
 
     @functools.wraps(original)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if patches.active and _has_something_to_carry():
+        if patches.active and (carrier.active_context() is not None or ray_later_runs.is_later_run()):
             try:
                 if not _is_cross_language(self, cross_language):
                     if len(args) > position:
@@ -75,10 +75,6 @@ def _sending(patches: Patches, cross_language: str | None, original: Function) -
         return original(self, *args, **kwargs)
 
     return send
-
-
-def _has_something_to_carry() -> bool:
-    return carrier.active_context() is not None or ray_later_runs.is_later_run()
 
 
 def carrier_of_call() -> dict[str, str] | None:

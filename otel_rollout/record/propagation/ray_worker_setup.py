@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.environment import PREFIXES, may_be_credential
+from otel_rollout.base.errors import logger
 from otel_rollout.base.given import items, reading
 from otel_rollout.base.patching import environment_variables
 from otel_rollout.record.propagation import ray_later_runs, ray_own_cluster, ray_private_api
@@ -49,8 +50,6 @@ Ray refuses a job if the driver's own runtime_env has a key of the submitted one
 """
 _EXCLUSIVE: Final = ("container", "image_uri")
 """Keys of a runtime_env with which Ray allows no further key except ``env_vars``."""
-
-_logger = logging.getLogger("otel_rollout")
 
 
 def ray_runtime_env(runtime_env: RuntimeEnv | None = None) -> Any:
@@ -169,7 +168,7 @@ def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> boo
         return False
     obstacle = _obstacle(runtime_env, variables)
     if obstacle is not None:
-        _logger.warning(
+        logger.warning(
             "otel-rollout: trajectories do not continue in this job's workers: %s, so Ray allows no setup "
             "hook of otel-rollout. The hook would also carry credentials: pass them to the workers yourself.",
             obstacle,
@@ -212,7 +211,6 @@ def setup_hook(
     # this call, but no name of this module.
     def otel_rollout_worker_setup() -> None:
         import importlib
-        import logging
         import os
         import sys
 

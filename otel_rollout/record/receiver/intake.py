@@ -16,8 +16,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.waits import waits
 from otel_rollout.otlp import received, scan
-from otel_rollout.otlp.json_line import spans_of_json
-from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
+from otel_rollout.otlp.json_line import UnreadableLineError, parsed_line, spans_of_json
 from otel_rollout.otlp.received import ReceivedScope, RefusedSpanError
 from otel_rollout.record.receiver.span_ids import SpanIds
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity

@@ -6,7 +6,6 @@ unless its only backend is a target of ours, or the setting ``application_provid
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -14,18 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_rollout.base import semconv, setting_parsers
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.exception_text import qualified_name
 from otel_rollout.record.recording.shared_backend import SharedBackend
 from otel_rollout.record.recording.state import state
+from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
-    from otel_rollout.settings import Settings
-
-_logger = logging.getLogger("otel_rollout")
 SCOPE: Final = semconv.SCOPE
 """Name of this package's instrumentation scope."""
 _AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
@@ -124,7 +121,7 @@ class Application:
         by_agent = setting_parsers.names(os.environ.get("OTEL_TRACES_EXPORTER", ""))
         shared = by_agent.keys() & self._settings.exporters
         if shared:
-            _logger.info(
+            logger.info(
                 "otel-rollout: opentelemetry-instrument exports the application's own spans to %s; "
                 "otel-rollout delivers trajectories there",
                 ", ".join(sorted(shared)),

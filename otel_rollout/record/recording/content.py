@@ -7,13 +7,11 @@ vocabulary: OpenInference, OpenTelemetry GenAI, OpenLLMetry or PydanticAI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.given import items
 from otel_rollout.otlp.writer import AttributeInput
-
-if TYPE_CHECKING:
-    from otel_rollout.settings import Settings
+from otel_rollout.settings import Settings
 
 _OPENINFERENCE: Final = """
     document. embedding.embeddings embedding.invocation_parameters embedding.text input.value llm.choices

@@ -5,11 +5,10 @@ The counts are in the journal, where they survive a kill.
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Final, NamedTuple
 
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Journal
 
@@ -18,7 +17,6 @@ _SKIP_WARNINGS: Final = {
     "which reaches no exporter"
 }
 """Reason → warning for the first trajectory that is skipped although the user did not ask for that."""
-_logger = logging.getLogger("otel_rollout")
 
 
 class Counts(NamedTuple):
@@ -62,7 +60,7 @@ class Counters:
             total = self._drops[reason] = self._drops[reason] + spans
             self._journal.drop(*identity.step, reason, spans)
         if total == spans:
-            _logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
+            logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
         return False
 
     def skip(self, reason: str, number: int = 1) -> None:
@@ -73,7 +71,7 @@ class Counters:
             total = self._skips[reason] = self._skips[reason] + number
             self._journal.skip(reason, total)
         if total == number and reason in _SKIP_WARNINGS:
-            _logger.warning("otel-rollout: %s; further ones are counted", _SKIP_WARNINGS[reason])
+            logger.warning("otel-rollout: %s; further ones are counted", _SKIP_WARNINGS[reason])
 
     def began_trajectory(self) -> None:
         """Count a trajectory that began inside none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -10,14 +9,13 @@ from typing import Any, Final
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import MAX_REPORTED, internal_errors, warn_once
+from otel_rollout.base.errors import MAX_REPORTED, internal_errors, logger, warn_once
 from otel_rollout.base.state import state as base
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.joined_span import is_model_call
 from otel_rollout.record.recording.span import RecordingSpan
 from otel_rollout.record.recording.state import state
 
-_logger = logging.getLogger("otel_rollout")
 _LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
 _CHAIN: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_CHAIN),)
 _BASE: Final = "opentelemetry.instrumentation.instrumentor"
@@ -96,7 +94,7 @@ def report_nested(outer: str, inner: str) -> None:
     key = f"{inner} in {outer}"
     if key not in base.reported and len(base.reported) < MAX_REPORTED:
         base.reported.add(key)
-        _logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
+        logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
 
 
 @internal_errors("looking for instrumentors of one library")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import logging
 import math
 import os
 import queue
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.base.errors import logger
 from otel_rollout.base.waits import waits
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.record.recording.segment_file import SegmentFile
@@ -31,7 +31,6 @@ LOCK_WAIT: Final = 0.005
 """Seconds to wait for the lock: the interpreter's switch interval. Its holder may have waited for room,
 and now waits for the GIL."""
 _WAKE, _HURRY = False, True
-_logger = logging.getLogger("otel_rollout")
 
 Line = bytes | tuple[bytes, ...]
 """A line without its resource head; a long one in pieces."""
@@ -235,7 +234,7 @@ class Flusher:
             try:
                 self._table.grow()
             except OSError as error:
-                _logger.warning(
+                logger.warning(
                     "otel-rollout: cannot write to %s: %s; further trajectories are not visible "
                     "until they end",
                     self._node_dir,
@@ -257,7 +256,7 @@ class Flusher:
 
     def _meet_obstacle(self, reason: str, description: str) -> None:
         if self.obstacle is None:
-            _logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, description)
+            logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, description)
         self.obstacle = reason
 
     # --- New files ------------------------------------------------------------------------------------------
@@ -308,7 +307,7 @@ class Flusher:
                 return False
             before = segment.switch_to(prepared)
         os.close(before)
-        _logger.warning(
+        logger.warning(
             "otel-rollout: somebody removed files in %s; undelivered spans are lost, recording continues",
             self._node_dir,
         )

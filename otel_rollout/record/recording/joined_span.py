@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode
@@ -16,12 +16,10 @@ from otel_rollout.base.given import items, listed
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording import content, previews
 from otel_rollout.record.recording.exception_text import qualified_name
+from otel_rollout.record.recording.identity import Identity
+from otel_rollout.record.recording.provider import RecordingTracer
 from otel_rollout.record.recording.span import ATTRIBUTE, EVENT, Encoded, RecordingSpan, harmless
 from otel_rollout.record.recording.state import Recorder, state
-
-if TYPE_CHECKING:
-    from otel_rollout.record.recording.identity import Identity
-    from otel_rollout.record.recording.provider import RecordingTracer
 
 MAX_ATTRIBUTES: Final = 1 << 14
 """Maximum attributes of one span. OpenInference spends two or more on each message of a conversation."""

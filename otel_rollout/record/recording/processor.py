@@ -12,12 +12,14 @@ import random
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from opentelemetry.context import get_current
-from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.context import Context, get_current
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanContext, StatusCode, Tracer
+from opentelemetry.util import types
+from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, pass_on, warn_once
@@ -31,16 +33,7 @@ from otel_rollout.record.recording.provider import RANDOM_BITS, mark_of
 from otel_rollout.record.recording.runtime_context import TRAJECTORY, span_above
 from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 from otel_rollout.record.recording.state import state
-
-if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
-    from opentelemetry.trace import SpanContext, Tracer
-    from opentelemetry.util import types
-    from opentelemetry.util.types import AttributeValue
-
-    from otel_rollout.record.recording.writer import SegmentWriter
-
+from otel_rollout.record.recording.writer import SegmentWriter
 
 MAX_OPEN = 1 << 16
 """Maximum number of open spans whose data are kept. Some applications start spans and never end them."""

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context, detach
@@ -31,6 +31,8 @@ from opentelemetry.trace import (
 from otel_rollout.base import semconv
 from otel_rollout.base.finalizers import attach, is_collecting
 from otel_rollout.otlp import writer as otlp_json
+from otel_rollout.record.recording.counters import Counters
+from otel_rollout.record.recording.flusher import Line
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.recording.sampling import Decision
 from otel_rollout.record.recording.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, LineWriter, RecordingSpan
@@ -40,10 +42,6 @@ try:  # as a decorator of a coroutine, it waits for the coroutine's end
     from opentelemetry.util._decorator import _agnosticcontextmanager as span_context
 except ImportError:  # a version of the API without this private name
     span_context = contextmanager  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from otel_rollout.record.recording.counters import Counters
-    from otel_rollout.record.recording.flusher import Line
 
 
 RANDOM_BITS: Final = 40

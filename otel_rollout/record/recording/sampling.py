@@ -16,11 +16,10 @@ from opentelemetry import context as otel_context
 
 from otel_rollout.base.errors import warn_once
 from otel_rollout.otlp.groups import Group, group_hash
+from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
-
-    from otel_rollout.settings import Settings
 
 ENTRY_POINTS = "opentelemetry_traces_sampler"
 CHOSEN = otel_context.create_key("otel-rollout-chosen")

@@ -5,7 +5,6 @@ Then spans of trajectories need not go through the provider: its backend gets th
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -15,14 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from otel_rollout.base.errors import pass_on
+from otel_rollout.base.errors import logger, pass_on
+from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from otel_rollout.settings import Settings
-
-_logger = logging.getLogger("otel_rollout")
 _EXPORTING: Final = "opentelemetry.sdk.trace.export"
 """Module of the SDK's processors that export."""
 _OTLP: Final = "opentelemetry.exporter.otlp.proto.http."
@@ -171,7 +168,7 @@ class SharedBackend:
                 client: Any = sys.modules["weave.trace.weave_init"]
                 self._default_entity = client.wandb.Api().default_entity_name()
         except Exception as error:  # noqa: BLE001 - no network, or another weave
-            _logger.info("otel-rollout: W&B does not tell the account's default entity: %s", error)
+            logger.info("otel-rollout: W&B does not tell the account's default entity: %s", error)
         self._processors = None  # look again
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, cast
 
 import orjson
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
@@ -18,14 +19,10 @@ from otel_rollout.base.errors import pass_on, warn_once
 from otel_rollout.base.given import items
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.writer import Details, valid_time
+from otel_rollout.record.recording.counters import Counters
 from otel_rollout.record.recording.exception_text import message_of, qualified_name, stack_of, status_message
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from otel_rollout.record.recording.counters import Counters
-    from otel_rollout.record.recording.flusher import Line
-    from otel_rollout.record.recording.identity import Identity
+from otel_rollout.record.recording.flusher import Line
+from otel_rollout.record.recording.identity import Identity
 
 MAX_ATTRIBUTES = 1024
 MAX_EVENTS = 1024

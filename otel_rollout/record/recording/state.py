@@ -7,17 +7,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from opentelemetry.trace import Tracer
+
+from otel_rollout.base.patching import Patches
 from otel_rollout.base.state import PER_PROCESS, WIRED, RoomState, do_nothing, register
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
-
-    from otel_rollout.base.patching import Patches
-    from otel_rollout.record.recording.provider import RecordingTracerProvider
-    from otel_rollout.record.recording.writer import SegmentWriter
-    from otel_rollout.settings import Settings
+from otel_rollout.record.recording.provider import RecordingTracerProvider
+from otel_rollout.record.recording.writer import SegmentWriter
+from otel_rollout.settings import Settings
 
 
 class Recorder(Protocol):

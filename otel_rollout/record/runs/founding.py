@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from otel_rollout import settings_reader
 from otel_rollout.base.environment import without_receiver
+from otel_rollout.base.errors import logger
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.runs import ray_job, target
 from otel_rollout.record.runs.state import state
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.spool import layout
 
-_logger = logging.getLogger("otel_rollout")
 _PUBLISHED: Final = (
     "run_id", "working_dir", "home_node", "exporters", "project_name", "target_variables",
 )  # fmt: skip
@@ -92,7 +92,7 @@ def beside_other_target(configured: Settings) -> Settings:
     if manifest is None or manifest.target in ("", target.fingerprint(configured)):
         return configured
     own_id = target.own_run_id(configured.run_id, configured)
-    _logger.warning(
+    logger.warning(
         "otel-rollout: run %s delivers to another target than this process names; this process records run "
         "%s instead.",
         configured.run_id,
@@ -109,7 +109,7 @@ def _is_inherited() -> bool:
 
 
 def _log_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:
-    _logger.log(
+    logger.log(
         logging.INFO if is_asked_for else logging.WARNING,
         "otel-rollout: %s another target, project or exporter than the inherited run %s; this process "
         "records a run of its own, %s.",

@@ -7,7 +7,6 @@ the processes it starts join. The founder also waits for delivery when it exits.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -15,15 +14,13 @@ from typing import Any, NamedTuple
 
 from otel_rollout import settings_reader
 from otel_rollout.base.environment import without_receiver
-from otel_rollout.base.errors import internal_errors, pass_on
+from otel_rollout.base.errors import internal_errors, logger, pass_on
 from otel_rollout.base.waits import waits
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import founding, ray_job, target
 from otel_rollout.record.runs.founding import absolute, node_directory
 from otel_rollout.record.runs.state import EndedRun, state
 from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
-
-_logger = logging.getLogger("otel_rollout")
 
 
 class _Resolution(NamedTuple):
@@ -103,7 +100,7 @@ def announce() -> None:
                 _join_tracers()
     except Exception as error:  # noqa: BLE001 - the first span meets this error again and switches tracing off
         pass_on(error)
-        _logger.error("otel-rollout: the run cannot be set up: %s: %s", type(error).__name__, error)
+        logger.error("otel-rollout: the run cannot be set up: %s: %s", type(error).__name__, error)
 
 
 def configure(arguments: dict[str, Any], joins: bool = False) -> None:
@@ -134,7 +131,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         _warn_of_unknown_variables()
         _adopt(checked, joins)
         if settings_reader.switched_off(os.environ):
-            _logger.info("otel-rollout: an environment variable switches tracing off, despite configure()")
+            logger.info("otel-rollout: an environment variable switches tracing off, despite configure()")
     _call_waiting()
 
 
@@ -187,7 +184,7 @@ def _call_waiting() -> None:
 def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
     """Resolve the settings, and join the inherited run or found one."""
     for problem in settings_reader.from_environment(os.environ)[1]:
-        _logger.error("otel-rollout: %s", problem)
+        logger.error("otel-rollout: %s", problem)
     configured, founds_run = _resolve(arguments, joins)
     if configured.enabled:
         if founds_run:
@@ -224,7 +221,7 @@ def _end_run() -> None:
         active.close(waits().close)
     if state.is_root and state.settings is not None:
         state.earlier_runs.append(EndedRun(state.settings))
-        _logger.info("otel-rollout: the run %s has ended; its delivery goes on", state.settings.run_id)
+        logger.info("otel-rollout: the run %s has ended; its delivery goes on", state.settings.run_id)
         founding.leave_run()
 
 
@@ -234,7 +231,7 @@ def _warn_of_unknown_variables() -> None:
         return
     unknown = settings_reader.unknown_variables(os.environ)
     for sentence in unknown:
-        _logger.warning("otel-rollout: %s", sentence)
+        logger.warning("otel-rollout: %s", sentence)
     if unknown:
         os.environ[WARNED_VARIABLE] = "true"
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.table import filters
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.report.report import StepReport, report_of
-from otel_rollout.look.analysis.run_choice import rows_of
+from otel_rollout.look.analysis.run_choice import Run, rows_of
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
 
 _MAX_TRAJECTORIES: Final = 4000
 """Trajectories of a step whose groups are listed; a larger step's page says how many are left out."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.training import DIFFERS
-
-if TYPE_CHECKING:
-    from otel_rollout.table.query import Engine
 
 _NAMED: Final = 3
 """Trajectories of a step that are named for their rewards: those that differ most."""

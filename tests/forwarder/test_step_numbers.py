@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.table.step_metrics import StepNumbers, StepOfRun, numbers_of, spans_of_steps
+from otel_rollout.deliver.step_curves import StepNumbers, StepOfRun, numbers_of, spans_of_steps
 from tests.table.tables import START_NS, root, row, score, written
 
 SECOND = 1_000_000_000
