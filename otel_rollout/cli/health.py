@@ -18,7 +18,7 @@ from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, erro
 from otel_rollout.look.analysis.health import checks
 from otel_rollout.look.analysis.health.findings import Health
 from otel_rollout.look.analysis.health.page import page_of_health, verdict_of
-from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.conversation.formatting import counted, show_command
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
@@ -83,7 +83,8 @@ def _checked(
     with as_table(from_) as (store, location):
         engine = Engine(store.open(), keep=views.SLOW)
         chosen = checks.chosen(only, skip, store.location.uri)
-        return checks.health_of(engine, run_of(engine, run), chosen, steps), location
+        found = checks.health_of(engine, run_of(engine, run), chosen, steps)
+        return found, source_said(engine, run, location)
 
 
 def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:

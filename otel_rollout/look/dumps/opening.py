@@ -78,6 +78,7 @@ class Dumps:
     Attributes:
         files: the files with their formats.
         notes: which files hold no trajectories.
+        formats: the known formats by name.
         mapped_by: what a person said of the format.
         opened: what was found, after the spans have been made.
 
@@ -92,19 +93,19 @@ class Dumps:
         self.notes: list[str] = []
         self.opened: dict[str, Opened] = {}
         self.files: list[tuple[DumpFile, str]] = []
-        self._formats = formats.installed()
+        self.formats = formats.installed()
         self.mapped_by = (format_, mapped.fields if mapped else None)
         if mapped is not None:
             format_ = formats.LAST
-            self._formats[format_] = Format(format_, mapped.fits, mapped.read)
+            self.formats[format_] = Format(format_, mapped.fits, mapped.read)
         elif format_ is not None:
-            formats.check_name(format_, self._formats)
+            formats.check_name(format_, self.formats)
         found = [DumpFile(path, root) for path, root in files_of(paths)]
         others: list[Path] = []
         for file in found:
             try:
-                name = format_ or formats.format_of(file, self._formats)
-                if format_ and not mapped and file.head and not self._formats[format_].fits(file):
+                name = format_ or formats.format_of(file, self.formats)
+                if format_ and not mapped and file.head and not self.formats[format_].fits(file):
                     lacking = ", ".join(file.missing) or "what this format has"
                     raise ViewerError(f"{file.path} is no {format_}: its records lack {lacking}.")
             except ViewerError as error:
@@ -132,7 +133,7 @@ class Dumps:
             why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
             return f"{self.location} holds no records: {why}."
         return (
-            f"{self.location} has no known format ({', '.join(self._formats)}). "
+            f"{self.location} has no known format ({', '.join(self.formats)}). "
             f"Its records have the fields {fields}. "
             "Say which is which: --map messages=FIELD,reward=FIELD,step=FIELD,sample=FIELD."
         )
@@ -151,8 +152,8 @@ class Dumps:
         for file, name in self.files:
             run = runs[file.path]
             maker = makers.setdefault((name, run), DumpSpans(name, run, names[run], clock, seen))
-            opened = self.opened.setdefault(name, Opened(self._formats[name].title))
-            yield from self._spans_of(file, self._formats[name].read, maker, opened)
+            opened = self.opened.setdefault(name, Opened(self.formats[name].title))
+            yield from self._spans_of(file, self.formats[name].read, maker, opened)
         for (name, _), maker in makers.items():
             if maker.repeated:
                 number = counted(maker.repeated, "trajectory")
