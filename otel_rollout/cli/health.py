@@ -28,6 +28,8 @@ _ORDER: Final = ("healthy", "unobserved", "unhealthy")
 """Order on the terminal, where a person looks at the last lines."""
 _SHOWN: Final = 5
 """Trajectories of a finding that the terminal names."""
+_WHY: Final = "--all says what is missing"
+"""Stands for ways to observe more, which a dump has not: it says what it says."""
 _UNHEALTHY: Final = 1
 """Exit status if a check has found something."""
 
@@ -108,11 +110,11 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
                 shown = show_command(finding.evidence[:_SHOWN], run)
                 console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
         elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
-            ways.setdefault(way, []).append(finding.name)
+            ways.setdefault(_WHY if health.is_of_dump else way, []).append(finding.name)
         else:
             left += 1
     if ways:
-        console.print(Text("\nnot observed yet:", "bold"))
+        console.print(Text("\nunobserved:" if health.is_of_dump else "\nnot observed yet:", "bold"))
     for way, names in ways.items():
         console.print(Text(f"?  {', '.join(names)}\n   → {way}", "yellow"), soft_wrap=True)
     name = in_one_line(health.run.name)

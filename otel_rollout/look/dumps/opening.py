@@ -37,6 +37,7 @@ _OF_RUN: Final = re.compile(
 """Names of files that frameworks give, so that the folder tells the run."""
 _FIELDS: Final = 12
 """Maximum names of fields in a message."""
+_WANTED: Final = "Name a file of JSON lines, JSON, Parquet or PyTorch, or a folder or pattern with some."
 _NUMBER: Final = re.compile(r"(\d+)")
 
 
@@ -127,11 +128,11 @@ class Dumps:
     def _nothing(self, found: Sequence[DumpFile]) -> str:
         """Say why nothing was opened, with an example of a mapping."""
         if not found:
-            return f"{self.location} holds no file of JSON lines, JSON, Parquet or PyTorch."
+            return f"{self.location} holds no dump. {_WANTED}"
         fields = next((", ".join(map(str, [*file.head[0]][:_FIELDS])) for file in found if file.head), "")
         if not fields:
             why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
-            return f"{self.location} holds no records: {why}."
+            return f"{self.location} holds no records: {why}. {_WANTED}"
         return (
             f"{self.location} has no known format ({', '.join(self.formats)}). "
             f"Its records have the fields {fields}. "
@@ -204,20 +205,25 @@ def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
         named = [path] if path.exists() else map(Path, glob.glob(str(path), recursive=True))
         matching = [each for each in named if each.is_dir() or each.is_file()]
         if not matching:
-            raise ViewerError(f"There is no file or directory {text}.")
+            raise ViewerError(f"There is no file or directory {text}. {_WANTED}")
         for each in matching:
             found = (dict.fromkeys(below(each), each) if each.is_dir() else {each: each.parent}) | found
     return sorted(found.items(), key=lambda item: [_ordered(part) for part in item[0].parts])
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that may be dumps; links to folders are not followed."""
-    for directory, folders, names in os.walk(folder):
+    """Yield the files below a folder that may be dumps, and folders that cannot be read.
+
+    Links to folders are not followed.
+    """
+    failed: list[OSError] = []
+    for directory, folders, names in os.walk(folder, onerror=failed.append):
         folders[:] = [name for name in folders if not name.startswith((".", "_delta_log"))]
         for name in names:
             path = Path(directory, name)
             if _SUFFIXES.search(name) and not name.startswith(".") and path.is_file():
                 yield path
+    yield from (Path(error.filename) for error in failed)
 
 
 def _ordered(name: str) -> list[tuple[int, str]]:
