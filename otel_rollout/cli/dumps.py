@@ -86,7 +86,7 @@ def opened(name: DumpName) -> Dumps:
 
 
 def _is_dump(text: str) -> bool:
-    """Return whether a path is neither a spool nor a file of OTLP JSON, and there is something to read."""
+    """Return whether a path is a file that is none of ours, or holds some, or is a pattern."""
     path = Path(text).expanduser()
     if path.is_dir():
         is_spool = bool(layout.node_directories(path)) or bool(files.segments_below(path))
@@ -94,10 +94,9 @@ def _is_dump(text: str) -> bool:
     if not path.is_file():
         return not path.exists() and any(sign in text for sign in _GLOB)
     try:
-        head = DumpFile(path).head
+        return not files.is_named_like_ours(path) and not any(map(is_trace_data, DumpFile(path).head))
     except ViewerError:
         return True  # which says why
-    return bool(head) and not any(map(is_trace_data, head))
 
 
 def table_of(name: DumpName) -> Path:

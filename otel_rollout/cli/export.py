@@ -62,12 +62,12 @@ def _export(
     where: WhereOption = None,
     sort: SortOption = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum trajectories.")] = None,
-    format_: Annotated[str, typer.Option("--format", help=f"{_ATIF} or {_MESSAGES}.")],
+    format_: Annotated[str, typer.Option("--format", help=f"{_ATIF} or {_MESSAGES}. \\[required]")] = "",
     to: Annotated[
         Path | None,
         typer.Option(
             "--to",
-            help=f"A new directory for {_ATIF}, a file for {_MESSAGES}. \\[default: JSON lines to "
+            help=f"A new directory for {_ATIF}, a new file for {_MESSAGES}. \\[default: JSON lines to "
             "standard output]",
         ),
     ] = None,
@@ -75,9 +75,10 @@ def _export(
 ) -> None:
     """Write the trajectories that the options describe."""
     if format_ not in (_ATIF, _MESSAGES):
-        raise ViewerError(f"There is no format {format_!r}: {_ATIF} or {_MESSAGES}.")
-    if format_ == _ATIF and to is not None and to.exists() and (to.is_file() or any(to.iterdir())):
-        raise ViewerError(f"{to} is no empty directory: --to names a new one for {_ATIF}.")
+        raise ViewerError(f"--format {format_ or 'is missing'}: name {_ATIF} or {_MESSAGES}.")
+    if to is not None and _holds_something(to):
+        kind = "directory" if format_ == _ATIF else "file"
+        raise ViewerError(f"{to} is no empty {kind}: --to names a new one for {format_}.")
     with as_table(from_, spans=spans_of) as (store, _), writing("export"):
         columns = ", ".join(["trace_id", *_FIELDS.values()])
         selected = Selected(store, view, listing, given, run, where, sort, columns)
@@ -96,6 +97,11 @@ def _export(
 
 
 export = reading(command_of("trajectories", _HELP, _export))
+
+
+def _holds_something(to: Path) -> bool:
+    """Return whether an export would replace something; pipes and devices take what comes."""
+    return any(to.iterdir()) if to.is_dir() else to.is_file() and to.stat().st_size > 0
 
 
 def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

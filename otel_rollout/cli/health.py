@@ -18,7 +18,7 @@ from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, erro
 from otel_rollout.look.analysis.health import checks
 from otel_rollout.look.analysis.health.findings import Health
 from otel_rollout.look.analysis.health.page import page_of_health, verdict_of
-from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.conversation.formatting import counted, show_command
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
@@ -28,6 +28,8 @@ _ORDER: Final = ("healthy", "unobserved", "unhealthy")
 """Order on the terminal, where a person looks at the last lines."""
 _SHOWN: Final = 5
 """Trajectories of a finding that the terminal names."""
+_WHY: Final = "--all says what is missing"
+"""Stands for ways to observe more, which a dump has not: it says what it says."""
 _UNHEALTHY: Final = 1
 """Exit status if a check has found something."""
 
@@ -83,7 +85,8 @@ def _checked(
     with as_table(from_) as (store, location):
         engine = Engine(store.open(), keep=views.SLOW)
         chosen = checks.chosen(only, skip, store.location.uri)
-        return checks.health_of(engine, run_of(engine, run), chosen, steps), location
+        found = checks.health_of(engine, run_of(engine, run), chosen, steps)
+        return found, source_said(engine, run, location)
 
 
 def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
@@ -107,11 +110,11 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
                 shown = show_command(finding.evidence[:_SHOWN], run)
                 console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
         elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
-            ways.setdefault(way, []).append(finding.name)
+            ways.setdefault(_WHY if health.is_of_dump else way, []).append(finding.name)
         else:
             left += 1
     if ways:
-        console.print(Text("\nnot observed yet:", "bold"))
+        console.print(Text("\nunobserved:" if health.is_of_dump else "\nnot observed yet:", "bold"))
     for way, names in ways.items():
         console.print(Text(f"?  {', '.join(names)}\n   → {way}", "yellow"), soft_wrap=True)
     name = in_one_line(health.run.name)

@@ -26,7 +26,7 @@ from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, 
 from otel_rollout.look.analysis.report.measures import MEASURES, is_said, values_of
 from otel_rollout.look.analysis.report.page import page_of_changes, page_of_report
 from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
-from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_choice import Run, run_of, source_said
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.pages.scale import finite
@@ -69,7 +69,7 @@ def report(
         found: RunReport | RunComparison
         if compare is None:
             found = _report(engine, chosen, step, location)
-            show = partial(show_report, found, location)
+            show = partial(show_report, found, source_said(engine, run, location))
             answer(html, json, partial(page_of_report, found), found.as_json, show)
         else:
             changed = _changes(engine, chosen, compare, step, validation)

@@ -17,7 +17,7 @@ from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, answer, writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, errors_reported
-from otel_rollout.look.analysis.run_choice import run_of
+from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.analysis.timeline import perfetto as trace
 from otel_rollout.look.analysis.timeline import text
 from otel_rollout.look.analysis.timeline.page import as_json, page_of_timeline
@@ -95,7 +95,7 @@ def _read(
     """Return the time of the step that the options name, and the name of its source."""
     with as_table(from_) as (store, location):
         engine = Engine(store.open())
-        chosen = run_of(engine, run)
+        chosen, location = run_of(engine, run), source_said(engine, run, location)
         if step is None:
             return slowest_timeline(engine, chosen, validation), location
         number = integer_in(step)

@@ -32,8 +32,10 @@ _CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
 """Pattern of the end of a value that was too large to record."""
 _MAX_CUT_CHARS: Final = 64
 """Maximum characters of such an end."""
-_PLAIN: Final = frozenset({"role", "content"})
-"""Keys of a message of text alone."""
+_BESIDE_TEXT: Final = frozenset(
+    {"type", "choices", "reasoning_content", "reasoning", "tool_call_id", "stop_reason", *_REPLY_ID_NAMES}
+)
+"""Keys of a reply that say more than role, text and tool calls."""
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
@@ -212,10 +214,10 @@ def reply_of(value: Any, further: Any = None) -> Reply:
         value: the call's result.
         further: an OpenTelemetry attribute with the messages, which wins over ``value``.
     """
-    if type(value) is dict and value.keys() == _PLAIN and not further:  # so most replies are
-        role, text = value["role"], value["content"]
+    if type(value) is dict and not further and _BESIDE_TEXT.isdisjoint(value):  # so most replies are
+        role, text = value.get("role"), value.get("content")
         if role and type(role) is type(text) is str:
-            return Reply(Message(role, text, has_all_content=not _is_cut(text)))
+            return Reply(Message(role, text, _calls_in(value), has_all_content=not _is_cut(text)))
     found = list(messages_in(further if further else value, "assistant"))
     text = "\n\n".join(filter(None, (message.text for message in found)))
     calls = tuple(call for message in found for call in message.calls)
@@ -302,7 +304,7 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     role = str(entry.get("role") or default_role)
     content = entry.get("content", entry.get("parts"))
     texts: list[str] = []
-    calls = [_call(call) for call in _list(entry.get("tool_calls")) if isinstance(call, Mapping)]
+    calls = list(_calls_in(entry))
     results: list[Message] = []
     reasoning = entry.get("reasoning_content") or entry.get("reasoning")
     if isinstance(reasoning, str):
@@ -351,6 +353,11 @@ def _lacks_text(part: Any) -> bool:
     """Return whether a part's text stands for other content; tool calls and results are read elsewhere."""
     is_typed = isinstance(part, Mapping) and isinstance(part.get("type"), str)
     return is_typed and part["type"] not in _CALL_PARTS and _part_text(part) == f"[{part['type']}]"
+
+
+def _calls_in(message: Mapping[str, Any]) -> tuple[Call, ...]:
+    calls = message.get("tool_calls")
+    return tuple(_call(call) for call in _list(calls) if isinstance(call, Mapping)) if calls else ()
 
 
 def _call(call: Mapping[str, Any]) -> Call:

@@ -145,7 +145,10 @@ class Span:
         span.trace_id, span.span_id, span.parent_id = ids
         span.start_ns, span.end_ns = times
         span.name, span.attributes = name, attributes
-        for other, value in {**_DEFAULTS, **others}.items():
+        span.flags, span.trace_state, span.kind, span.status, span.message = 1, "", 1, 0, ""
+        span.events, span.links, span.dropped = (), (), _NONE_DROPPED
+        span.resource, span.scope = _NO_RESOURCE, _NO_SCOPE
+        for other, value in others.items():
             setattr(span, other, value)
         return span
 
@@ -361,16 +364,5 @@ def _links(links: Iterable[_JSON]) -> Sequence[Link]:
 _HEAD: Final = ("trace_id", "span_id", "parent_id", "start_ns", "end_ns", "status")
 _REST: Final = ("name", "flags", "trace_state", "kind", "message", "dropped", "events", "links")
 _SLOTS: Final = (*_HEAD, *_REST, "attributes", "resource", "scope", "is_running")
-_DEFAULTS: Final = {
-    "flags": 1,
-    "trace_state": "",
-    "kind": 1,
-    "events": (),
-    "links": (),
-    "dropped": _NONE_DROPPED,
-    "status": 0,
-    "message": "",
-    "resource": Resource({}),
-    "scope": SpanScope(),
-}
-"""Fields of a span that is made, unless they are given."""
+_NO_RESOURCE: Final = Resource({})
+_NO_SCOPE: Final = SpanScope()

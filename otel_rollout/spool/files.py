@@ -56,6 +56,11 @@ def segments_below(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if _is_segment(path))
 
 
+def is_named_like_ours(path: Path) -> bool:
+    """Return whether a file has the name of a segment or of a dead-letter file."""
+    return _is_segment(path) or path.name.startswith(layout.DEAD_LETTER_PREFIX)
+
+
 def _is_segment(path: Path) -> bool:
     return layout.SegmentName.parse(path.name.removesuffix(layout.COMPRESSED_SUFFIX)) is not None
 

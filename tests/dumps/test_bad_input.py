@@ -207,6 +207,19 @@ def test_tables_are_kept_in_private_and_the_oldest_goes_first(tmp_path, opened, 
     assert list(third.table.parent.iterdir()) == [third.table]
 
 
+@pytest.mark.parametrize("room", ["base", "otlp", "table", "look/dumps/readers"])
+def test_a_newer_build_makes_a_dumps_table_anew(tmp_path, opened, monkeypatch, room):
+    """Its code may read the same file otherwise, whatever version it is called."""
+    monkeypatch.setattr(cache, "_PACKAGE", tmp_path / "build")
+    (code := tmp_path / "build" / room / "x.py").parent.mkdir(parents=True)
+    path = write_lines(tmp_path / "1.jsonl", [verl_line()])
+    tables = []
+    for text in ("1", "1", "2"):
+        code.write_text(text)
+        tables.append(opened(path).table)
+    assert tables[0] == tables[1] != tables[2]
+
+
 def test_directory_for_tables_may_hold_other_things(tmp_path, opened, monkeypatch):
     """What lies in the directory that a setting names is neither removed nor made private."""
     (mine := tmp_path / "kept" / "mine").mkdir(parents=True)

@@ -1,10 +1,13 @@
 """Commands read a dump as they read a table."""
 
 import json
+import os
+import re
 import shlex
 
 import pytest
 
+from otel_rollout.look.errors import ViewerError
 from tests.cli.command import run_here
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_readers import LOOP
@@ -51,14 +54,27 @@ def test_the_help_of_from_names_dumps(command):
 
 
 def test_what_a_dump_does_not_say_is_unknown(dump):
-    """Without times there is no timeline, and health does not judge tools that can fail unseen."""
+    """Without times there is no timeline, and health judges nothing that no dump says."""
     assert "has no timeline" in run_here("timeline", "--from", dump, code=2)
     steps = _json("report", "--from", dump, "--json")["training"]
     assert {tool["seconds_mean"] for step in steps for tool in step["tools"]} == {None}
     health = _json("health", "--from", dump, "--json")
     found = {check["name"]: check["status"] for check in health["checks"]}
-    for name in ("tool_error_burst", "replies_truncated", "policy_lag", "slow_worker"):
+    for name in (
+        *("tool_error_burst", "replies_truncated", "policy_lag", "slow_worker"),
+        *("context_edited", "operations_outside"),
+    ):
         assert found[name] == "unobserved", name
+
+
+def test_health_gives_no_advice_that_a_dump_cannot_follow(dump):
+    """Nothing more can be recorded of it: the reasons stand in place of ways to observe more."""
+    told = run_here("health", "--from", dump)
+    assert "unobserved:\n" in told
+    assert "→ --all says what is missing" in told
+    for advice in ("not observed yet", "record", "score(", "docs/"):
+        assert advice not in told
+    assert "A dump does not say whether a tool call failed." in run_here("health", "--all", "--from", dump)
 
 
 def test_patterns_and_forced_formats(dump):
@@ -71,6 +87,51 @@ def test_patterns_and_forced_formats(dump):
     assert ",3.0," in listed
     assert "--map messages=FIELD" in run_here("list", "--from", own, code=2)
     assert "There is no" in run_here("list", "--from", dump / "none.jsonl", code=2)
+
+
+@pytest.mark.parametrize("command", [["list", "--from"], ["view", "--port", "0"]])
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("nothing", "nothing holds no dump of rollouts, and no segments of a run. Name a folder with"),
+        ("empty.jsonl", "empty.jsonl holds no records: it is empty. Name a file of JSON lines"),
+        ("text.log", "text.log holds no records: it is no dump. Name a file of JSON lines"),
+        ("none.jsonl", "none.jsonl. Name a dump of rollouts"),
+        ("no*.jsonl", "There is no file or directory no*.jsonl. Name a file of JSON lines"),
+    ],
+)
+def test_what_holds_no_rollouts_is_said_in_one_line(tmp_path, place, told, command):
+    """The line has the path, the reason, and what to do."""
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "text.log").write_text("some words")
+    said = run_here(*command, place, code=2)
+    assert told in said
+    assert said.count("\n") == 1
+
+
+def test_what_cannot_be_read_is_named(dump, opened, monkeypatch):
+    """What may not be read is left out of a folder, with the reason; alone it ends the command."""
+    write_lines(dump / "closed/1.jsonl", [verl_line()])
+    closed = [dump / "closed", dump / "rollouts/2.jsonl"]
+
+    def refused(function):
+        def checked(path, *arguments, **options):
+            if str(path) in map(str, closed):
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *arguments, **options)
+
+        return checked
+
+    monkeypatch.setattr(os, "scandir", refused(os.scandir))
+    monkeypatch.setattr("builtins.open", refused(open))
+    found = opened(dump)
+    assert len(found.trajectories()) == 4
+    for path in closed:
+        told = f"{path} cannot be read: Permission denied. Read it as its owner, or give yourself permission."
+        assert told in found.remarks
+        with pytest.raises(ViewerError, match=re.escape(told)):
+            opened(path)
 
 
 def test_view_takes_paths(dump, tmp_path):

@@ -137,10 +137,14 @@ def test_the_options_of_list_select(tmp_path):
 
 
 def test_bad_arguments_are_named(tmp_path):
-    """A format that is none, and a directory that has files, are refused in one line."""
+    """A format that is none or missing, and a place that holds something, are refused in one line."""
     dump = write_lines(tmp_path / "run/2.jsonl", [verl_line()])
-    assert "atif or messages" in export(dump, "--format", "xml", code=2)
+    assert "--format xml: name atif or messages" in export(dump, "--format", "xml", code=2)
+    assert export(dump, code=2).endswith("--format is missing: name atif or messages.\n")
     assert "is no empty directory" in export(dump, "--format", "atif", "--to", dump.parent, code=2)
+    before = dump.read_bytes()
+    assert "2.jsonl is no empty file" in export(dump, "--format", "messages", "--to", dump, code=2)
+    assert dump.read_bytes() == before
 
 
 @pytest.mark.parametrize("depth", [400, 1000])

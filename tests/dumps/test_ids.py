@@ -1,6 +1,7 @@
 """Trajectories and runs keep their ids in each dump that holds them, and have none of another's."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -33,6 +34,19 @@ def test_runs_whose_folders_have_one_name_are_two(seeds, opened):
     assert {row["run_id"] for row in alone} == {run_id for run_id, _ in runs}
     assert {row["experiment"] for row in alone} == {"grpo"}
     assert {row["trace_id"] for row in alone} == set(ids(together))
+
+
+@pytest.mark.parametrize("command", ["report", "health"])
+def test_a_command_about_one_run_says_that_there_are_others(seeds, tmp_path, monkeypatch, command):
+    """It names them as --run takes them; when a run was chosen, there is nothing to say."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    both = seeds / "seed*"
+    told = run(command, "--from", both)
+    other = re.search(r" · one of 2 runs; others: --run (verl/grpo-\w+)$", told, re.MULTILINE)[1]
+    assert told.count(other) == 1
+    chosen = run(command, "--from", both, "--run", other)
+    assert other in chosen
+    assert "2 runs" not in chosen
 
 
 def test_each_dump_is_imported_once(seeds, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import io
 import math
 import pickle
+import sys
 import zipfile
 
 import pytest
@@ -370,18 +371,36 @@ def test_trl_rows_that_recur_count_once_and_nan_is_no_reward(tmp_path, opened):
     assert any("shown at its first" in remark for remark in found.remarks)
 
 
-def test_a_reader_of_another_package_is_found_by_its_entry_point(tmp_path, opened, monkeypatch):
-    """A package adds a format by an entry point of the group otel_rollout.readers."""
+@pytest.fixture
+def pocket(tmp_path, monkeypatch):
+    """The module of a reader of another package, which is installed."""
     package = tmp_path / "site/pocket_reader-1.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Name: pocket-reader\nVersion: 1\n")
     (package / "entry_points.txt").write_text("[otel_rollout.readers]\npocket = pocket_reader:FORMAT\n")
-    (tmp_path / "site/pocket_reader.py").write_text(POCKET)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "pocket_reader", raising=False)
     write_lines(tmp_path / "run.jsonl", [{"q": "6*7?", "a": "42", "points": 3}])
+    (tmp_path / "site/pocket_reader.py").write_text(POCKET)
+    return tmp_path / "site/pocket_reader.py"
+
+
+def test_a_reader_of_another_package_is_found_by_its_entry_point(tmp_path, opened, pocket):
+    """A package adds a format by an entry point of the group otel_rollout.readers."""
     found = opened(tmp_path / "run.jsonl")
     assert found.remarks[0] == "pocket episodes: 1 file, no step, 1 trajectory"
     assert found.trajectories()[0]["reward"] == 3.0
+
+
+def test_a_changed_reader_reads_an_unchanged_dump_again(tmp_path, opened, pocket):
+    """No table is shown that an older version of a reader has made."""
+    first = opened(tmp_path / "run.jsonl").table
+    pocket.write_text(POCKET.replace('record["points"]', '2.0 * record["points"]'))
+    del sys.modules["pocket_reader"]
+    found = opened(tmp_path / "run.jsonl")
+    assert found.table != first
+    assert found.trajectories()[0]["reward"] == 6.0
+    assert opened(tmp_path / "run.jsonl").table == found.table
 
 
 POCKET = io.StringIO(

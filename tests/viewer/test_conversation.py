@@ -167,6 +167,31 @@ def test_messages_that_are_resent_are_shown_once() -> None:
     assert not any(turn.note for turn in turns)
 
 
+@pytest.mark.parametrize(
+    "reply", [{"content": "Let me see."}, {"content": "", **CALLS["OpenAI"]}, {"content": ""}]
+)
+def test_reply_to_an_untold_request_is_shown_once(reply: dict[str, Any]) -> None:
+    """A context that begins with the reply goes on from it; the beginning of the context nobody told."""
+    said = [assistant("") | reply, {"role": "tool", "content": "1"}]
+    turns = shown(
+        [
+            line(2, {}, said[0]),
+            line(3, {"messages": said}, assistant("Two.")),
+            line(4, {"messages": [*said, assistant("Two."), user("Thanks")]}, assistant("Bye.")),
+        ]
+    ).turns
+    assert [text for _, text in messages_of(turns)] == [reply["content"], "1", "Two.", "Thanks", "Bye."]
+    assert not any(turn.note for turn in turns)
+
+
+@pytest.mark.parametrize("first", [user("Yes."), assistant("No.")])
+def test_context_that_does_not_begin_with_an_untold_ones_reply_shares_nothing(first: dict[str, str]) -> None:
+    """All of its messages are shown, with a note."""
+    turns = shown([line(2, {}, assistant("Yes.")), line(3, [first, user("Why?")], assistant("So."))]).turns
+    assert [text for _, text in messages_of(turns)] == ["Yes.", first["content"], "Why?", "So."]
+    assert [turn.note for turn in turns if turn.note] == ["a context of its own"]
+
+
 def test_context_that_was_edited_or_is_new_has_a_note() -> None:
     """An edited context is shown from its first difference.
 

@@ -123,7 +123,7 @@ def test_trajectory_without_known_messages_is_left_out(
     with caplog.at_level(logging.WARNING):
         assert list(table.messages()) == []
     assert list(table.preference_pairs()) == []
-    assert "2 trajectories are left out: the messages of their model calls are unknown" in caplog.text
+    assert "left out: 2 trajectories, because messages of the model calls are unknown" in caplog.text
 
 
 def test_no_chosen_trajectories_give_no_data(table: RolloutTable) -> None:
@@ -219,4 +219,4 @@ def test_pair_has_one_prompt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     written(tmp_path / "table", rows)
     with caplog.at_level(logging.WARNING):
         assert list(otel_rollout.open_table(str(tmp_path / "table")).preference_pairs()) == []
-    assert "1 groups are left out" in caplog.text
+    assert "left out: 1 group, because" in caplog.text

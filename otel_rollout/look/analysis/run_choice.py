@@ -75,6 +75,22 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
     raise QueryError(f"There is no run {reference!r}.{did_you_mean(str(reference), names)}{known}")
 
 
+def source_said(engine: Engine, reference: str | None, location: str) -> str:
+    """Name a source for a person, with its other runs if nobody has chosen one.
+
+    Args:
+        engine: the table.
+        reference: the run that a person named, if any.
+        location: name of the source.
+    """
+    newest, *others = runs_in(engine)
+    if reference is not None or not others:
+        return location
+    names = (each.experiment if each.run_id in (None, newest.run_id) else each.run_id for each in others)
+    listed = ", ".join([name for name in dict.fromkeys(names) if name][:_NAMED])
+    return f"{location} · one of {len(others) + 1} runs; others: --run {listed}"
+
+
 def runs_in(engine: Engine) -> list[Run]:
     """Return the runs that have trajectories, the one that began last first."""
     rows: Any = engine.run(

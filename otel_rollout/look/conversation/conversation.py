@@ -133,6 +133,8 @@ class _TurnBuilder:
         self._said: list[tuple[Message | ModelCall, Turn]] = []
         self._longest: ModelCall | None = None
         self._recent: deque[ModelCall] = deque(maxlen=context_diff.MAX_BRANCHES)
+        self._untold: ModelCall | None = None
+        """The last call whose request nobody told: the next context may begin with its reply."""
         self._open_calls = OpenCalls()
         self._marks = CallMarks()
 
@@ -214,6 +216,8 @@ class _TurnBuilder:
         call.turn = answer
         if call.request.messages:
             self._recent.append(call)
+        elif not call.request.prompt_ids:
+            self._untold = call
         if answer.sub_trajectory or self._is_judging(span):
             return
         self._said += [*zip(new, heard, strict=True), (call, answer)]
@@ -246,6 +250,8 @@ class _TurnBuilder:
             new, is_edited = list(request.messages), False
             if earlier:
                 new, is_edited = unsaid(request.messages, count, earlier, self._recent)
+            elif self._untold and self._untold.take_resent_reply(new[0]):
+                return new[1:], ""
             note = self._note(earlier, count, call.length, "message")
             return new, f"the context was edited after message {count}" if is_edited else note
         call.length = len(call.token_ids)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from otel_rollout.base import semconv
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
+from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.conversation.summary import Summary, path_of
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
 from otel_rollout.look.conversation.turn import MODEL, is_in_text
@@ -62,9 +63,8 @@ def examples(engine: Engine, trajectories: Iterable[Mapping[str, Any]]) -> Itera
             if found:
                 yield {**row, "messages": found}
     if without:
-        _logger.warning(
-            "%d trajectories are left out: the messages of their model calls are unknown", without
-        )
+        number = counted(without, "trajectory")
+        _logger.warning("left out: %s, because messages of the model calls are unknown", number)
 
 
 def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Example]:
@@ -93,9 +93,9 @@ def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Exa
                 yield made
     if without:
         _logger.warning(
-            "%d groups are left out: the messages of the best or the worst trajectory are unknown, equal, or "
+            "left out: %s, because the messages of the best or the worst trajectory are unknown, equal, or "
             "answer another prompt",
-            without,
+            counted(without, "group"),
         )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,6 @@ from otel_rollout.exporting.batching import batches
 from otel_rollout.look.dumps.opening import Dumps
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.otlp.span import Span
-from otel_rollout.table import schema
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store
@@ -26,6 +26,9 @@ MAX_BYTES: Final = 20 << 30
 _PLACE: Final = "dumps"
 """Of the tables in the given directory, which may hold other things of its owner."""
 _REMARKS: Final = "remarks.json"
+_PACKAGE: Final = Path(__file__).parents[2]
+_ROOMS: Final = ("base/*.py", "otlp/*.py", "table/*.py", "look/dumps/**/*.py")
+"""Our code between a file and its rows."""
 _PART: Final = "part-"
 _COMMIT_CHARS, _COMMIT_TRAJECTORIES = 32 << 20, 5_000
 """Maximum size of a commit."""
@@ -72,11 +75,22 @@ def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
 
 def _key_of(dumps: Dumps) -> str:
     """Return a name that changes with the files, their formats, and how they are read."""
-    found = [VERSION, schema.SCHEMA_VERSION, schema.NAMES, dumps.mapped_by]
+    found = [VERSION, _code_of(dumps), dumps.mapped_by]
     for file, name in dumps.files:
         state = file.path.stat()
         found.append((name, str(file.path.absolute()), state.st_size, state.st_mtime_ns, state.st_ino))
     return hashlib.sha256(repr(found).encode()).hexdigest()[:32]
+
+
+def _code_of(dumps: Dumps) -> str:
+    """Return a digest of the code that makes rows of a dump: a newer one may read the same file otherwise."""
+    ours = {path for room in _ROOMS for path in _PACKAGE.glob(room)}
+    readers = (sys.modules[dumps.formats[name].read.__module__] for _, name in dumps.files)
+    paths = ours | {Path(module.__file__) for module in readers if module.__file__}
+    read = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file()):
+        read.update(path.read_bytes())
+    return read.hexdigest()
 
 
 def _fill(dumps: Dumps, directory: Path) -> list[str]:

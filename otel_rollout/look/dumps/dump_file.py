@@ -23,7 +23,7 @@ import orjson
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import torch_file
 from otel_rollout.look.dumps.trajectory import Groups
-from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.errors import ViewerError, unreadable
 from otel_rollout.otlp.span import with_utf8
 from otel_rollout.spool import zstd
 
@@ -153,7 +153,7 @@ class DumpFile:
             else:
                 yield from self._of_text()
         except OSError as error:
-            raise ViewerError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+            raise unreadable(self.path, error) from error
 
     def _rows(self) -> Iterator[_Read]:
         """Yield the rows of a Parquet file."""

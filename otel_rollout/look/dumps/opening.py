@@ -37,6 +37,7 @@ _OF_RUN: Final = re.compile(
 """Names of files that frameworks give, so that the folder tells the run."""
 _FIELDS: Final = 12
 """Maximum names of fields in a message."""
+_WANTED: Final = "Name a file of JSON lines, JSON, Parquet or PyTorch, or a folder or pattern with some."
 _NUMBER: Final = re.compile(r"(\d+)")
 
 
@@ -78,6 +79,7 @@ class Dumps:
     Attributes:
         files: the files with their formats.
         notes: which files hold no trajectories.
+        formats: the known formats by name.
         mapped_by: what a person said of the format.
         opened: what was found, after the spans have been made.
 
@@ -92,19 +94,19 @@ class Dumps:
         self.notes: list[str] = []
         self.opened: dict[str, Opened] = {}
         self.files: list[tuple[DumpFile, str]] = []
-        self._formats = formats.installed()
+        self.formats = formats.installed()
         self.mapped_by = (format_, mapped.fields if mapped else None)
         if mapped is not None:
             format_ = formats.LAST
-            self._formats[format_] = Format(format_, mapped.fits, mapped.read)
+            self.formats[format_] = Format(format_, mapped.fits, mapped.read)
         elif format_ is not None:
-            formats.check_name(format_, self._formats)
+            formats.check_name(format_, self.formats)
         found = [DumpFile(path, root) for path, root in files_of(paths)]
         others: list[Path] = []
         for file in found:
             try:
-                name = format_ or formats.format_of(file, self._formats)
-                if format_ and not mapped and file.head and not self._formats[format_].fits(file):
+                name = format_ or formats.format_of(file, self.formats)
+                if format_ and not mapped and file.head and not self.formats[format_].fits(file):
                     lacking = ", ".join(file.missing) or "what this format has"
                     raise ViewerError(f"{file.path} is no {format_}: its records lack {lacking}.")
             except ViewerError as error:
@@ -126,13 +128,13 @@ class Dumps:
     def _nothing(self, found: Sequence[DumpFile]) -> str:
         """Say why nothing was opened, with an example of a mapping."""
         if not found:
-            return f"{self.location} holds no file of JSON lines, JSON, Parquet or PyTorch."
+            return f"{self.location} holds no dump. {_WANTED}"
         fields = next((", ".join(map(str, [*file.head[0]][:_FIELDS])) for file in found if file.head), "")
         if not fields:
             why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
-            return f"{self.location} holds no records: {why}."
+            return f"{self.location} holds no records: {why}. {_WANTED}"
         return (
-            f"{self.location} has no known format ({', '.join(self._formats)}). "
+            f"{self.location} has no known format ({', '.join(self.formats)}). "
             f"Its records have the fields {fields}. "
             "Say which is which: --map messages=FIELD,reward=FIELD,step=FIELD,sample=FIELD."
         )
@@ -151,8 +153,8 @@ class Dumps:
         for file, name in self.files:
             run = runs[file.path]
             maker = makers.setdefault((name, run), DumpSpans(name, run, names[run], clock, seen))
-            opened = self.opened.setdefault(name, Opened(self._formats[name].title))
-            yield from self._spans_of(file, self._formats[name].read, maker, opened)
+            opened = self.opened.setdefault(name, Opened(self.formats[name].title))
+            yield from self._spans_of(file, self.formats[name].read, maker, opened)
         for (name, _), maker in makers.items():
             if maker.repeated:
                 number = counted(maker.repeated, "trajectory")
@@ -203,20 +205,25 @@ def files_of(paths: Sequence[str]) -> list[tuple[Path, Path]]:
         named = [path] if path.exists() else map(Path, glob.glob(str(path), recursive=True))
         matching = [each for each in named if each.is_dir() or each.is_file()]
         if not matching:
-            raise ViewerError(f"There is no file or directory {text}.")
+            raise ViewerError(f"There is no file or directory {text}. {_WANTED}")
         for each in matching:
             found = (dict.fromkeys(below(each), each) if each.is_dir() else {each: each.parent}) | found
     return sorted(found.items(), key=lambda item: [_ordered(part) for part in item[0].parts])
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that may be dumps; links to folders are not followed."""
-    for directory, folders, names in os.walk(folder):
+    """Yield the files below a folder that may be dumps, and folders that cannot be read.
+
+    Links to folders are not followed.
+    """
+    failed: list[OSError] = []
+    for directory, folders, names in os.walk(folder, onerror=failed.append):
         folders[:] = [name for name in folders if not name.startswith((".", "_delta_log"))]
         for name in names:
             path = Path(directory, name)
             if _SUFFIXES.search(name) and not name.startswith(".") and path.is_file():
                 yield path
+    yield from (Path(error.filename) for error in failed)
 
 
 def _ordered(name: str) -> list[tuple[int, str]]:

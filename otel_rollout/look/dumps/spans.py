@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -61,13 +61,15 @@ class DumpSpans:
         """
         trace_id = self._trace_id(dumped, mark)
         step, sample, rollout, is_validation, group = dumped.identity
-        identity = {
-            semconv.EXPERIMENT_NAME: self._experiment,
-            semconv.STEP: step,
-            semconv.SAMPLE_INDEX: sample,
-            semconv.ROLLOUT_N: rollout,
-            semconv.VALIDATE: is_validation,
-        }
+        identity = _attributes(
+            {
+                semconv.EXPERIMENT_NAME: self._experiment,
+                semconv.STEP: step,
+                semconv.SAMPLE_INDEX: sample,
+                semconv.ROLLOUT_N: rollout,
+                semconv.VALIDATE: is_validation,
+            }
+        )
         root = {
             semconv.SPAN_KIND: semconv.KIND_AGENT,
             semconv.DUMP_PLACE: place,
@@ -106,21 +108,25 @@ class DumpSpans:
         return key.hexdigest()
 
     def _span(self, ids: tuple[str, str, str], made: DumpedCall, identity: dict[str, Any]) -> Span:
-        attributes = {
-            name: value if type(value) is str else _storable(value)
-            for name, value in (made.attributes | identity).items()
-            if value is not None
-        }
         return Span.made(
             ids,
             made.name,
             made.times or (next(self._clock),) * 2,
-            attributes,
+            _attributes(made.attributes) | identity,
             status=ERROR if made.error else 0,
             message=made.error,
             resource=self._resource,
             scope=_SCOPE,
         )
+
+
+def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known as attributes can hold it."""
+    return {
+        name: value if type(value) is str else _storable(value)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def _storable(value: Any) -> Any:

@@ -216,8 +216,9 @@ def _json(value: Mapping[str, Any]) -> str:
 
 def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) -> Iterator[DumpedCall]:
     """Yield the calls of a reply with their results: by the call's id, or in order where an id is missing."""
-    asked = _calls_of(reply)
-    results = list(takewhile(lambda message: message.get("role") in _TOOL_ROLES, following)) if asked else ()
+    if not (asked := _calls_of(reply)):
+        return
+    results = list(takewhile(lambda message: message.get("role") in _TOOL_ROLES, following))
     ids = {str(call["id"]) for call in asked if call.get("id")}
     by_id = {str(found.get("tool_call_id")): found for found in results if found.get("tool_call_id")}
     in_order = iter([found for found in results if str(found.get("tool_call_id")) not in ids])

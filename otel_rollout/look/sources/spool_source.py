@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.look.conversation.summary import Summary, path_of
-from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.errors import ViewerError, unreadable
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.otlp.json_line import UnreadableLineError, parsed_line, spans_of_json
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
@@ -265,10 +265,12 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
             "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set "
             "when a run starts."
             if node_dirs
-            else "Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR); delivered "
-            "segments are removed from it unless OTEL_ROLLOUT_KEEP=true is set when the run starts."
+            else "Name a folder with one of them; delivered segments are removed unless "
+            "OTEL_ROLLOUT_KEEP=true is set when a run starts."
         )
-        raise ViewerError(f"{path} holds no segments. {why} {_MLFLOW_ADVICE}")
+        raise ViewerError(
+            f"{path} holds no dump of rollouts, and no segments of a run. {why} {_MLFLOW_ADVICE}"
+        )
     return runs
 
 
@@ -285,11 +287,11 @@ def _check_readable(path: Path, is_named: bool) -> None:
             raise ViewerError(f"{path} is neither a file nor a directory.")
     except FileNotFoundError:
         raise ViewerError(
-            f"There is no {path}. Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR),"
-            " or `mlflow` for trajectories in MLflow."
+            f"There is no {path}. Name a dump of rollouts, a rollout table, the spool directory of a run "
+            "(its OTEL_ROLLOUT_SPOOL_DIR), or `mlflow` for trajectories in MLflow."
         ) from None
     except OSError as error:
-        raise ViewerError(f"{path} cannot be read: {error.strerror}.") from error
+        raise unreadable(path, error) from error
 
 
 def _names_of(node_dir: Path) -> tuple[str, str]:

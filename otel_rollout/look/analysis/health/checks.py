@@ -52,12 +52,14 @@ class Check(NamedTuple):
         name: its name, which ``--only`` and ``--skip`` take.
         answer: returns its finding, or several.
         way: how to observe what it needs; empty if a run may rightly lack that, such as tools.
+        not_in_dump: what no dump says of it; empty if some dump may say enough.
         is_own: whether a user has installed it.
     """
 
     name: str
     answer: Callable[[Scope], Finding | Iterable[Finding]]
     way: str = ""
+    not_in_dump: str = ""
     is_own: bool = False
 
 
@@ -76,10 +78,10 @@ BUILT_IN: Final = (
     Check("replies_repetitive", replies.repetitive, _TEXTS),
     Check("replies_empty", replies.empty, _TEXTS),
     Check("tool_calls_unparsable", tools.unparsable),
-    Check("tool_error_burst", tools.error_burst),
+    Check("tool_error_burst", tools.error_burst, not_in_dump="whether a tool call failed"),
     Check("siblings_identical", replies.copied),
     Check("special_tokens_in_text", replies.special_tokens, _TEXTS),
-    Check("context_edited", context.edited),
+    Check("context_edited", context.edited, not_in_dump="what each model call was sent"),
     Check("answers_retokenized", context.retokenized, _IDS),
     Check("reward_disagrees", rewards.disagrees),
     Check("policy_lag", policy.lag, _VERSIONS),
@@ -90,7 +92,7 @@ BUILT_IN: Final = (
     Check("trained_reward_differs", trained_numbers.reward_differs, _OF_TRAINER),
     Check("training_not_finite", trained_numbers.not_finite, _OF_TRAINER),
     Check("scores_unresolved", outside.scores),
-    Check("operations_outside", outside.operations),
+    Check("operations_outside", outside.operations, not_in_dump="what ran outside of trajectories"),
 )
 WAYS: Final = {check.name: check.way for check in BUILT_IN if check.way}
 """Check → how to observe what it needs."""
@@ -142,7 +144,7 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
         if not scope.size:
             raise QueryError(f"Run {run.name} has no trajectory in these steps.")
         findings = [finding for check in checks for finding in _answers(check, scope)]
-        return Health(run, scope.size, tuple(_with_paths(scope, findings)), scope.validate)
+        return Health(run, scope.size, tuple(_with_paths(scope, findings)), scope.validate, scope.is_of_dump)
     finally:
         scope.close()
 
@@ -150,6 +152,9 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
 def _answers(check: Check, scope: Scope) -> Iterator[Finding]:
     """Yield the findings of a check; a check that raises has observed nothing."""
     try:
+        if check.not_in_dump and scope.is_of_dump:
+            yield _complete(unobserved(f"A dump does not say {check.not_in_dump}."), check.name)
+            return
         found = check.answer(scope)
         listed = [found] if isinstance(found, Finding) else list(found)
         for finding in listed or [Finding("healthy", "The check has found nothing.")]:

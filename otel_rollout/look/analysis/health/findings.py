@@ -55,12 +55,14 @@ class Health:
         trajectories: number of trajectories that were checked.
         findings: a finding for each check, in the order of the checks.
         validate: whether these trajectories are of validation.
+        is_of_dump: whether the run was read from a dump, so that nothing more can be recorded of it.
     """
 
     run: Run
     trajectories: int
     findings: tuple[Finding, ...]
     validate: bool = False
+    is_of_dump: bool = False
 
     @property
     def checked(self) -> str:

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health import texts
 from otel_rollout.look.analysis.health.rates import Count
 from otel_rollout.look.analysis.run_choice import Run, run_of
-from otel_rollout.table import filters
+from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 
@@ -97,6 +98,12 @@ class Scope:
     def is_newest_run(self) -> bool:
         """Whether a path without a run is one of this run's, where several runs have it."""
         return run_of(self._engine) == self.run
+
+    @functools.cached_property
+    def is_of_dump(self) -> bool:
+        """Whether the run's trajectories were read from a dump."""
+        is_dump = f"is_root AND {self.run.condition} AND resource LIKE '%\"{semconv.DUMP_FORMAT}\":%'"
+        return bool(self.rows(f"SELECT trace_id FROM {views.RECORDED} WHERE {is_dump} LIMIT 1"))  # noqa: S608
 
     @functools.cached_property
     def validate(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
     Count,
@@ -22,14 +21,13 @@ from otel_rollout.look.analysis.health.rates import (
 )
 from otel_rollout.look.analysis.health.scope import GROUP, Scope
 
+_NO_CALL: Final = "No tool call was recorded."
 _UNPARSABLE: Final = Fault(
     RateLimits(rise=0.05, always=0.5, steady=0.35),
     "trajectories with a tool call",
     "one that cannot be parsed",
-    "No tool call was recorded.",
+    _NO_CALL,
 )
-_SAYS_FAILURES: Final = f"kind = 'TOOL' AND coalesce(resource, '') NOT LIKE '%\"{semconv.DUMP_FORMAT}\":%'"
-"""SQL for tool calls of which a failure would be known: a dump has results as text alone."""
 _BURST: Final = RateLimits(rise=0.1, always=0.9, steady=0.6)
 _PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
 """Names of functions, and of their errors, that read tool calls from a text."""
@@ -72,7 +70,7 @@ def error_burst(scope: Scope) -> Finding:
     series = _series(scope)
     chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
     if not any(chosen.values()):
-        return unobserved("No tool call was recorded that says whether it failed.")
+        return unobserved(_NO_CALL)
     found = {error: excess(counts, _BURST).of_steps(scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:
@@ -109,12 +107,12 @@ def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     failed: Any = scope.rows(
         f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608
         f"max(trace_id) AS last, {_GROUPS} FROM {scope.spans} AS span "
-        f"WHERE {_SAYS_FAILURES} AND status = 'error' "
+        "WHERE kind = 'TOOL' AND status = 'error' "
         f"GROUP BY tool_name, step, {error}"
     )
     called = scope.rows(
         f"SELECT tool_name, step, count(DISTINCT trace_id) AS number, {_GROUPS} FROM {scope.spans} AS span "  # noqa: S608
-        f"WHERE {_SAYS_FAILURES} GROUP BY tool_name, step"
+        "WHERE kind = 'TOOL' GROUP BY tool_name, step"
     )
     steps: dict[Any, dict[Any, Any]] = {}
     for row in called:
