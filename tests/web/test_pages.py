@@ -27,7 +27,7 @@ def listed(served: Served, **fields: str) -> list[str]:
 def test_all_runs_are_listed(served: Served) -> None:
     """The newest run comes first; a run without a name is there too."""
     answer = served.get("/")
-    assert "first · run-1 live project" in answer.text
+    assert "first · run-1 project" in answer.text
     assert "run without a name" in answer.text
     assert answer.text.index("first · run-1") < answer.text.index("run without a name")
     assert "1–3" in answer.text
@@ -171,9 +171,9 @@ def test_list_has_columns_and_fields_that_the_run_has_values_for(served: Served)
 
 
 def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:
-    """A browser loads a page again only while its run is written: here the table was just written."""
-    assert '<meta http-equiv="refresh"' not in served.get(f"/trajectory?{RUN}&name=1/0/0").body
-    assert '<meta http-equiv="refresh"' in served.get("/").body
+    """A browser loads a page again only while its run records: here old spans were written just now."""
+    for page in ("/", f"/trajectories?{RUN}&refresh=on", f"/trajectory?{RUN}&name=3/1/0"):
+        assert '<meta http-equiv="refresh"' not in served.get(page).body
 
 
 def test_twenty_threads_get_whole_pages(served: Served) -> None:

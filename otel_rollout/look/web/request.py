@@ -107,7 +107,7 @@ class Asked:
 
     def answer(self, answers: Answers, make: Make, patience: float) -> PageAnswer | None:
         """Return the newest result that takes long; None if it is not there yet."""
-        return answers.get(self.run, make, self.snapshot.state.version, patience)
+        return answers.get(self.run, make, self.snapshot.version, patience)
 
     def answered(self, answers: Answers, kind: str, make: Make, patience: float) -> Any:
         """Return a result that takes long; tell on the page when its version was read.
