@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from otel_rollout.table.filters import Step
+
 
 class Links:
     """Addresses for the links of a page; None prints the text without a link.
@@ -24,11 +26,11 @@ class Links:
     refresh_seconds: int | None = None
     refresh_switch: tuple[str, str] | None = None
 
-    def step(self, step: int | None, validate: bool = False) -> str | None:
+    def step(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of a step's page."""
         return None
 
-    def timeline(self, step: int | None, validate: bool = False) -> str | None:
+    def timeline(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of the page that shows a step's time."""
         return None
 

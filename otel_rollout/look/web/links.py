@@ -16,9 +16,8 @@ from otel_rollout.exporting.entry_points import ADDRESSES, offered
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.pages.links import Links
+from otel_rollout.table.filters import NO_STEP, Step
 
-NO_STEP: Final = "-"
-"""Parameter of a step that was not recorded."""
 ALL_RUNS: Final = "/"
 """Address of the page of all runs."""
 Elsewhere = Callable[[str], list[tuple[str, str]]]
@@ -42,11 +41,11 @@ class ServedLinks(Links):
         """Return the address of a run's page."""
         return self._address("/run", {}, run)
 
-    def step(self, step: int | None, validate: bool = False) -> str | None:
+    def step(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of a step's page."""
         return self._here("/step", _of_step(step, validate))
 
-    def timeline(self, step: int | None, validate: bool = False) -> str | None:
+    def timeline(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of the page that shows a step's time."""
         return self._here("/timeline", _of_step(step, validate))
 
@@ -100,7 +99,7 @@ def run_parameters(run: Run) -> dict[str, str]:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-def _of_step(step: int | None, validate: bool) -> dict[str, str]:
+def _of_step(step: Step, validate: bool) -> dict[str, str]:
     return {"step": NO_STEP if step is None else str(step), **({"validate": "true"} if validate else {})}
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from otel_rollout.look.analysis.run_choice import Run
-from otel_rollout.look.web.links import NO_STEP
 from otel_rollout.look.web.live import utc
-from otel_rollout.table.rows import integer_in
+from otel_rollout.table.filters import NO_STEP, Step, step_named
 from otel_rollout.table.select import QueryError
 
 if TYPE_CHECKING:
@@ -61,19 +60,9 @@ class Asked:
         return self.row.run
 
     @property
-    def step(self) -> int | None:
-        """The step that the address names; None for one that was not recorded.
-
-        Raises:
-            QueryError: it is no step.
-        """
-        text = self.given.get("step", NO_STEP)
-        if text == NO_STEP:
-            return None
-        number = integer_in(text)
-        if number is None:
-            raise QueryError(f"{text[:40]!r} is no step: it is a number, or - for one that was not recorded.")
-        return number
+    def step(self) -> Step:
+        """The step that the address names."""
+        return step_named(self.given.get("step", NO_STEP))
 
     @property
     def validate(self) -> bool:
