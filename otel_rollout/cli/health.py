@@ -81,7 +81,7 @@ def _checked(
     from_: str | None, run: str | None, step: str | None, only: list[str], skip: list[str]
 ) -> tuple[Health, str]:
     """Run the checks; return their answers and the name of the source."""
-    steps = None if step is None else filters.numbers("step", step, "--step")
+    steps = None if step is None else filters.steps(step, "--step")
     with as_table(from_) as (store, location):
         engine = Engine(store.open(), keep=views.SLOW)
         chosen = checks.chosen(only, skip, store.location.uri)

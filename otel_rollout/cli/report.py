@@ -26,7 +26,7 @@ from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, 
 from otel_rollout.look.analysis.report.measures import MEASURES, is_said, values_of
 from otel_rollout.look.analysis.report.page import page_of_changes, page_of_report
 from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
-from otel_rollout.look.analysis.run_choice import Run, run_of, source_said
+from otel_rollout.look.analysis.run_choice import Run, run_of, source_said, steps_of
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.pages.scale import finite
@@ -85,10 +85,10 @@ def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    condition = None if step is None else filters.numbers("step", step, "--step")
+    condition = None if step is None else filters.steps(step, "--step")
     found = report_of(engine, run, condition)
     if not found.steps:
-        raise QueryError(f"No step of {run.name} fits --step {step!r} in {location}.")
+        raise QueryError(f"{run.name} has no step {step!r} in {location}. It has {steps_of(engine, run)}.")
     return found
 
 
@@ -129,10 +129,10 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
         QueryError: the run has none of them.
     """
     least, most = int(first), int(last or first)
-    chosen = tuple(step for step in steps if step.step is not None and least <= step.step <= most)
+    chosen = tuple(step for step in steps if isinstance(step.step, int) and least <= step.step <= most)
     if not chosen:
         named = first if last is None else f"{first}-{last}"
-        numbers = [step.step for step in steps if step.step is not None]
+        numbers = [step.step for step in steps if isinstance(step.step, int)]
         known = f" It has steps {numbers[0]} to {numbers[-1]}." if numbers else ""
         raise QueryError(f"--compare names step {named}, which {run.name} does not have.{known}")
     return Side(run, chosen)

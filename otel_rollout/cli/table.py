@@ -21,7 +21,7 @@ from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, w
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.look.conversation.formatting import quoted, steps_in_words
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.listings import LISTINGS, ListedColumn, Listing, of_query
+from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
 from otel_rollout.table import figures, filters, views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine
@@ -46,7 +46,7 @@ FromOption = Annotated[
         "\\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]",
     ),
 ]
-StepOption = Annotated[str | None, typer.Option("--step", help="Steps.", metavar="NUMBERS")]
+StepOption = Annotated[str | None, typer.Option("--step", help=STEPS, metavar="STEPS")]
 RunOption = Annotated[
     str | None, typer.Option("--run", help="A run's id or experiment, or `latest`. \\[default: all]")
 ]
@@ -223,10 +223,10 @@ class Selected:
         noun, by_column = self._listing.noun, self._by_column
         conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
         rows = self.engine.run(
-            f"SELECT DISTINCT step, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
+            f"SELECT DISTINCT step, step_text, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
             f"FROM {self._source} WHERE {self._of_run} ORDER BY step"
         )
-        steps = set(rows["step"].to_pylist())
+        steps = set(map(filters.step_in, dicts_of(rows)))
         if steps and not any(rows["is_wanted"].to_pylist()):
             said = steps_in_words(steps)
             return f"no {noun}: there {'are' if said.startswith('steps') else 'is'} {said}"

@@ -25,12 +25,10 @@ from otel_rollout.look.analysis.timeline.timeline import Timeline, slowest_timel
 from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.fitted_table import columns_of, print_fitted
+from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import QueryError
 
-_NO_STEP: Final = "-"
-"""What names the trajectories without a step, as in a trajectory's path."""
 _STDOUT: Final = "-"
 _MAX_ROWS: Final = 10
 """Tools, stragglers and processes that the terminal shows of each."""
@@ -98,9 +96,7 @@ def _read(
         chosen, location = run_of(engine, run), source_said(engine, run, location)
         if step is None:
             return slowest_timeline(engine, chosen, validation), location
-        number = integer_in(step)
-        wanted = None if step == _NO_STEP else step if number is None else number
-        return timeline_of(engine, chosen, wanted, bool(validation)), location
+        return timeline_of(engine, chosen, filters.step_named(step), bool(validation)), location
 
 
 def _show(timeline: Timeline, location: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ from otel_rollout.look.dumps.opening import files_of
 from otel_rollout.look.web import server
 from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
 from otel_rollout.look.web.live import Live, NotReadyError
-from otel_rollout.look.web.snapshot import Origin, SpoolOrigin, TableOrigin, TableState
+from otel_rollout.look.web.snapshot import Origin, SpoolOrigin, TableOrigin
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -103,11 +103,10 @@ class _DumpOrigin:
         self._name = name
         self._newest: Path | None = None
 
-    def state(self) -> TableState:
+    def version(self) -> Hashable:
         """Return names, sizes and times of the files."""
         states = [(path, path.stat()) for path, _ in files_of(self._name.paths)]
-        found = tuple((str(path), state.st_size, state.st_mtime_ns) for path, state in states)
-        return TableState(found, max((state.st_mtime for _, state in states), default=0.0))
+        return tuple((str(path), state.st_size, state.st_mtime_ns) for path, state in states)
 
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:

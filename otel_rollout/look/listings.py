@@ -27,14 +27,12 @@ class Filter(NamedTuple):
     Attributes:
         flag: the option; ``--yes/--no`` has two sides.
         help: what it means: a few words for a field, and more after a colon.
-        condition: SQL of a switch, or with ``{}`` of a name; without one, numbers are given.
-        path: column with the group's name, which tells a step that is no number.
+        condition: SQL of a switch, or with ``{}`` of a name; without one, numbers or steps are given.
     """
 
     flag: str
     help: str
     condition: str = ""
-    path: str = ""
 
     @property
     def argument(self) -> str:
@@ -60,8 +58,8 @@ class Filter(NamedTuple):
         Raises:
             QueryError: the numbers cannot be read.
         """
-        if self.path:
-            return filters.steps(value, self.path, self.flag)
+        if column == "step":
+            return filters.steps(value, self.flag)
         if self.takes == "numbers":
             return filters.numbers(column, value, self.flag)
         if self.takes == "name":
@@ -152,9 +150,11 @@ def cell(form: Form, value: Any) -> str:
     return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"
 
 
-_ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step"
+_ORDER_OF_STEPS: Final = "validate, run_id, project, experiment, step, step_text"
 _ORDER_OF_GROUPS: Final = f"{_ORDER_OF_STEPS}, TRY_CAST(sample_index AS BIGINT), sample_index, group_path"
-_STEPS: Final = "Steps: 12, 1-3, warm-up; - for none."
+STEPS: Final = "Steps: 12, 1-3, warm-up; - for none."
+"""What ``--step`` takes, wherever it takes several steps."""
+_STEP: Final = ListedColumn("step", "", None, (Filter("--step", STEPS),))
 _SAMPLE: Final = ListedColumn(
     "sample_index", "name", None, (Filter("--sample", "Dataset row.", "sample_index = {}"),)
 )
@@ -179,7 +179,7 @@ _MISMATCH: Final = "Mismatch: largest difference of the sampler's and the traine
 _QUEUE: Final = (Filter("--queue", "Seconds in queue: of an inference engine."),)
 _BROKEN: Final = "With a turn whose tokens are not the next prompt's beginning."
 _TRAJECTORIES: Final = (
-    ListedColumn("step", "", None, (Filter("--step", _STEPS, path="group_path"),)),
+    _STEP,
     _SAMPLE,
     ListedColumn("path", "name", 0),
     ListedColumn("trace_id", "id", 8),
@@ -231,7 +231,7 @@ LISTINGS: Final = {
         "List groups with the mean, least and greatest reward and its spread.",
         "group",
         (
-            ListedColumn("step", "", None, (Filter("--step", _STEPS, path="path"),)),
+            _STEP,
             _SAMPLE,
             ListedColumn("path", "name", 0),
             *_OF_SEVERAL,
@@ -247,7 +247,8 @@ LISTINGS: Final = {
         "step",
         (
             ListedColumn("validate", "mark", 1, _VALIDATE),
-            ListedColumn("step", "", 0, (Filter("--step", "Steps."),)),
+            _STEP._replace(rank=0),
+            ListedColumn("step_text", "name", 1),
             ListedColumn("groups", "number", 4),
             *_OF_SEVERAL,
             ListedColumn("reward_std", "number", 5),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import QueryError, expression, literal
 
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -25,6 +26,10 @@ _FORMS: Final = "a number (3), a range (1-3), a comparison (<0.1), or several of
 
 Value = str | int | float | bool | None
 """A value to compare a column with."""
+Step = int | str | None
+"""A step: a number; the text of one that is no integer of 64 bits; or None where none was recorded."""
+NO_STEP: Final = "-"
+"""What stands for the step of a trajectory without one, as in its path."""
 
 
 def numbers(column: str, text: str, source: str) -> str:
@@ -42,26 +47,43 @@ def numbers(column: str, text: str, source: str) -> str:
     return any_of(_numbers(column, part, source) for part in parts)
 
 
-def steps(text: str, path: str, source: str) -> str:
-    """Return the condition that a trajectory or group is of one of the described steps.
+def steps(text: str, source: str) -> str:
+    """Return the condition that a row is of one of the described steps.
 
     Args:
         text: numbers, as :func:`numbers` takes them; the text of a step that is none; ``-`` for no step.
-        path: the column with the group's name.
         source: origin of the text, for the error.
 
     Raises:
         QueryError: a range ends before it begins.
     """
-    return any_of(_step(part.strip(), path, source) for part in text.split(","))
+    return any_of(_step(part.strip(), source) for part in text.split(","))
 
 
-def _step(text: str, path: str, source: str) -> str:
+def _step(text: str, source: str) -> str:
     if text.isdecimal() or _COMPARED.fullmatch(text) or _RANGE.fullmatch(text):
         return _numbers("step", text, source)
-    beginning = f"CASE WHEN validate THEN 'validation/' ELSE '' END || {literal(text)}"
-    in_text = f"(step IS NULL AND {path} = {beginning} || '/' || coalesce(sample_index, '-'))"
+    in_text = of_step(None if text == NO_STEP else text)
     return any_of([in_text, *([_numbers("step", text, source)] if _SINGLE.fullmatch(text) else [])])
+
+
+def of_step(step: Step) -> str:
+    """Return the condition that a row is of a step."""
+    if isinstance(step, int):
+        return equals("step", step)
+    return f"(step IS NULL AND {equals('step_text', step)})"
+
+
+def step_named(text: str) -> Step:
+    """Return the step that a text names; ``-`` is none."""
+    number = integer_in(text)
+    return number if number is not None else None if text == NO_STEP else text
+
+
+def step_in(row: Mapping[str, Any]) -> Step:
+    """Return the step of a row."""
+    step: Step = row["step_text"] if row["step"] is None else row["step"]
+    return step
 
 
 def _numbers(column: str, text: str, source: str) -> str:

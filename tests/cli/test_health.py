@@ -120,7 +120,7 @@ def test_page_stands_alone_and_names_steps_and_trajectories(broken: Path, tmp_pa
     [
         (["--only", "reward_mising"], "There is no check 'reward_mising'. Did you mean 'reward_missing'?"),
         (["--step", "9-1"], "ends before it begins"),
-        (["--step", "99"], "has no trajectory in these steps."),
+        (["--step", "99"], "has no trajectory in these steps. It has steps 1–"),
         (["--run", "nothing"], "There is no run 'nothing'."),
         (["--json", "--html", "x.html"], "exclude each other"),
         (["--only", ","], "names no check"),

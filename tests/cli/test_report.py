@@ -119,8 +119,8 @@ def test_two_runs_are_compared(table: Path) -> None:
     ("arguments", "said"),
     [
         (["--run", "run-3"], "There is no run 'run-3'. Did you mean"),
-        (["--step", "1.."], "--step '1..' cannot be read"),
-        (["--step", "99"], "No step of first · run-2 fits --step '99'"),
+        (["--step", "3-1"], "--step '3-1' ends before it begins"),
+        (["--step", "99"], "first · run-2 has no step '99' in "),
         (["--compare", "5..77"], "step 77, which first · run-2 does not have. It has steps 1 to 8."),
         (["--compare", "run-2"], "--compare 'run-2' is the run itself"),
         (["--compare", "1..2", "--step", "1"], "--step and --compare exclude each other"),

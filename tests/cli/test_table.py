@@ -250,7 +250,9 @@ def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:
             printed = run(command, "--from", path, "--step", step).output
             assert [each[0] for each in rows(printed)] == [name + end for name in names], printed
     nothing = run("list", "--from", path, "--step", "cool-down").output
-    assert nothing.startswith("no trajectory: there is step 1 and those without a number\n")
+    assert nothing.startswith(
+        "no trajectory: there are steps 1, 0.5, warm, warm-up and those without a number\n"
+    )
 
 
 def test_groups_name_the_run_that_group_and_show_open(tmp_path: Path) -> None:
@@ -463,7 +465,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     [
         (["list", "--format", "xml"], "There is no format 'xml'."),
         (["list", "--format", "table", "--output", "x"], "A table is printed"),
-        (["steps", "--step", "one"], "--step 'one' cannot be read"),
+        (["steps", "--reward", "one"], "--reward 'one' cannot be read"),
         (["list", "--sort", "rewrd"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "rewrd > 1"], "There is no column 'rewrd'. Did you mean 'reward'?"),
         (["list", "--where", "1=1) OR (1=1"], "The condition closes a parenthesis that it did not open."),

@@ -114,6 +114,6 @@ def test_step_that_is_no_number_is_found_by_its_name(tmp_path):
     assert printed.startswith("Step warm-up of first · run-1\nOne trajectory in 1 min 20 s.")
     assert run("timeline", "--from", tmp_path / "table").output.startswith("Step warm-up of ")
     missing = run("timeline", "--step", "cool-down", "--from", tmp_path / "table", code=2).stderr
-    assert missing == f"{_RUN} has no step cool-down of training. It has step 1, warm-up.\n"
+    assert missing == f"{_RUN} has no step cool-down of training. It has steps 1, warm-up.\n"
     without = run("timeline", "--step", "-", "--from", tmp_path / "table", code=2).stderr
-    assert without == f"{_RUN} has no trajectory without a step of training. It has step 1, warm-up.\n"
+    assert without == f"{_RUN} has no trajectory without a step of training. It has steps 1, warm-up.\n"

@@ -89,10 +89,9 @@ class Trajectory:
         return self.run, self.identity.validate, str(self.identity.step), str(self.identity.sample)
 
     @property
-    def step(self) -> tuple[str, bool, int | None]:
-        """Run, kind and step; steps that are text are one."""
-        step = self.identity.step
-        return self.run, self.identity.validate, step if isinstance(step, int) else None
+    def step(self) -> tuple[str, bool, str]:
+        """Run, kind and step."""
+        return self.run, self.identity.validate, str(self.identity.step)
 
     @property
     def group_path(self) -> str:

@@ -41,10 +41,10 @@ def test_a_command_about_one_run_says_that_there_are_others(seeds, tmp_path, mon
     """It names them as --run takes them; when a run was chosen, there is nothing to say."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     both = seeds / "seed*"
-    told = run(command, "--from", both)
+    told = run_here(command, "--from", both)
     other = re.search(r" · one of 2 runs; others: --run (verl/grpo-\w+)$", told, re.MULTILINE)[1]
     assert told.count(other) == 1
-    chosen = run(command, "--from", both, "--run", other)
+    chosen = run_here(command, "--from", both, "--run", other)
     assert other in chosen
     assert "2 runs" not in chosen
 

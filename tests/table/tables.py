@@ -79,12 +79,12 @@ def asked(store: Store, sql: str) -> list[dict[str, Any]]:
     return dicts_of(Engine(store.open()).select(sql))
 
 
-def appended_rows(writer: str, commit: int, rows: int) -> list[dict[str, Any]]:
+def appended_rows(writer: str, commit: int, rows: int, start_ns: int = START_NS) -> list[dict[str, Any]]:
     """Return the rows of a writer's commit, which tell apart writers, commits and rows."""
     return [
         root(
             f"{zlib.crc32(f'{writer}/{commit}/{index}'.encode()):x}",
-            start_ns=START_NS + commit,
+            start_ns=start_ns + commit,
             run_id=f"run-{writer}",
             step=commit,
             sample_index=str(index),

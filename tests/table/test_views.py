@@ -476,11 +476,14 @@ def test_of_several_rows_of_a_span_the_latest_end_counts(tmp_path: Path, order: 
     assert found == [{"duration_ns": 2_000, "attributes": '{"a":12}'}]
 
 
-def test_steps_that_are_text_have_groups_of_their_own(tmp_path: Path) -> None:
-    """They share a row of ``steps``."""
+def test_steps_that_are_text_are_steps_of_their_own(tmp_path: Path) -> None:
+    """Each text has a row of ``steps``, and groups."""
     texts = [root(str(number), step=None, step_text=text) for number, text in enumerate(("a", "a", "b"))]
     store = written(tmp_path / "table", [*texts, root("9")])
-    assert asked(store, "SELECT step, groups, trajectories FROM steps ORDER BY step") == [
-        {"step": 1, "groups": 1, "trajectories": 1},
-        {"step": None, "groups": 2, "trajectories": 3},
+    assert asked(
+        store, "SELECT step, step_text, groups, trajectories FROM steps ORDER BY step, step_text"
+    ) == [
+        {"step": 1, "step_text": None, "groups": 1, "trajectories": 1},
+        {"step": None, "step_text": "a", "groups": 1, "trajectories": 2},
+        {"step": None, "step_text": "b", "groups": 1, "trajectories": 1},
     ]

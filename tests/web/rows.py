@@ -14,7 +14,7 @@ SAMPLES = 2
 ROLLOUTS = 4
 
 
-def run_rows() -> Iterator[dict[str, Any]]:
+def run_rows(start_ns: int = START_NS) -> Iterator[dict[str, Any]]:
     """Yield three steps of two groups of four trajectories, a validation, and a trajectory without a step.
 
     Rollout 3 of each group fails, and its tool did. Rollout 0 of the last group still runs.
@@ -22,17 +22,24 @@ def run_rows() -> Iterator[dict[str, Any]]:
     for step in range(1, STEPS + 1):
         for sample in range(SAMPLES):
             for rollout in range(ROLLOUTS):
-                yield from _trajectory(step, sample, rollout, is_running=(step, sample, rollout) == (3, 1, 0))
-    yield from _trajectory(1, 0, 0, prefix="5", validate=True)
-    yield from _trajectory(None, 0, 0, prefix="6")
+                is_running = (step, sample, rollout) == (3, 1, 0)
+                yield from _trajectory(start_ns, step, sample, rollout, is_running=is_running)
+    yield from _trajectory(start_ns, 1, 0, 0, prefix="5", validate=True)
+    yield from _trajectory(start_ns, None, 0, 0, prefix="6")
 
 
 def _trajectory(
-    step: int | None, sample: int, rollout: int, prefix: str = "4", is_running: bool = False, **columns: Any
+    start_ns: int,
+    step: int | None,
+    sample: int,
+    rollout: int,
+    prefix: str = "4",
+    is_running: bool = False,
+    **columns: Any,
 ) -> Iterator[dict[str, Any]]:
     trace = f"{prefix}{step or 0}{sample}{rollout}"
     has_failed = rollout == ROLLOUTS - 1
-    start = START_NS + int(trace) * 1_000_000_000
+    start = start_ns + int(trace) * 1_000_000_000
     own = {"step": step, "sample_index": str(sample), "rollout_n": rollout, "validate": False, **columns}
     reply = {"reply": f"The answer is {rollout}.", "output": f'{{"content":"The answer is {rollout}."}}'}
     asked = '{"messages":[{"role":"user","content":"What is it?"}]}'

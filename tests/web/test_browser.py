@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,8 +109,8 @@ def test_clicks_lead_from_a_run_to_step_group_and_health(browser: Chrome, demo: 
 
 def test_page_of_a_live_run_loads_itself_again(browser: Chrome, tmp_path: Path) -> None:
     """The browser follows the address of the page; a link ends that."""
-    # A table of this moment: a run is live for some minutes after its last span.
-    written(tmp_path / "table", run_rows())
+    # Spans of this moment: a run is live for some minutes after its last one.
+    written(tmp_path / "table", run_rows(start_ns=time.time_ns()))
     with Served(tmp_path / "table", tmp_path) as server:
         browser.get(f"{server.address}/trajectories?refresh=on")
         first = browser.execute_script("return performance.timeOrigin")

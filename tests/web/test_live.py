@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -17,10 +18,10 @@ from arro3.core import RecordBatch
 
 from otel_rollout.look.web.answers import Answers
 from otel_rollout.look.web.live import Live, NotReadyError
-from otel_rollout.look.web.snapshot import Snapshot, TableOrigin
+from otel_rollout.look.web.snapshot import LIVE_SECONDS, Snapshot, TableOrigin
 from otel_rollout.table.errors import NoTableError
 from otel_rollout.table.rows import batch_of
-from tests.table.tables import START_NS, root, written
+from tests.table.tables import START_NS, root, row, score, written
 from tests.viewer.test_conversation import line
 from tests.waiting import wait_for
 from tests.web.served import Served, hrefs
@@ -41,7 +42,8 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
     written(table, [root("1", run_id="run-first", start_ns=START_NS - 1)])
     with Served(table, tmp_path) as server:
         assert "run-first" in server.get("/").text
-        command = [sys.executable, "-m", "tests.table.programs.append_rows", table, "second", "3", "5"]
+        program = [sys.executable, "-m", "tests.table.programs.append_rows"]
+        command = [*program, table, "second", "3", "5", time.time_ns()]
         subprocess.run(list(map(str, command)), check=True, timeout=120)
         wait_for(
             lambda: (
@@ -57,6 +59,26 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
         assert '<meta http-equiv="refresh" content="5">' in listed.body
         assert "refresh=off" in listed.body
         assert '<meta http-equiv="refresh"' not in server.get("/trajectories?run=run-second").body
+
+
+def test_run_is_live_while_its_own_spans_are_new(tmp_path: Path) -> None:
+    """A killed run whose trajectory never ended is not, though another run writes to the table now."""
+    now = time.time_ns()
+    hour_ago = now - 3_600_000_000_000
+    killed = row("2", "b2", "a2", name="generate", run_id="run-killed", start_ns=hour_ago)
+    judged = score("2", "c2", 1.0, run_id="run-killed", start_ns=now)
+    running = row("3", "b3", "a3", name="generate", run_id="run-newest", start_ns=now)
+    ended = root("4", run_id="run-earlier", sample_index="8", start_ns=hour_ago - 1)
+    still = row("5", "b5", "a4", name="generate", run_id="run-earlier", start_ns=now)
+    live = Live(TableOrigin(written(tmp_path / "table", [killed, judged, running, ended, still])), period=60)
+    live.start()
+    try:
+        with live.snapshot() as snapshot:
+            are_live = {each.run.run_id: each.is_live(now / 1e9) for each in snapshot.runs}
+            assert are_live == {"run-newest": True, "run-killed": False, "run-earlier": True}
+            assert not any(each.is_live(now / 1e9 + LIVE_SECONDS) for each in snapshot.runs)
+    finally:
+        live.stop()
 
 
 def test_trajectory_that_begins_is_on_the_page_of_a_spool(tmp_path: Path) -> None:
@@ -166,13 +188,13 @@ def test_slow_answers_are_renewed_beside_requests(tmp_path: Path) -> None:
     may_end, calls = threading.Event(), []
 
     def counted(snapshot: Snapshot) -> int:
-        calls.append(snapshot.state.version)
+        calls.append(snapshot.version)
         assert may_end.wait(60)
         return int(snapshot.rows("SELECT count(*) AS number FROM trajectories")[0]["number"])
 
     def asked(patience: float) -> int | None:
         with live.snapshot() as snapshot:
-            answer = answers.get("count", counted, snapshot.state.version, patience)
+            answer = answers.get("count", counted, snapshot.version, patience)
         return None if answer is None else answer.value
 
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from html import unescape
+from pathlib import Path
 from re import findall
 from urllib.parse import urlencode
 
 import pytest
 
+from tests.table.tables import root, row, written
 from tests.waiting import wait_for
 from tests.web.rows import ROLLOUTS, SAMPLES, STEPS
 from tests.web.served import Answer, Served, hrefs
@@ -27,7 +29,7 @@ def listed(served: Served, **fields: str) -> list[str]:
 def test_all_runs_are_listed(served: Served) -> None:
     """The newest run comes first; a run without a name is there too."""
     answer = served.get("/")
-    assert "first · run-1 live project" in answer.text
+    assert "first · run-1 project" in answer.text
     assert "run without a name" in answer.text
     assert answer.text.index("first · run-1") < answer.text.index("run without a name")
     assert "1–3" in answer.text
@@ -90,6 +92,20 @@ def test_two_trajectories_are_compared(served: Served) -> None:
 def test_trajectory_without_a_step_has_a_page(served: Served) -> None:
     """A step that was not recorded is a dash."""
     assert "-/0/0 ok" in served.get(f"/trajectory?{RUN}&name=-/0/0").text
+
+
+def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
+    """The page of the run leads to it; its time is a page, too."""
+    call = row("2", "b2", "a2", kind="LLM", step=None, step_text="warm-up")
+    written(tmp_path / "table", [root("1"), root("2", step=None, step_text="warm-up"), call])
+    with Served(tmp_path / "table", tmp_path) as server:
+        found = hrefs(run_page(server), "/step?")
+        (address,) = {each for each in found if "step=warm-up" in each}
+        step = server.get(address)
+        assert step.text.count("step warm-up") == 2
+        (time_address,) = hrefs(step, "/timeline?")
+        assert "Step warm-up" in server.get(time_address).text
+        assert server.get(f"/step?{RUN}&step=cool-down").status == 404
 
 
 @pytest.mark.parametrize(
@@ -171,9 +187,9 @@ def test_list_has_columns_and_fields_that_the_run_has_values_for(served: Served)
 
 
 def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:
-    """A browser loads a page again only while its run is written: here the table was just written."""
-    assert '<meta http-equiv="refresh"' not in served.get(f"/trajectory?{RUN}&name=1/0/0").body
-    assert '<meta http-equiv="refresh"' in served.get("/").body
+    """A browser loads a page again only while its run records: here old spans were written just now."""
+    for page in ("/", f"/trajectories?{RUN}&refresh=on", f"/trajectory?{RUN}&name=3/1/0"):
+        assert '<meta http-equiv="refresh"' not in served.get(page).body
 
 
 def test_twenty_threads_get_whole_pages(served: Served) -> None:

@@ -22,7 +22,7 @@ class Search:
 
     Attributes:
         run: the run.
-        steps: the steps: whether of validation, and the number.
+        steps: the steps, each with whether it is of validation.
         order: SQL expression on a trajectory's row, or with a tool, on the tool's calls.
         is_descending: whether the greatest come first.
         is_counted: whether only trajectories count whose expression is above zero.
@@ -30,7 +30,7 @@ class Search:
     """
 
     run: Run
-    steps: tuple[tuple[bool, int | None], ...]
+    steps: tuple[tuple[bool, filters.Step], ...]
     order: str
     is_descending: bool
     is_counted: bool
@@ -47,13 +47,13 @@ def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, .
     return [tuple(names[run, row["trace_id"]] for row in rows) for run, rows in found]
 
 
-def in_steps(steps: Sequence[tuple[bool, int | None]]) -> str:
+def in_steps(steps: Sequence[tuple[bool, filters.Step]]) -> str:
     """Return the SQL condition that a row is of one of some steps."""
-    parts = []
-    for validate in sorted({validate for validate, _ in steps}):
-        numbers = [step for of_validation, step in steps if of_validation == validate]
-        parts.append(f"({filters.equals('validate', validate)} AND {filters.equals('step', numbers)})")
-    return f"({' OR '.join(parts) or 'false'})"
+    return filters.any_of(
+        f"({filters.equals('validate', validate)} AND {filters.any_of(map(filters.of_step, of_kind))})"
+        for validate in (False, True)
+        if (of_kind := [step for of_validation, step in steps if of_validation == validate])
+    )
 
 
 def _found(engine: Engine, search: Search) -> list[dict[str, Any]]:

@@ -6,8 +6,10 @@ import zlib
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 
 LATEST: Final = "latest"
@@ -98,6 +100,12 @@ def runs_in(engine: Engine) -> list[Run]:
         "ORDER BY min(start_ns) DESC"
     )
     return [Run(*values) for values in zip(*(rows[name].to_pylist() for name in Run._fields), strict=True)]
+
+
+def steps_of(engine: Engine, run: Run) -> str:
+    """Return the steps that a run has, as words."""
+    rows = engine.run(f"SELECT DISTINCT step, step_text FROM roots WHERE {run.condition}")  # noqa: S608
+    return steps_in_words(map(filters.step_in, dicts_of(rows)))
 
 
 def rows_of(engine: Engine, run: Run) -> str:

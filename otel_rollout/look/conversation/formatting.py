@@ -18,6 +18,8 @@ from otel_rollout.otlp.messages import Call, as_text, ids_in
 
 _MAX_WORD: Final = 30
 """Maximum characters shown of a word in which two conversations differ."""
+_NAMED: Final = 10
+"""Maximum steps shown that are no numbers."""
 _MAX_NUMBERS: Final = 8
 """Maximum numbers shown of a list of token ids among a tool's arguments."""
 
@@ -252,11 +254,12 @@ def _what_differs(one: Turn, other: Turn) -> str:
     return "calls" if one.role == MODEL and one.calls != other.calls else "errors"
 
 
-def steps_in_words(steps: Iterable[int | None]) -> str:
-    """Return different steps as text: ``steps 3–7, 9 and those without a number``, which None stands for."""
+def steps_in_words(steps: Iterable[int | str | None]) -> str:
+    """Return different steps as text: ``steps 3–7, 9, warm-up and those without a number`` (None)."""
     found = set(steps)
-    numbers = sorted(step for step in found if step is not None)
-    if not numbers:
+    numbers = sorted(step for step in found if isinstance(step, int))
+    named = sorted(step for step in found if isinstance(step, str))
+    if not numbers and not named:
         return "steps without a number"
     ranges: list[list[int]] = []
     for step in numbers:
@@ -264,9 +267,10 @@ def steps_in_words(steps: Iterable[int | None]) -> str:
             ranges[-1][1:] = [step]
         else:
             ranges.append([step])
-    texts = ["–".join(map(str, each)) for each in ranges]
+    texts = ["–".join(map(str, each)) for each in ranges] + named[:_NAMED]
+    texts += ["…"] if len(named) > _NAMED else []
     others = " and those without a number" if None in found else ""
-    return f"step{'s' if len(numbers) > 1 else ''} {', '.join(texts)}{others}"
+    return f"step{'s' if len(numbers) + len(named) > 1 else ''} {', '.join(texts)}{others}"
 
 
 def show_command(names: Sequence[str], run: str | None = None) -> str:

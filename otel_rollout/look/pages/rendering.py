@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from otel_rollout.base.printable import printable
-
-NO_STEP: Final = "-"
-"""Parameter of a step that was not recorded."""
+from otel_rollout.table.filters import NO_STEP, Step
 
 
 class Links:
@@ -33,11 +31,11 @@ class Links:
     refresh_seconds: int | None = None
     refresh_switch: tuple[str, str] | None = None
 
-    def step(self, step: int | None, validate: bool = False) -> str | None:
+    def step(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of a step's page."""
         return self._address("/step", _of_step(step, validate))
 
-    def timeline(self, step: int | None, validate: bool = False) -> str | None:
+    def timeline(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of the page that shows a step's time."""
         return self._address("/timeline", _of_step(step, validate))
 
@@ -82,7 +80,7 @@ class Links:
         return None
 
 
-def _of_step(step: int | None, validate: bool) -> dict[str, str]:
+def _of_step(step: Step, validate: bool) -> dict[str, str]:
     return {"step": NO_STEP if step is None else str(step), **({"validate": "true"} if validate else {})}
 
 

@@ -106,7 +106,7 @@ class Answers:
     def _compute(self, answer: PageAnswer) -> None:
         try:
             with self._live.snapshot() as snapshot:
-                answer.version = snapshot.state.version
+                answer.version = snapshot.version
                 answer.value = answer.make(snapshot)
                 answer.read_at, answer.problem = snapshot.read_at, None
         except Exception as error:  # noqa: BLE001 - the thread goes on; the page of the result says it

@@ -85,7 +85,7 @@ class Site:
         def page(snapshot: Snapshot) -> str:
             links = self._links(snapshot, None)
             now = time.time()
-            if any(snapshot.is_live(row, now) for row in snapshot.runs):
+            if any(row.is_live(now) for row in snapshot.runs):
                 links.refresh_seconds = REFRESH_SECONDS
             return run_pages.page_of_runs(snapshot, self._live.origin.location, links, now)
 
@@ -97,7 +97,7 @@ class Site:
             named = {name: given[name] for name in RUN_PARAMETERS if name in given}
             row = snapshot.row_of(named) if named else snapshot.row_named(self._run)
             links = self._links(snapshot, row.run)
-            path, is_live = request.url.path, snapshot.is_live(row, time.time())
+            path, is_live = request.url.path, row.is_live(time.time())
             asked = Asked(path, given, snapshot, row, links, self._reports, self._checks, is_live)
             return self._pages[path](asked)
 

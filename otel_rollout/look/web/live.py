@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.web.snapshot import Origin, Snapshot, TableState
+from otel_rollout.look.web.snapshot import Origin, Snapshot
 from otel_rollout.table.errors import NoTableError, TableError
 
 PERIOD: Final = 3.0
@@ -63,7 +63,7 @@ class Live:
             ViewerError: the files cannot be read.
         """
         try:
-            self._prepare(self.origin.state())
+            self._prepare(self.origin.version())
         except NoTableError as error:
             self.problem = str(error)
         self._thread.start()
@@ -111,9 +111,9 @@ class Live:
     def _look(self) -> None:
         """Prepare the newest version if there is one; keep the older one if it cannot be read."""
         try:
-            state = self.origin.state()
-            if self._lease is None or state.version != self._lease.snapshot.state.version:
-                self._prepare(state)
+            version = self.origin.version()
+            if self._lease is None or version != self._lease.snapshot.version:
+                self._prepare(version)
             self.problem = ""
         except (TableError, ViewerError) as error:
             self._report(str(error))
@@ -125,8 +125,8 @@ class Live:
         if not self.problem.startswith(problem):
             self.problem = f"{problem} (since {utc(time.time())})"
 
-    def _prepare(self, state: TableState) -> None:
-        lease = _Lease(Snapshot(self.origin, state, time.time()))
+    def _prepare(self, version: Hashable) -> None:
+        lease = _Lease(Snapshot(self.origin, version, time.time()))
         with self._lock:
             earlier, self._lease = self._lease, lease
         if earlier is not None:

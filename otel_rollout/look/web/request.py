@@ -8,12 +8,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from otel_rollout.look.analysis.run_choice import Run
-from otel_rollout.look.pages.rendering import NO_STEP
 from otel_rollout.look.web.answers import Answers, Make, PageAnswer
 from otel_rollout.look.web.links import ServedLinks
 from otel_rollout.look.web.live import utc
 from otel_rollout.look.web.snapshot import RunRow, Snapshot
-from otel_rollout.table.rows import integer_in
+from otel_rollout.table.filters import NO_STEP, Step, step_named
 from otel_rollout.table.select import QueryError
 
 REFRESH: Final = "refresh"
@@ -59,19 +58,9 @@ class Asked:
         return self.row.run
 
     @property
-    def step(self) -> int | None:
-        """The step that the address names; None for one that was not recorded.
-
-        Raises:
-            QueryError: it is no step.
-        """
-        text = self.given.get("step", NO_STEP)
-        if text == NO_STEP:
-            return None
-        number = integer_in(text)
-        if number is None:
-            raise QueryError(f"{text[:40]!r} is no step: it is a number, or - for one that was not recorded.")
-        return number
+    def step(self) -> Step:
+        """The step that the address names."""
+        return step_named(self.given.get("step", NO_STEP))
 
     @property
     def validate(self) -> bool:
@@ -105,7 +94,7 @@ class Asked:
 
     def answer(self, answers: Answers, make: Make, patience: float) -> PageAnswer | None:
         """Return the newest result that takes long; None if it is not there yet."""
-        return answers.get(self.run, make, self.snapshot.state.version, patience)
+        return answers.get(self.run, make, self.snapshot.version, patience)
 
     def answered(self, answers: Answers, kind: str, make: Make, patience: float) -> Any:
         """Return a result that takes long; tell on the page when its version was read.

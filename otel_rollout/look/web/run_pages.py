@@ -117,7 +117,7 @@ def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) ->
         {
             "run": row.run,
             "figures": row.figures,
-            "is_live": snapshot.is_live(row, now),
+            "is_live": row.is_live(now),
             "began": f"{start:%Y-%m-%d %H:%M:%S}" if (start := row.figures["start_time"]) else "",
             "steps": _steps(row),
             "reward": report_text.number(row.figures["reward_mean"]),

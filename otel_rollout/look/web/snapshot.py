@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_rollout.look.analysis.run_choice import Run, rows_of, run_of
 from otel_rollout.look.sources.spool_source import SpoolSource
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LIVE_SECONDS: Final = 900.0
-"""Age of the newest spans up to which a run counts as being written. A long model call writes nothing."""
+"""A run is live for so long after its newest span began. A long model call records nothing."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,20 @@ class RunRow:
     Attributes:
         run: the run.
         figures: the other columns of the view.
-        is_newest: whether no other run began later.
+        newest: when its newest span began, in seconds of Unix time; 0 if it was not live when read.
     """
 
     run: Run
     figures: Mapping[str, Any]
-    is_newest: bool
+    newest: float
+
+    def is_live(self, now: float) -> bool:
+        """Return whether the run may have more spans soon.
+
+        A trajectory whose process was killed runs forever, and others write to the same table: only the run's
+        own spans tell.
+        """
+        return now - self.newest < LIVE_SECONDS
 
 
 class Snapshot:
@@ -42,7 +50,7 @@ class Snapshot:
 
     Args:
         origin: where the spans are.
-        state: what the origin holds.
+        version: what the origin holds.
         now: time of reading, in seconds of Unix time.
 
     Attributes:
@@ -55,8 +63,8 @@ class Snapshot:
         ViewerError: the files cannot be read.
     """
 
-    def __init__(self, origin: Origin, state: TableState, now: float) -> None:
-        self.state = state
+    def __init__(self, origin: Origin, version: Hashable, now: float) -> None:
+        self.version = version
         self.read_at = now
         self._resources = ExitStack()
         try:
@@ -107,11 +115,6 @@ class Snapshot:
         chosen = run_of(self.engine, reference)
         return next(row for row in self.runs if row.run == chosen)
 
-    def is_live(self, row: RunRow, now: float) -> bool:
-        """Return whether a run is being written: it may have more spans soon."""
-        is_written = now - self.state.written < LIVE_SECONDS
-        return is_written and (row.is_newest or bool(row.figures["running"]))
-
     def _prepare_newest(self) -> None:
         """Keep the rows of the newest run, which most people look at; its pages name problems."""
         with suppress(QueryError):
@@ -119,26 +122,19 @@ class Snapshot:
                 rows_of(self.engine, row.run)
 
     def _read_runs(self) -> list[RunRow]:
-        rows = self.rows("SELECT * FROM runs ORDER BY start_time DESC, run_id, project, experiment")
-        return [
-            RunRow(Run(*(row.pop(name) for name in Run._fields)), row, index == 0)
-            for index, row in enumerate(rows)
-        ]
+        names = ", ".join(Run._fields)
+        since = int((self.read_at - LIVE_SECONDS) * 1e9)
+        recent = self.rows(
+            f"SELECT {names}, max(start_ns) / 1e9 AS newest FROM recorded_spans "  # noqa: S608
+            f"WHERE start_ns > {since} AND score_name IS NULL GROUP BY {names}"
+        )
+        newest = {Run(*map(row.get, Run._fields)): row["newest"] for row in recent}
+        rows = self.rows(f"SELECT * FROM runs ORDER BY start_time DESC, {names}")  # noqa: S608
+        runs = (Run(*map(row.pop, Run._fields)) for row in rows)
+        return [RunRow(run, row, newest.get(run, 0.0)) for run, row in zip(runs, rows, strict=True)]
 
 
 # --- where the spans are -----------------------------------------------------------------------------------
-
-
-class TableState(NamedTuple):
-    """What an origin holds at a moment.
-
-    Attributes:
-        version: differs whenever the origin holds other spans.
-        written: time of the newest spans, in seconds of Unix time.
-    """
-
-    version: Hashable
-    written: float
 
 
 class Origin(Protocol):
@@ -150,8 +146,8 @@ class Origin(Protocol):
 
     location: str
 
-    def state(self) -> TableState:
-        """Return what the origin holds now.
+    def version(self) -> Hashable:
+        """Return what differs whenever the origin holds other spans.
 
         Raises:
             TableError: the table cannot be read.
@@ -174,12 +170,11 @@ class TableOrigin:
         self.location = location or store.location.uri
         self._store = store
 
-    def state(self) -> TableState:
-        """Return id and version of the table, and the time of its newest commit."""
+    def version(self) -> Hashable:
+        """Return id and version of the table."""
         table = self._store.open()
         with self._store.describing():
-            newest = next(iter(table.history(1)), {})
-            return TableState((str(table.metadata().id), table.version()), newest.get("timestamp", 0) / 1000)
+            return str(table.metadata().id), table.version()
 
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:
@@ -199,7 +194,7 @@ class SpoolOrigin:
         self.location = location
         self._source = source
 
-    def state(self) -> TableState:
+    def version(self) -> Hashable:
         """Return names, sizes and times of the files, and which trajectories run."""
         found = []
         source = self._source()
@@ -209,8 +204,7 @@ class SpoolOrigin:
             except OSError:  # delivered and removed just now
                 continue
             found.append((str(path), status.st_size, status.st_mtime))
-        written = max((time for _, _, time in found), default=0.0)
-        return TableState((tuple(found), source.running()), written)
+        return tuple(found), source.running()
 
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:

@@ -1,8 +1,8 @@
 -- Each trajectory with the figures that a report sums up. A reward that is NaN or infinite is null; `has_no_reward`: none was given.
 SELECT
-  listed.trace_id, listed.run_id, listed.project, listed.experiment, listed.step, listed.sample_index, listed.rollout_n,
-  listed.validate, listed.path, listed.group_path, listed.state, listed.error_type, listed.start_time, listed.seconds,
-  listed.turns, listed.tool_calls, listed.tool_errors, listed.tokens_in, listed.tokens_out,
+  listed.trace_id, listed.run_id, listed.project, listed.experiment, listed.step, listed.step_text, listed.sample_index,
+  listed.rollout_n, listed.validate, listed.path, listed.group_path, listed.state, listed.error_type, listed.start_time,
+  listed.seconds, listed.turns, listed.tool_calls, listed.tool_errors, listed.tokens_in, listed.tokens_out,
   listed.finite_reward AS reward, listed.has_odd_reward,
   listed.reward IS NULL AND listed.reward_label IS NULL AS has_no_reward,
   CASE WHEN NOT listed.validate THEN listed.step - listed.policy_version_min END AS policy_lag,

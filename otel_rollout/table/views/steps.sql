@@ -1,6 +1,7 @@
 -- Each training or validation step of a run. A reward that is NaN or infinite does not count.
 SELECT
-  run_id, project, experiment, validate, step, count(DISTINCT CASE WHEN sample_index IS NOT NULL THEN group_path END) AS groups,
+  run_id, project, experiment, validate, step, step_text,
+  count(DISTINCT CASE WHEN sample_index IS NOT NULL THEN group_path END) AS groups,
   count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running, avg(finite_reward) AS reward_mean,
   min(finite_reward) AS reward_min, max(finite_reward) AS reward_max,
@@ -9,4 +10,4 @@ SELECT
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   avg(seconds) AS seconds_mean, min(start_time) AS start_time
 FROM finite_rewards
-GROUP BY run_id, project, experiment, validate, step
+GROUP BY run_id, project, experiment, validate, step, step_text

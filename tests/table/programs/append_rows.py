@@ -1,4 +1,4 @@
-"""Append commits to a table as a forwarder does: ``append_rows URI WRITER COMMITS ROWS``."""
+"""Append commits to a table as a forwarder does: ``append_rows URI WRITER COMMITS ROWS [START_NS]``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.table.tables import appended_rows
 _ATTEMPTS = 50
 
 
-def append(store: Store, writer: str, commit: int, rows: int) -> None:
+def append(store: Store, writer: str, commit: int, rows: int, *start_ns: int) -> None:
     """Append one commit; after a failure ask whether it is in the table."""
     for attempt in range(_ATTEMPTS):
         try:
             if attempt and (store.committed(writer) or -1) >= commit:
                 return
-            store.append([batch_of(appended_rows(writer, commit, rows))], writer, commit)
+            store.append([batch_of(appended_rows(writer, commit, rows, *start_ns))], writer, commit)
             return
         except TableError as error:
             if not error.is_temporary:
@@ -29,6 +29,6 @@ def append(store: Store, writer: str, commit: int, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    _, uri, writer, commits, rows = sys.argv
+    _, uri, writer, commits, rows, *start_ns = sys.argv
     for commit in range(int(commits)):
-        append(Store(location_of(uri)), writer, commit, int(rows))
+        append(Store(location_of(uri)), writer, commit, int(rows), *map(int, start_ns))

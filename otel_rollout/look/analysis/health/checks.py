@@ -28,7 +28,7 @@ from otel_rollout.look.analysis.health import (
 )
 from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.analysis.run_choice import Run, steps_of
 from otel_rollout.look.rollout_table import open_table
 from otel_rollout.table import filters
 from otel_rollout.table.errors import TableError
@@ -133,8 +133,8 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
         engine: the table.
         run: the run.
         checks: the checks, from :func:`chosen`.
-        steps: SQL condition on the column ``step``, of the steps whose faults are findings; all by default.
-            The steps before them are read too, for comparison.
+        steps: SQL condition on ``step`` and ``step_text``, of the steps whose faults are findings; all by
+            default. The steps before them are read too, for comparison.
 
     Raises:
         QueryError: the run has no trajectory in these steps, or the table cannot be read.
@@ -142,7 +142,7 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
     scope = Scope(engine, run, steps)
     try:
         if not scope.size:
-            raise QueryError(f"Run {run.name} has no trajectory in these steps.")
+            raise QueryError(f"{run.name} has no trajectory in these steps. It has {steps_of(engine, run)}.")
         findings = [finding for check in checks for finding in _answers(check, scope)]
         return Health(run, scope.size, tuple(_with_paths(scope, findings)), scope.validate, scope.is_of_dump)
     finally:

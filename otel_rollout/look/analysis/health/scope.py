@@ -83,7 +83,8 @@ class Scope:
     Args:
         engine: the table.
         run: the run.
-        steps: SQL condition on the column ``step``, of the steps whose faults are findings; all by default.
+        steps: SQL condition on ``step`` and ``step_text``, of the steps whose faults are findings; all by
+            default.
     """
 
     def __init__(self, engine: Engine, run: Run, steps: str | None = None) -> None:
@@ -113,8 +114,12 @@ class Scope:
 
     @functools.cached_property
     def condition(self) -> str:
-        """SQL condition on the identity's columns: run, and training or validation."""
-        return f"{self.run.condition} AND {filters.equals('validate', self.validate)}"
+        """SQL condition on the identity's columns: run, and training or validation.
+
+        Of the steps without a number, which findings do not tell apart, only the chosen ones.
+        """
+        numbered = f" AND (step IS NOT NULL OR {self._chosen})" if self._chosen else ""
+        return f"{self.run.condition} AND {filters.equals('validate', self.validate)}{numbered}"
 
     @functools.cached_property
     def chosen(self) -> str:

@@ -41,15 +41,20 @@ class StepEngineTime:
 
 def engine_times_of(
     engine: Engine, run: Run, condition: str | None
-) -> dict[tuple[bool, int | None], StepEngineTime]:
-    """Return the figures of each step that has requests, by whether of validation, and number.
+) -> dict[tuple[bool, filters.Step], StepEngineTime]:
+    """Return the figures of each step that has requests, by whether of validation, and step.
 
     Args:
         engine: the table.
         run: the run.
-        condition: SQL condition on ``step`` and ``validate``, to read only some steps.
+        condition: SQL condition on ``step``, ``step_text`` and ``validate``, to read only some steps.
     """
-    columns = ", ".join(("validate", "step", *StepEngineTime.__slots__))
+    columns = ", ".join(("validate", "step", "step_text", *StepEngineTime.__slots__))
     where = filters.all_of([run.condition, *([condition] if condition else [])])
     rows = dicts_of(engine.run(f"SELECT {columns} FROM engine_steps{where}"))  # noqa: S608
-    return {(row.pop("validate"), row.pop("step")): StepEngineTime(**row) for row in rows}
+    found = {}
+    for row in rows:
+        key = row.pop("validate"), filters.step_in(row)
+        del row["step"], row["step_text"]
+        found[key] = StepEngineTime(**row)
+    return found

@@ -128,8 +128,8 @@ def _orders(step: Step) -> dict[str, list[int]]:
 
 def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     """Yield the charts whose figures are known in some step."""
-    training = [step for step in report.training if step.step is not None]
-    validation = [step for step in report.validation if step.step is not None]
+    training = [step for step in report.training if isinstance(step.step, int)]
+    validation = [step for step in report.validation if isinstance(step.step, int)]
     yield from _rewards(training, validation, links)
     steps = training or validation
     yield from _lines("Tool errors", steps, links, "share", _tool_errors(steps))

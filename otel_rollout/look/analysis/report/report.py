@@ -16,8 +16,8 @@ from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 
-StepKey = tuple[bool, int | None]
-"""Whether a step is of validation, and its number."""
+StepKey = tuple[bool, filters.Step]
+"""Whether a step is of validation, and the step."""
 _MAX_VALUES: Final = 5
 """Different rewards of a run up to which each is counted."""
 _MIN_GROUPS: Final = 10
@@ -123,7 +123,7 @@ class StepReport:
     """The figures of a training or validation step.
 
     Attributes:
-        step: the step; null for trajectories without one.
+        step: the step, a text if it is no number; null for trajectories without one.
         validate: whether the step is of validation.
         trajectories: number of trajectories.
         failed: those that ended with an error.
@@ -152,7 +152,7 @@ class StepReport:
         engine: what their requests took in the inference engine; null if no request was recorded.
     """
 
-    step: int | None
+    step: filters.Step
     validate: bool
     trajectories: int
     failed: int
@@ -183,7 +183,8 @@ class StepReport:
     @property
     def name(self) -> str:
         """The beginning of the names of its trajectories: ``12``, ``validation/12``, or ``-``."""
-        return f"{'validation/' if self.validate else ''}{'-' if self.step is None else self.step}"
+        step = filters.NO_STEP if self.step is None else self.step
+        return f"{'validation/' if self.validate else ''}{step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,23 +224,23 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
     Args:
         engine: the table.
         run: the run.
-        condition: SQL condition on ``step`` and ``validate``, to compute only some steps.
+        condition: SQL condition on ``step``, ``step_text`` and ``validate``, to compute only some steps.
     """
     rows = rows_of(engine, run)
     where = filters.all_of([condition] if condition else [])
     groups = _by_step(engine, _GROUPS, rows, where)
     errors: dict[StepKey, dict[str, int]] = defaultdict(dict)
     for row in _asked(engine, _ERRORS, rows, where):
-        errors[row["validate"], row["step"]][row["error_type"]] = row["failed"]
+        errors[_key(row)][row["error_type"]] = row["failed"]
     tools = _tools(engine, rows, where)
     trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
     engine_times = engine_times_of(engine, run, condition)
     values: dict[StepKey, dict[float, int]] = defaultdict(dict)
     for row in _asked(engine, _VALUES, rows, where):
-        values[row["validate"], row["step"]][row["reward"]] = row["number"]
+        values[_key(row)][row["reward"]] = row["number"]
     steps = []
     for row in _asked(engine, _STEPS, rows, where):
-        key = row["validate"], row["step"]
+        key = _key(row)
         step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()), values[key])
         steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
     training = tuple(step for step in steps if not step.validate)
@@ -253,7 +254,11 @@ def _asked(engine: Engine, sql: str, rows: str, where: str) -> list[dict[str, An
 
 
 def _by_step(engine: Engine, sql: str, rows: str, where: str) -> dict[StepKey, dict[str, Any]]:
-    return {(row["validate"], row["step"]): row for row in _asked(engine, sql, rows, where)}
+    return {_key(row): row for row in _asked(engine, sql, rows, where)}
+
+
+def _key(row: Mapping[str, Any]) -> StepKey:
+    return row["validate"], filters.step_in(row)
 
 
 def _step(
@@ -273,6 +278,7 @@ def _step(
         reward=Reward(**_part(row, "reward_"), mean_error=_error(groups), values=values),
         seconds=Seconds(**_part(row, "seconds_")),
         policy_lag=PolicyLag(**_part(row, "lag_")),
+        step=filters.step_in(row),
         **{name: value for name, value in row.items() if not name.startswith(_PARTS)},
     )
 
@@ -285,7 +291,7 @@ def _error(groups: Mapping[str, Any]) -> float | None:
     return finite(math.sqrt(groups["squares"] * number / (number - 1)) / groups["rewards"])
 
 
-_PARTS = ("reward_", "seconds_", "lag_")
+_PARTS = ("reward_", "seconds_", "lag_", "step")
 
 
 def _part(row: dict[str, Any], prefix: str) -> dict[str, Any]:
@@ -298,7 +304,7 @@ def _tools(engine: Engine, rows: str, where: str) -> dict[StepKey, list[Tool]]:
     kept = f"{rows}_tools"
     engine.keep(kept, _TOOLS.replace("{rows}", rows))
     for row in _asked(engine, "SELECT * FROM {rows} ORDER BY calls DESC, error_type", kept, where):
-        counted[(row["validate"], row["step"]), row["tool_name"]].append(row)
+        counted[_key(row), row["tool_name"]].append(row)
     found: dict[StepKey, list[Tool]] = defaultdict(list)
     for (key, name), parts in counted.items():
         calls = sum(row["calls"] for row in parts)
@@ -313,7 +319,7 @@ def _tools(engine: Engine, rows: str, where: str) -> dict[StepKey, list[Tool]]:
 
 _STEPS = """
 SELECT
-  step, validate, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
+  step, step_text, validate, count(*) AS trajectories, count(*) FILTER (WHERE state = 'error') AS failed,
   count(*) FILTER (WHERE state = 'running') AS running,
   count(reward) AS reward_count,
   count(*) FILTER (WHERE state <> 'running' AND has_no_reward) AS reward_missing,
@@ -339,47 +345,47 @@ SELECT
   count(policy_lag) AS lag_count, avg(policy_lag) AS lag_mean, max(policy_lag) AS lag_max,
   count(*) FILTER (WHERE has_several_policies) AS lag_mixed
 FROM {rows}
-GROUP BY validate, step
-ORDER BY validate, step NULLS LAST
+GROUP BY validate, step, step_text
+ORDER BY validate, step NULLS LAST, step_text NULLS LAST
 """
 _GROUPS = """
 SELECT
-  validate, step, count(*) AS groups, count(spread) AS compared,
+  validate, step, step_text, count(*) AS groups, count(spread) AS compared,
   count(*) FILTER (WHERE spread = 0) AS without_spread,
   count(*) FILTER (WHERE rewards > 0) AS rewarded, sum(rewards) AS rewards, sum(excess * excess) AS squares
 FROM (
   SELECT
-    *, total - rewards * sum(total) OVER (PARTITION BY validate, step)
-      / nullif(sum(rewards) OVER (PARTITION BY validate, step), 0) AS excess
+    *, total - rewards * sum(total) OVER (PARTITION BY validate, step, step_text)
+      / nullif(sum(rewards) OVER (PARTITION BY validate, step, step_text), 0) AS excess
   FROM (
     SELECT
-      validate, step, CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread,
+      validate, step, step_text, CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread,
       count(reward) AS rewards, sum(reward) AS total
     FROM {rows}
     WHERE sample_index IS NOT NULL
-    GROUP BY validate, step, group_path
+    GROUP BY validate, step, step_text, group_path
   ) AS of_group
 ) AS compared_group
-GROUP BY validate, step
+GROUP BY validate, step, step_text
 """
 _VALUES = f"""
-SELECT validate, step, reward, count(*) AS number
+SELECT validate, step, step_text, reward, count(*) AS number
 FROM {{rows}}
 WHERE reward IS NOT NULL AND (SELECT count(DISTINCT reward) FROM {{rows}}) <= {_MAX_VALUES}
-GROUP BY validate, step, reward
+GROUP BY validate, step, step_text, reward
 """  # noqa: S608
 _ERRORS = """
-SELECT validate, step, coalesce(error_type, 'error') AS error_type, count(*) AS failed
+SELECT validate, step, step_text, coalesce(error_type, 'error') AS error_type, count(*) AS failed
 FROM {rows}
 WHERE state = 'error'
-GROUP BY validate, step, coalesce(error_type, 'error')
+GROUP BY validate, step, step_text, coalesce(error_type, 'error')
 ORDER BY failed DESC, error_type
 """
 _TOOLS = """
 SELECT
-  row.validate, row.step, call.tool_name,
+  row.validate, row.step, row.step_text, call.tool_name,
   CASE WHEN call.status = 'error' THEN coalesce(call.error_type, 'error') END AS error_type,
   count(*) AS calls, count(call.seconds) AS timed, sum(call.seconds) AS seconds
 FROM tool_calls AS call JOIN {rows} AS row ON call.trace_id = row.trace_id
-GROUP BY 1, 2, 3, 4
+GROUP BY 1, 2, 3, 4, 5
 """

@@ -9,6 +9,7 @@ from typing import Any, Final
 from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.report.report import StepReport, report_of
 from otel_rollout.look.analysis.run_choice import Run, rows_of
+from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
@@ -82,7 +83,7 @@ class Step:
     after: int | None
 
 
-def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) -> Step:
+def step_of(engine: Engine, run: Run, step: filters.Step, validate: bool = False) -> Step:
     """Return a step of a run with its groups.
 
     Raises:
@@ -92,7 +93,7 @@ def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) 
     found = report_of(engine, run, condition).steps
     if not found:
         kind = "validation step" if validate else "step"
-        raise QueryError(f"There is no {kind} {'-' if step is None else step} in {run.name}.")
+        raise QueryError(f"There is no {kind} {filters.NO_STEP if step is None else step} in {run.name}.")
     rows = dicts_of(
         engine.run(
             f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
@@ -124,9 +125,11 @@ def _group(rows: list[dict[str, Any]]) -> StepGroup:
     )
 
 
-def _neighbours(engine: Engine, run: Run, step: int | None, validate: bool) -> tuple[int | None, int | None]:
-    """Return the previous and the next step that the run has."""
-    if step is None:
+def _neighbours(
+    engine: Engine, run: Run, step: filters.Step, validate: bool
+) -> tuple[int | None, int | None]:
+    """Return the previous and the next step that the run has, of one that is a number."""
+    if not isinstance(step, int):
         return None, None
     row = dicts_of(
         engine.run(

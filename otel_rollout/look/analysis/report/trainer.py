@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from otel_rollout.table.filters import Step, step_in
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.training import DIFFERS
@@ -68,8 +69,8 @@ class Trainer:
     not_finite: int
 
 
-def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, int | None], Trainer]:
-    """Return the figures of each step that a trainer has scored, by whether of validation, and number.
+def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, Step], Trainer]:
+    """Return the figures of each step that a trainer has scored, by whether of validation, and step.
 
     Args:
         engine: the table.
@@ -82,22 +83,23 @@ def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, int | None], Trai
     found = asked(_FIGURES)
     if not found:
         return {}
-    filtered: dict[tuple[bool, int | None], dict[str, int]] = defaultdict(dict)
+    filtered: dict[tuple[bool, Step], dict[str, int]] = defaultdict(dict)
     for row in asked(_FILTERED):
-        filtered[row["validate"], row["step"]][row["reason"]] = row["number"]
-    differing: dict[tuple[bool, int | None], list[str]] = defaultdict(list)
+        filtered[row["validate"], step_in(row)][row["reason"]] = row["number"]
+    differing: dict[tuple[bool, Step], list[str]] = defaultdict(list)
     for row in asked(_DIFFERING):
-        differing[row["validate"], row["step"]].append(row["path"])
+        differing[row["validate"], step_in(row)].append(row["path"])
     trainers = {}
     for row in found:
-        key = row.pop("validate"), row.pop("step")
+        key = row.pop("validate"), step_in(row)
+        del row["step"], row["step_text"]
         trainers[key] = Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
     return trainers
 
 
 _FIGURES: Final = f"""
 SELECT
-  validate, step, count(coalesce(reason, CASE WHEN trained THEN '' END)) AS known,
+  validate, step, step_text, count(coalesce(reason, CASE WHEN trained THEN '' END)) AS known,
   count(*) FILTER (WHERE trained) AS trained,
   TRY_CAST(sum(CAST(trained_tokens AS DOUBLE)) AS BIGINT) AS tokens, count(advantage) AS advantages,
   avg(abs(advantage)) AS advantage_magnitude, count(reward_difference) AS rewards_compared,
@@ -111,22 +113,24 @@ SELECT
   first_value(mismatch_turn ORDER BY mismatch DESC NULLS LAST, path) AS mismatch_turn,
   avg(importance_ratio) AS importance_ratio, count(not_finite) AS not_finite
 FROM {{rows}}
-GROUP BY validate, step
+GROUP BY validate, step, step_text
 HAVING bool_or(has_outcome)
 """  # noqa: S608
 _FILTERED: Final = """
-SELECT validate, step, reason, count(*) AS number
+SELECT validate, step, step_text, reason, count(*) AS number
 FROM {rows}
 WHERE reason IS NOT NULL
-GROUP BY validate, step, reason
+GROUP BY validate, step, step_text, reason
 ORDER BY number DESC, reason
 """
 _DIFFERING: Final = f"""
-SELECT validate, step, path
+SELECT validate, step, step_text, path
 FROM (
   SELECT
-    validate, step, path,
-    row_number() OVER (PARTITION BY validate, step ORDER BY abs(reward_difference) DESC, path) AS place
+    validate, step, step_text, path,
+    row_number() OVER (
+      PARTITION BY validate, step, step_text ORDER BY abs(reward_difference) DESC, path
+    ) AS place
   FROM {{rows}}
   WHERE {DIFFERS}
 ) AS ordered

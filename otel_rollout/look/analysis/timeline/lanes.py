@@ -110,7 +110,7 @@ class Lane:
         return (self.end - self.start) / 1e9
 
 
-def lanes_of(engine: Engine, run: Run, step: int | str | None, validate: bool) -> list[Lane]:
+def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> list[Lane]:
     """Return the trajectories of a step, by start.
 
     Only rows of the step are read, and those of other libraries in its time, which name no step.
@@ -118,12 +118,11 @@ def lanes_of(engine: Engine, run: Run, step: int | str | None, validate: bool) -
     Args:
         engine: the table.
         run: the run.
-        step: the step, a text if it is no number; None for trajectories without one.
+        step: the step.
         validate: whether the step is of validation.
     """
     conditions = [
-        filters.equals("step", None if isinstance(step, str) else step),
-        filters.equals("step_text", step if isinstance(step, str) else None),
+        filters.of_step(step),
         filters.equals("validate", validate),
         filters.equals("project", run.project),
         filters.equals("experiment", run.experiment),

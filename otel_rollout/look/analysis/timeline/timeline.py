@@ -30,8 +30,6 @@ from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 
-_NAMED: Final = 10
-"""Steps that are no numbers that an error names at most."""
 _KINDS: Final = {False: "training", True: "validation"}
 _NO_TIMES: Final = "Run {} has no timeline: its source does not say when a call ran."
 _MODEL_CALLS: Final = "model calls"
@@ -62,7 +60,7 @@ class Timeline:
 
     Attributes:
         run: the run.
-        step: the step, a text if it is no number; None for trajectories without one.
+        step: the step.
         validate: whether the step is of validation.
         is_slowest: whether the step was chosen because it took longest.
         start: start of its first trajectory, in nanoseconds.
@@ -82,7 +80,7 @@ class Timeline:
     """
 
     run: Run
-    step: int | str | None
+    step: filters.Step
     validate: bool
     is_slowest: bool
     start: int
@@ -119,18 +117,18 @@ class Timeline:
 class _Step(NamedTuple):
     """A step of a run, with its wall time in nanoseconds."""
 
-    step: int | str | None
+    step: filters.Step
     validate: bool
     wall: int
 
 
-def timeline(engine: Engine, run: Run, step: int | str | None, validate: bool = False) -> Timeline:
+def timeline(engine: Engine, run: Run, step: filters.Step, validate: bool = False) -> Timeline:
     """Return the time of a step.
 
     Args:
         engine: the table.
         run: the run.
-        step: the step, a text if it is no number; None for the trajectories without one.
+        step: the step.
         validate: whether the step is of validation.
 
     Raises:
@@ -172,13 +170,10 @@ def _steps(engine: Engine, run: Run) -> list[_Step]:
     columns = "step, step_text, validate, max(start_ns + coalesce(duration_ns, 0)) - min(start_ns) AS wall"
     ending = f"{filters.all_of(own)} GROUP BY step, step_text, validate ORDER BY step, step_text"
     rows = engine.run(f"SELECT {columns} FROM timed_spans{ending}")  # noqa: S608
-    return [
-        _Step(row["step_text"] if row["step"] is None else row["step"], row["validate"], row["wall"])
-        for row in dicts_of(rows)
-    ]
+    return [_Step(filters.step_in(row), row["validate"], row["wall"]) for row in dicts_of(rows)]
 
 
-def _no_step(run: Run, step: int | str | None, validate: bool, steps: Sequence[_Step]) -> str:
+def _no_step(run: Run, step: filters.Step, validate: bool, steps: Sequence[_Step]) -> str:
     """Return the error for a step that a run does not have."""
     name = "trajectory without a step" if step is None else f"step {step}"
     message = f"Run {run.name} has no {name} of {_KINDS[validate]}."
@@ -186,14 +181,11 @@ def _no_step(run: Run, step: int | str | None, validate: bool, steps: Sequence[_
         advice = "leave out --validation" if validate else "add --validation"
         return f"{message} There is one of {_KINDS[not validate]}: {advice}."
     known = [each.step for each in steps if each.validate == validate]
-    numbers = [each for each in known if isinstance(each, int)]
-    texts = [each for each in known if isinstance(each, str)][:_NAMED]
-    named = ", ".join([*([steps_in_words(numbers)] if numbers else []), *texts])
-    return f"{message} It has {named}." if named else message
+    return f"{message} It has {steps_in_words(known)}." if known else message
 
 
 def _timeline(
-    run: Run, step: int | str | None, validate: bool, lanes: Sequence[Lane], *, is_slowest: bool
+    run: Run, step: filters.Step, validate: bool, lanes: Sequence[Lane], *, is_slowest: bool
 ) -> Timeline:
     start, end = bounds_of(lanes)
     names = names_of(span.worker for lane in lanes for span in lane.spans if span.worker)
