@@ -236,7 +236,7 @@ class Selected:
 
 
 def _parts(text: str | None) -> list[str]:
-    """Return the names that an option has, with commas between."""
+    """Split the comma-separated names of an option."""
     return [name.strip() for name in text.split(",")] if text else []
 
 

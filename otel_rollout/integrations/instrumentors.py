@@ -148,7 +148,7 @@ def is_importable(module: str) -> bool:
 
 
 def doubled(found: Iterable[Instrumentor]) -> list[tuple[Instrumentor, ...]]:
-    """Return the instrumentors of one library of which more than one is on."""
+    """Return the instrumentors that are on, of each library with more than one such."""
     by_key: dict[str, list[Instrumentor]] = {}
     for each in found:
         if each.is_on:

@@ -110,7 +110,7 @@ class ForwarderLock(ProcessLock):
         return wait_until(self.acquire, timeout)
 
     def publish_access(self, access: Mapping[str, str]) -> None:
-        """Write the holder's access variables into the lock file; drop the request."""
+        """Write fingerprints of the holder's access variables into the lock file; drop the request."""
         salt = os.urandom(8).hex()
         described = orjson.dumps({"salt": salt, "access": fingerprints(access, salt)})
         os.pwrite(self._descriptor, described, 0)

@@ -232,7 +232,7 @@ def fault_in(counts: Sequence[Count], message: str) -> Finding:
 
 
 def percent(share: float) -> str:
-    """Return a share for a person."""
+    """Write a share as a percentage, with a digit after the point if it is small."""
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
 
 
