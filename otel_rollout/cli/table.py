@@ -319,7 +319,7 @@ def ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
     """Let Ctrl-C end the process at once: Python's handler would wait until the engine has ended the query.
 
     Args:
-        is_wanted: whether Python has no private directory to remove then: a spool's table, a Parquet file.
+        is_wanted: False if Python must remove a private directory at the end: of a spool, or a Parquet file.
     """
     usual = signal.getsignal(signal.SIGINT)
     if not is_wanted or usual is not signal.default_int_handler:

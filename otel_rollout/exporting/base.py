@@ -218,7 +218,7 @@ class IdentityExporter(TrackerExporter):
 
 
 def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:
-    """Return spans, some of which may be the SDK's, as lines are decoded.
+    """Convert spans, which may be the SDK's, to the form in which lines are decoded.
 
     Raises:
         UndeliveredError: a span has no ids.

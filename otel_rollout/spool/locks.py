@@ -60,7 +60,7 @@ class ProcessLock:
         return False
 
     def is_held(self) -> bool:
-        """Return whether another process holds the lock, rather than testing it."""
+        """Return whether another process holds the lock; one that only tests it does not count."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -202,7 +202,7 @@ def _is_rise(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
 
 
 def _reaches(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
-    """Return whether a share is that of a rise, which chance may explain."""
+    """Return whether a share is as large as that of a rise; chance may explain it."""
     return count.share >= max(limits.rise, limits.factor * share_of(before))
 
 
