@@ -141,9 +141,9 @@ def uninstrument() -> None:
 
     propagation.uninstrument()
     if integrations.instrumentors:
-        from otel_rollout.integrations import switching
+        from otel_rollout.integrations import instrumentor_switch
 
-        switching.switch_off()
+        instrumentor_switch.switch_off()
     if _recording.join_patches is not None:
         from otel_rollout.record.recording import joining
 
@@ -262,9 +262,9 @@ def _switch_on_instrumentors() -> None:
 
     configured = _present_settings() if propagation.patches is not None else None
     if configured is not None and configured.enabled and configured.instrument:
-        from otel_rollout.integrations import switching
+        from otel_rollout.integrations import instrumentor_switch
 
-        switching.switch_on(configured)
+        instrumentor_switch.switch_on(configured)
 
 
 def _register_exit() -> None:

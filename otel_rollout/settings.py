@@ -398,7 +398,7 @@ class Settings:
 
     @property
     def samples_groups(self) -> bool:
-        """Whether some groups are not recorded, by their names."""
+        """Whether settings of head sampling leave out some groups."""
         is_limited = (self.sample_rate, self.sample_every, self.sample_groups) != (1, 1, 0)
         return is_limited or self.sample_validation == "never"
 

@@ -52,7 +52,7 @@ _EXPECTED: Final = {"int": "a whole number", "float": "a number", "Path": "text 
 
 
 def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings that switch tracing off by variables, over all arguments."""
+    """Return the settings by which variables switch tracing off; they win over all arguments."""
     environ = without_receiver(environ)
     if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
         return {"exporters": {}}

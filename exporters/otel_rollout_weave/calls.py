@@ -81,7 +81,7 @@ class CallWriter:
     def is_older(self, time_ns: int) -> bool:
         """Whether a time may be before this writer's start.
 
-        A time in the future may be, because the clock has been set back.
+        That holds for a time in the future, too: the clock may have been set back.
         """
         return not self._start_ns <= time_ns <= time.time_ns()
 

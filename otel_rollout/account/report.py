@@ -255,7 +255,7 @@ def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _totals(counts: Sequence[Any]) -> dict[str, Any]:
-    """Add up the fields of counts of one class that are numbers, or numbers by name."""
+    """Add up counts of one class, field by field: numbers, and numbers by name."""
     totals: dict[str, Any] = {}
     for field_ in dataclasses.fields(counts[0]):
         values = [getattr(count, field_.name) for count in counts]

@@ -70,7 +70,7 @@ class internal_errors(ContextDecorator):
 
 
 def fault(doing: str, error: Exception) -> None:
-    """Log an internal error, once for ``doing``; of an argument that cannot be used, warn.
+    """Log an internal error, once for ``doing``, or warn of an argument that cannot be used.
 
     The caller continues as if tracing were off. Callers that need the exception use this function in place of
     :class:`internal_errors`. So does the hot path: a context manager would cost more than the work inside.

@@ -51,7 +51,7 @@ def is_collecting() -> bool:
 if hasattr(otel_context, "_RUNTIME_CONTEXT"):
 
     def attach(context: Context) -> Any:
-        """Make a context current, and return its token; None in a collection."""
+        """Make a context current, and return its token; None in a garbage collection."""
         if COLLECTING and is_collecting():
             return None
         return otel_context._RUNTIME_CONTEXT.attach(context)  # the API's `attach` would be one more call
@@ -59,12 +59,12 @@ if hasattr(otel_context, "_RUNTIME_CONTEXT"):
 else:  # a version of the API without this private name
 
     def attach(context: Context) -> Any:
-        """Make a context current, and return its token; None in a collection."""
+        """Make a context current, and return its token; None in a garbage collection."""
         return None if is_collecting() else otel_context.attach(context)
 
 
 def set_variable(variable: ContextVar[Value], value: Value) -> None:
-    """Set a context variable, except in a collection."""
+    """Set a context variable, except in a garbage collection."""
     if not is_collecting():
         variable.set(value)
 
@@ -74,7 +74,7 @@ def set_variable(variable: ContextVar[Value], value: Value) -> None:
 
 @contextmanager
 def current_context(inside: Context) -> Iterator[None]:
-    """Make a context current inside the block; at its end, if it still is, restore the one around it."""
+    """Make a context current inside the block; at the end, restore the outer one if this is still current."""
     outside: Any = get_current()
     attach(inside)
     try:

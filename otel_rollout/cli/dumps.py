@@ -112,6 +112,6 @@ def table_of(name: DumpName) -> Path:
 
 
 def say(remarks: Sequence[str]) -> None:
-    """Print remarks beside the command's output."""
+    """Print remarks to standard error."""
     for remark in remarks:
         typer.echo(printable(remark), err=True)

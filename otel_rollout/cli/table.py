@@ -236,7 +236,7 @@ class Selected:
 
 
 def _parts(text: str | None) -> list[str]:
-    """Return the names that an option has, with commas between."""
+    """Split the comma-separated names of an option."""
     return [name.strip() for name in text.split(",")] if text else []
 
 
@@ -319,7 +319,7 @@ def ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
     """Let Ctrl-C end the process at once: Python's handler would wait until the engine has ended the query.
 
     Args:
-        is_wanted: whether Python has no private directory to remove then: a spool's table, a Parquet file.
+        is_wanted: False if Python must remove a private directory at the end: of a spool, or a Parquet file.
     """
     usual = signal.getsignal(signal.SIGINT)
     if not is_wanted or usual is not signal.default_int_handler:

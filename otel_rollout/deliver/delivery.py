@@ -342,7 +342,7 @@ class Delivery:
         self._link.delivered()
 
     def _note_batch(self, batch: NumberedBatch) -> None:
-        """Write a batch; else it could not be told whether it is committed."""
+        """Note a batch in the ledger, so that a successor can ask whether it was committed."""
         self._record(lambda: self._ledger.note_batch(self.name, batch))
 
     def _record(self, change: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from otel_rollout.integrations.instrumentors import (
     doubled,
     installed,
 )
-from otel_rollout.integrations.switching import module_of
+from otel_rollout.integrations.instrumentor_switch import module_of
 from otel_rollout.record.propagation import http_clients
 from otel_rollout.record.propagation.state import state as propagation
 from otel_rollout.record.recording import joining

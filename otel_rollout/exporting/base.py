@@ -218,7 +218,7 @@ class IdentityExporter(TrackerExporter):
 
 
 def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:
-    """Return spans, some of which may be the SDK's, as lines are decoded.
+    """Convert spans, which may be the SDK's, to the form in which lines are decoded.
 
     Raises:
         UndeliveredError: a span has no ids.
@@ -228,7 +228,7 @@ def decoded(spans: Iterable[ReadableSpan | Span]) -> list[Span]:
 
 
 def form_for(exporter: object) -> Callable[[Span], Any]:
-    """Return what makes of a decoded span the span that an exporter takes."""
+    """Return the function that converts a decoded span to the form that an exporter takes."""
     return (lambda span: span) if getattr(exporter, "takes_decoded", False) else sdk.readable
 
 

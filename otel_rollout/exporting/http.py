@@ -185,7 +185,7 @@ class HttpSession:
 
     @contextmanager
     def reading(self, response: requests.Response, protocol: str) -> Iterator[None]:
-        """Read an answer in a block; an answer of another form is that of another server.
+        """Read an answer in a block; one of another form means that another server answers.
 
         Args:
             response: the answer.

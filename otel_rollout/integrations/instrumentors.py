@@ -107,8 +107,8 @@ def installed() -> list[Instrumentor]:
 def choose(setting: str, found: Sequence[Instrumentor]) -> Choice:
     """Return the instrumentors that ``OTEL_ROLLOUT_INSTRUMENT`` chooses.
 
-    Of several instrumentors of one library, choose one: that which is on already, else the preferred one. A
-    name may also be a distribution's, which chooses that distribution's.
+    Of several instrumentors of one library, choose one: that which is on already, else the preferred one. The
+    name of a distribution chooses the distribution's instrumentors.
 
     Args:
         setting: ``all``, ``none``, or names, comma separated.
@@ -148,7 +148,7 @@ def is_importable(module: str) -> bool:
 
 
 def doubled(found: Iterable[Instrumentor]) -> list[tuple[Instrumentor, ...]]:
-    """Return the instrumentors of one library of which more than one is on."""
+    """Return the instrumentors that are on, of each library with more than one such."""
     by_key: dict[str, list[Instrumentor]] = {}
     for each in found:
         if each.is_on:

@@ -50,7 +50,7 @@ def _scope(of_scope: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def span_of(given: Any) -> Span:
-    """Return a parsed span as a span.
+    """Return a checked :class:`Span` of the parsed JSON of a span.
 
     Raises:
         RefusedSpanError: the span has wrong values, or no valid ids or times.
@@ -65,7 +65,7 @@ def span_of(given: Any) -> Span:
 
 
 def _check_ids(holder: Mapping[str, Any]) -> None:
-    """Check the length of ids, which a reader of lines fills with zeros."""
+    """Check the length of ids here: a reader of lines would fill up a short one with zeros."""
     for name, digits in _DIGITS.items():
         if len(holder.get(name) or "") not in (0, digits):
             raise ValueError(f"an id is not {digits} hex digits")

@@ -1,8 +1,7 @@
 """Redact secrets in a line before it is written anywhere.
 
-``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.redaction.secret_finder` finds,
-``everything`` all text of spans.
-An application may name its own functions.
+``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.redaction.secret_finder` finds.
+``everything`` replaces all text except names, identity and kind. An application may name its own functions.
 """
 
 from __future__ import annotations

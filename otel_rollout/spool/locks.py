@@ -60,7 +60,7 @@ class ProcessLock:
         return False
 
     def is_held(self) -> bool:
-        """Return whether another process holds the lock, rather than testing it."""
+        """Return whether another process holds the lock; one that only tests it does not count."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -110,7 +110,7 @@ class ForwarderLock(ProcessLock):
         return wait_until(self.acquire, timeout)
 
     def publish_access(self, access: Mapping[str, str]) -> None:
-        """Write the holder's access variables into the lock file; drop the request."""
+        """Write fingerprints of the holder's access variables into the lock file; drop the request."""
         salt = os.urandom(8).hex()
         described = orjson.dumps({"salt": salt, "access": fingerprints(access, salt)})
         os.pwrite(self._descriptor, described, 0)

@@ -1,7 +1,7 @@
 """Read and write the files of a node directory's receiver: its lock, address and counts.
 
-The address has a token, so only this user may read the file, as every file of a node directory. The receiver
-writes these files, and no other process does.
+The address has a token, so only this user may read the file, as every file of a node directory. Only the
+receiver writes these files, except the note of its start: that is of the process that starts it.
 """
 
 from __future__ import annotations

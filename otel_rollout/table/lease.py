@@ -244,5 +244,5 @@ def _holder(table: DeltaTable, purpose: Purpose) -> str | None:
 
 
 def _now() -> int:
-    """Return the time in microseconds; two processes may ask in the same one."""
+    """Return the time in microseconds; two processes may get the same."""
     return time.time_ns() // 1000

@@ -35,7 +35,7 @@ class Unit(NamedTuple):
 
     @property
     def order(self) -> tuple[str, int]:
-        """Key that sorts steps; rows without come first."""
+        """Key that sorts steps by run and number; what lacks one comes first."""
         return self.run_id or "", -1 if self.step is None else self.step
 
 

@@ -46,7 +46,7 @@ def query(sql: str) -> str:
 
 
 def _without_end(sql: str) -> str:
-    """Return a text without the semicolon after it, and comments after that."""
+    """Remove the semicolon that ends a text, and the comments after it."""
     end, after = len(sql), 0
     for token in _TOKEN.finditer(sql):
         is_over = token.lastgroup == "end" or (token.lastgroup == "comment" and end < len(sql))

@@ -164,7 +164,7 @@ def _is_followed(each: _Earlier, base: _Earlier | None, known: list[_Earlier], p
 
 
 def _answers_to_its_prompt(each: _Earlier, known: list[_Earlier]) -> int:
-    """Return how many different answers to a turn's prompt are known; an engine repeats its client's."""
+    """Count the different answers to a turn's prompt: an engine's span repeats its client's answer."""
     asked, prompt = each.mark.asked, each.part(0, each.mark.asked)
     return len(
         {

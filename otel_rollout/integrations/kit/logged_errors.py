@@ -64,7 +64,7 @@ _innermost: ContextVar[LoggedErrors | None] = ContextVar("otel-rollout-logged-er
 
 
 def _record_error(record: logging.LogRecord) -> bool:
-    """Mark the innermost block's span as failed.
+    """Mark the innermost block's span as failed if a warning or an error is logged.
 
     This is a logging filter that passes every record.
     """

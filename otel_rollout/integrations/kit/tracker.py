@@ -18,7 +18,7 @@ def unless_set(variable: str, name: Any) -> str | None:
 
 
 def active_runs(mlflow: bool, wandb_run: Any = None) -> dict[str, str]:
-    """Return the tracker's runs in this process, with the arguments of :func:`otel_rollout.publish_run`.
+    """Return the tracker's runs in this process, as arguments for :func:`otel_rollout.publish_run`.
 
     Args:
         mlflow: whether the trainer reports to MLflow, whose active run is returned.

@@ -155,7 +155,7 @@ def _begin(batch: GenerationBatch, prompts: Sequence[Any]) -> bool:
 
 
 def _finish(batch: GenerationBatch) -> None:
-    """End the generation, and forget what is only of it."""
+    """End the generation, and forget what it alone needs."""
     batch.is_generating = False
     for entry in batch.samples:
         with internal_errors("recording a model call"):

@@ -78,7 +78,7 @@ class LossMask:
         return cls(of_model, counted, ratio, completed, tokens, reasons)
 
     def times(self, factor: Any, reason: str) -> LossMask:
-        """Return the mask that counts only tokens for which a factor is not 0; of other rows, say why."""
+        """Count only tokens for which a factor is not 0; a row without any gets the reason."""
         counted = self.counted * (factor != 0)
         tokens = counted.sum(dim=1).tolist()
         reasons = [old or (None if n else reason) for old, n in zip(self.reasons, tokens, strict=True)]

@@ -93,7 +93,7 @@ class Round:
         """Record what training made of the rows.
 
         Args:
-            reason_if_unused: why rows that were not used were not; None if uses cannot be seen, so that the
+            reason_if_unused: the reason of rows that were not used; None if uses cannot be seen, so that the
                 batch's masks decide.
         """
         if self.is_recorded:

@@ -138,7 +138,7 @@ class KnownTrajectories:
     prompts: BoundedDict[str, Prompt] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
     """``uid`` → the prompt of the v1 trainer."""
     times: BoundedDict[SampleIdentity, int] = field(default_factory=lambda: BoundedDict(_MAX_PROMPTS))
-    """Identity → how many trajectories have it; in the v1 trainer, that of a prompt's first trajectory."""
+    """Identity → how many trajectories have it. The v1 trainer's prompts count by their first trajectory."""
     evictions: dict[str, Eviction] = field(default_factory=dict)
     """``uid`` of a group that the replay buffer is removing → why."""
     generated_mask: tuple[weakref.ref[Any], Any] | None = None

@@ -1,4 +1,4 @@
-"""Choose the samples to record: by the most groups of a step, and by verl's limit of samples per worker.
+"""Choose the samples to record: by a limit of groups per step, and by verl's limit of samples per worker.
 
 Only ``AgentLoopManager.generate_sequences`` sees the whole batch, so an exact limit of groups per step is
 applied there, before verl splits the batch. The chosen rows travel in the OpenTelemetry context of Ray's

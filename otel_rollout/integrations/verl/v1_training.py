@@ -1,10 +1,10 @@
 """Record what the v1 trainer made of trajectories (``verl.trainer.ppo.v1.trainer_base``).
 
-The trainer's tensors are in the TransferQueue. They are in its process while it computes advantages, and are
-reduced there; the result is recorded as soon as the actor has been updated.
+The trainer's tensors are in the TransferQueue. While the trainer computes advantages, its process has them,
+and they are reduced there. The result is recorded as soon as the actor has been updated.
 
 That trainer keeps rows under keys ``{uid}_{session}_{output}``. The prompt's ``uid`` leads to step and
-sample, the session is the sibling's index.
+sample; the session is the sibling's index.
 """
 
 from __future__ import annotations

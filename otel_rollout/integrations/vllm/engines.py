@@ -262,7 +262,7 @@ def _abort(aborted: Iterable[str], processor: Any, *_: Any, **__: Any) -> None:
 
 @seams.before(_MODULE, "OutputProcessor.propagate_error", "requests of an engine that dies are not traced")
 def fail_all(processor: Any, error: BaseException | None = None) -> None:
-    """Record the requests of an engine that goes on with none of them."""
+    """Record all requests of an engine as failed: it goes on with none of them."""
     requests = engines.requests.pop(processor, None) or {}
     for request in list(requests.values()):
         _record(request, error or _FAILED)

@@ -50,7 +50,7 @@ class CallMarks:
             yield f"weights {first} → {last} within this answer{where}"
 
     def _computed(self, call: ModelCall, span: Span) -> Mapping[str, Any] | None:
-        """Return the attributes that the forwarder would add to a call as it was recorded."""
+        """Return the attributes that the forwarder would add to the recorded call."""
         if call.request.shared_ids or not call.request.prompt_ids:
             return None
         prompt = context_diff.tokens(list(call.request.prompt_ids))

@@ -277,9 +277,9 @@ def summary_of(row: _Row) -> Summary:
 
 
 def is_passed_over(engine: Engine, recorded: RecordedTrajectory) -> bool:
-    """Return whether the trainer named others of a trajectory's step, and not the trajectory.
+    """Return whether the trainer named other trajectories of the step, and not this one.
 
-    A trainer names no trajectory inside another one.
+    A trainer never names a trajectory inside another one.
 
     Raises:
         TableError: the table cannot be read.

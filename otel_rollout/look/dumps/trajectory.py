@@ -167,7 +167,7 @@ def entries_of(value: Any, *types: type) -> dict[str, Any]:
 
 
 def rewards_in(value: Any) -> dict[str, Any]:
-    """Return a reward, or several by name: the only one is the reward."""
+    """Return rewards by name; one that is alone gets the name of the reward, too."""
     found = entries_of(value if isinstance(value, Mapping) else {REWARD: value}, int, float)
     return found | {REWARD: next(iter(found.values()))} if len(found) == 1 else found
 

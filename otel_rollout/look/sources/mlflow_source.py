@@ -49,7 +49,7 @@ class MlflowSource:
     def matching(self, reference: Reference | None) -> Iterator[tuple[Iterable[Span], int | None]]:
         """Yield what answers a question; see :class:`otel_rollout.look.sources.private_table.SpanSource`.
 
-        Of a list only a page is read: each trajectory is a request.
+        Of a list, only the first trajectories are read: each is a request.
         """
         with _as_viewer_errors():
             newest = next(self._traces.find({semconv.RUN_ID: ""}), None)

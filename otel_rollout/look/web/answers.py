@@ -82,7 +82,7 @@ class Answers:
         return answer if answer.is_ready.wait(patience) else None
 
     def _renew(self) -> None:
-        """Compute results anew that somebody has just looked at."""
+        """Compute again the results that somebody has just looked at."""
         with self._lock:
             for answer in self._found.values():
                 if time.monotonic() - answer.asked_at < _WANTED_SECONDS:

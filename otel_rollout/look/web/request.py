@@ -93,11 +93,11 @@ class Asked:
         self.links.refresh_switch = ("stop loading again" if is_on else "load again by itself", address)
 
     def answer(self, answers: Answers, make: Make, patience: float) -> PageAnswer | None:
-        """Return the newest result that takes long; None if it is not there yet."""
+        """Return the newest answer of those that take long to make; None if there is none yet."""
         return answers.get(self.run, make, self.snapshot.version, patience)
 
     def answered(self, answers: Answers, kind: str, make: Make, patience: float) -> Any:
-        """Return a result that takes long; tell on the page when its version was read.
+        """Return an answer that takes long to make; say on the page when its version was read.
 
         Raises:
             PendingError: it is not there yet.

@@ -129,7 +129,7 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
 
 
 def _further(snapshot: Snapshot, run: Run) -> Iterator[str]:
-    """Yield the columns that only some runs have values in: a trainer's, of broken prefixes, an engine's."""
+    """Yield the columns that few runs fill: those of a trainer, of broken prefixes and of an engine."""
     marks = {
         "training": f"training WHERE {run.condition} AND has_outcome",
         "first_breaks": f"trajectories WHERE {run.condition} AND broken_turns > 0",

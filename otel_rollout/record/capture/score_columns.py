@@ -48,7 +48,7 @@ def is_column(values: Any) -> bool:
 
 
 def is_unordered(values: Any) -> bool:
-    """Return whether an argument has several values that cannot be told by their rows, as an iterator has."""
+    """Return whether an argument has several values without a place for each row: a set, an iterator."""
     if isinstance(values, (Mapping, Set)):
         return True
     return (

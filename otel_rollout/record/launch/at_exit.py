@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _import_what_exit_needs() -> None:
-    """Import the modules that :func:`shutdown` needs before the exit.
+    """Import the modules that :func:`shutdown` needs, while the exit has not begun.
 
     Importing a module with dataclasses while Python exits makes CPython forget that Ctrl-C ended the program.
     The program would then exit with status 1 rather than by SIGINT.

@@ -89,7 +89,7 @@ def _text(value: Any) -> str:
 
 
 def _with(given: Headers, added: Mapping[str, str]) -> Any:
-    """Return a copy of headers, of their type where it can copy, with further ones."""
+    """Return a copy of headers with further ones, of the same type if that has a method ``copy``."""
     copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
     copied.update(added)
     return copied

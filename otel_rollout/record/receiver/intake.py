@@ -68,7 +68,7 @@ class Policy:
         run_id: the run's id.
         redact: redacts a line before it is written.
         decision: head sampling of traces that no trajectory of this machine has begun; None: all.
-        only_trajectories: whether such traces are refused.
+        only_trajectories: whether traces that no trajectory of this machine has begun are refused.
     """
 
     run_id: str

@@ -125,8 +125,8 @@ def _opened(host: str, port: int) -> socket.socket:
 def accepted_hosts(address: ReceiverAddress) -> frozenset[str]:
     """Return the values of ``Host`` that requests may have; empty if any is accepted.
 
-    A web page whose name resolves to this machine has another one. Beyond the loopback, a machine may have
-    any name, and the token alone decides.
+    The request of a web page whose name resolves to this machine has another value. Beyond the loopback, a
+    machine may have any name, and the token alone decides.
     """
     if not is_loopback(address.host):
         return frozenset()

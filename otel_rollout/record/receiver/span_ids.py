@@ -98,7 +98,7 @@ class SpanIds:
         span.change_ids(span_id, parent_id)
 
     def _tell_apart(self, resource: ReceivedResource, span: Span, parent_id: str) -> None:
-        """Change the ids of a process that makes ids of others.
+        """Change a span's ids if its process makes ids that another process has made, too.
 
         Args:
             resource: the process.

@@ -1,6 +1,6 @@
-"""Record spans of an application's own OpenTelemetry SDK, in a span processor; make a tracer of it for ours.
+"""Record spans of an application's own SDK in a span processor; make our spans with a tracer of that SDK.
 
-Both are used if the application has set an SDK provider. Then the application's spans and ours nest
+Both are done if the application has set an SDK provider. Then the application's spans and ours nest
 in the application's backend. All spans of a trajectory, including the application's, reach our spool.
 """
 

@@ -45,8 +45,8 @@ except ImportError:  # a version of the API without this private name
 
 
 RANDOM_BITS: Final = 40
-"""Bits of a span's id behind the mark. Two of a thousand spans of a trace get one id in one of two million
-traces."""
+"""Bits of a span's id behind the mark. Of two million traces with a thousand spans, one has two spans with
+one id."""
 
 
 def mark_of(run_id: str) -> bytes:

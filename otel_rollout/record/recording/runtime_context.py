@@ -161,6 +161,6 @@ def _known_span(context: Context) -> Span:
 
 
 def _id_of(span: Span) -> int:
-    """Return a span's id; ddtrace decides about sampling when it is asked for a span context."""
+    """Return a span's id. Read ddtrace's own span: asking for its context would decide about sampling."""
     theirs: Any = getattr(span, "_ddspan", None)
     return span.get_span_context().span_id if theirs is None else int(theirs.span_id)

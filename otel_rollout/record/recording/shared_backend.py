@@ -54,7 +54,7 @@ class SharedBackend:
         """Return whether every exporter of a provider sends to a target of this package.
 
         A processor of unknown kind may send spans anywhere, so the answer is False then. The answer is kept
-        until the provider gets another processor, or an exporter other headers: a second ``weave.init``
+        until the provider gets another processor, or an exporter gets other headers: a second ``weave.init``
         changes the project in them.
         """
         try:

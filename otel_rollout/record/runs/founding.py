@@ -78,7 +78,7 @@ def leave_run() -> None:
 
 
 def with_id_of_ray_job(configured: Settings) -> Settings:
-    """Replace a run id that this process made up by the id of its Ray job."""
+    """Take the id of this process's Ray job as the run's, if the process has invented the run's id."""
     job = ray_job.current() if state.has_made_id else None
     if job is None or job.is_prepared or (job.owns_cluster and state.is_published_before_ray):
         return configured

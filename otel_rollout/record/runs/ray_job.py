@@ -23,7 +23,7 @@ RECEIVES: Final = "_OTEL_ROLLOUT_RAY_RECEIVES"
 SETUP_HOOK: Final = "otel_rollout_worker_setup"
 """Name of the setup hook, as Ray shows it in a runtime_env."""
 NODE_VARIABLES: Final = "_OTEL_ROLLOUT_NODE_VARIABLES"
-"""Variable of workers whose node sets variables for itself that the driver sets otherwise; lists them."""
+"""Variable of workers on a node that sets some variables otherwise than the driver; lists these."""
 
 
 class RayJob(NamedTuple):
@@ -91,8 +91,8 @@ def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
 def is_prepared() -> bool:
     """Return whether this job's workers receive trajectories.
 
-    A worker does if our setup hook runs in it. The driver has started the workers' cluster, or asks Ray for
-    the job's runtime_env, in which a hook of Ray's own variable may have replaced ours.
+    A worker knows it if our setup hook runs in it. The driver knows it if it has started the cluster. If not,
+    it looks for our hook in the job's runtime_env, where another hook may have replaced ours.
     """
     import ray
 

@@ -220,7 +220,7 @@ def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> 
 
 
 def parted_at(branch: Branch) -> int | None:
-    """Return the character of a line at which the parts of a branch differ; None if no line shows it."""
+    """Return the index in a line from which the parts of a branch differ; None if no line shows it."""
     first = [part.turns[0] for part in branch.parts if part.turns]
     if len(first) < 2 or len({(turn.role, turn.name) for turn in first}) > 1:
         return None

@@ -52,7 +52,7 @@ def scores(scope: Scope) -> Finding:
 def operations(scope: Scope) -> Finding:
     """Find steps most of whose trajectories are empty, while operations happened outside of trajectories.
 
-    Where trajectories have operations, those outside are no fault: of a warm-up, or of a judge.
+    Where trajectories have operations, those outside are no fault: they may be of a warm-up, or of a judge.
     """
     outside = operations_outside(scope.run)
     number = scope.rows(f"SELECT count(*) AS n FROM ({outside}) AS operations")[0]["n"]  # noqa: S608
@@ -78,7 +78,7 @@ def operations(scope: Scope) -> Finding:
 
 
 def _other_runs(scope: Scope) -> list[str | None]:
-    """Return the runs of the project that have no trajectory, and scores since the run began."""
+    """Return the runs of the project that have scores since this run began, but no trajectory."""
     rows = scope.rows(
         "SELECT DISTINCT given.run_id FROM unresolved_scores AS given LEFT JOIN "  # noqa: S608
         "(SELECT DISTINCT coalesce(run_id, '') AS run_id FROM roots) AS own "

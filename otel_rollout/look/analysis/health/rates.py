@@ -202,7 +202,7 @@ def _is_rise(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
 
 
 def _reaches(count: Count, before: Sequence[Count], limits: RateLimits) -> bool:
-    """Return whether a share is that of a rise, which chance may explain."""
+    """Return whether a share is as large as that of a rise; chance may explain it."""
     return count.share >= max(limits.rise, limits.factor * share_of(before))
 
 
@@ -232,7 +232,7 @@ def fault_in(counts: Sequence[Count], message: str) -> Finding:
 
 
 def percent(share: float) -> str:
-    """Return a share for a person."""
+    """Write a share as a percentage, with a digit after the point if it is small."""
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
 
 

@@ -80,7 +80,7 @@ def copied(scope: Scope) -> Finding:
 
 
 def _of_calls(scope: Scope, bad: str, known: str) -> str:
-    """Return the trajectories for which something is known, and whether any of their calls has it."""
+    """Select the trajectories with calls for which ``known`` holds, and whether ``bad`` holds for any."""
     return (
         f"SELECT trace_id, step, bool_or(coalesce({bad}, false)) AS is_bad FROM {scope.calls} "  # noqa: S608
         f"WHERE {known} GROUP BY trace_id, step"

@@ -97,7 +97,7 @@ class Scope:
 
     @functools.cached_property
     def is_newest_run(self) -> bool:
-        """Whether a path without a run is one of this run's, where several runs have it."""
+        """Whether this is the newest run, which a path that several runs have means."""
         return run_of(self._engine) == self.run
 
     @functools.cached_property

@@ -42,7 +42,7 @@ _NAMED: Final = 3
 
 
 def left_out(scope: Scope) -> Finding:
-    """Find trajectories that the loss does not use: silently, or for a reason that takes too many."""
+    """Find trajectories that the loss left out: without a word, or too many for a reason."""
     if not scope.rows(f"SELECT count(trained) AS n FROM {scope.training}")[0]["n"]:  # noqa: S608
         return unobserved(_NO_WORD)
     silent = scope.counts(

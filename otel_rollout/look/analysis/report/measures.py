@@ -97,7 +97,7 @@ def _reward(reward: Reward) -> Value | None:
 
 
 def _per(total: int | None, count: int, std: float | None = None) -> _Given:
-    """Return what :func:`mean` takes for a total of so many."""
+    """Return what :func:`mean` takes: the mean of ``count`` values, from their total; None of none."""
     return None if total is None or not count else total / count, count, std
 
 

@@ -268,7 +268,7 @@ def _step(
     tools: Iterable[Tool],
     values: Mapping[float, int],
 ) -> StepReport:
-    """Build a step's report of the rows of the queries."""
+    """Build a step's report from the rows of the queries."""
     return StepReport(
         groups=groups.get("groups", 0),
         groups_compared=groups.get("compared", 0),

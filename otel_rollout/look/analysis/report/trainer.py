@@ -70,11 +70,13 @@ class Trainer:
 
 
 def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, Step], Trainer]:
-    """Return the figures of each step that a trainer has scored, by whether of validation, and step.
+    """Return the figures of each step that a trainer has scored.
+
+    A key says whether the step is of validation, and which it is.
 
     Args:
         engine: the table.
-        rows: SQL source of the rows of :func:`otel_rollout.look.analysis.run_choice.rows_of`, some of them.
+        rows: SQL source of rows from :func:`otel_rollout.look.analysis.run_choice.rows_of`, all or some.
     """
 
     def asked(sql: str) -> list[dict[str, Any]]:

@@ -161,7 +161,7 @@ class TimeBar:
 
 
 def time_bar_of(narrowed: Engine) -> TimeBar | None:
-    """Return the time of a trajectory; None without a span that takes time.
+    """Return the bar of a trajectory's time; None if no span takes time.
 
     Args:
         narrowed: the rows of its spans.

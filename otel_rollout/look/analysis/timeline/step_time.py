@@ -121,7 +121,7 @@ def bounds_of(lanes: Iterable[Lane]) -> tuple[int, int]:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return a part of a whole; 0 of nothing."""
+    """Divide a part by the whole; 0 if the whole is 0."""
     return part / whole if whole else 0.0
 
 

@@ -98,7 +98,7 @@ class PhaseRow(NamedTuple):
 
 
 def phase_rows(timeline: Timeline, most: int) -> Iterator[PhaseRow]:
-    """Yield the phases with time, share, how many at once, and part of the wall time; of tools the first."""
+    """Yield phases, and the first tools, with time, share, how many at once, and part of the wall time."""
     for time in timeline.phases:
         yield PhaseRow(time.phase, False, _figures(time))
         if time.phase == GENERATE:

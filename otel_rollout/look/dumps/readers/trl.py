@@ -53,7 +53,7 @@ def _rows(file: DumpFile) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without nulls, which Parquet gives to each message for the fields of all others."""
+    """Remove nulls from a value: Parquet gives one to a message for each field that only others have."""
     if isinstance(value, Mapping):
         return {name: _plain(entry) for name, entry in value.items() if entry is not None}
     return [_plain(entry) for entry in value] if isinstance(value, list) else value

@@ -101,7 +101,7 @@ def _warn_of_layers() -> None:
 
 @contextmanager
 def _content_captured(captures_content: bool) -> Iterator[None]:
-    """Have an instrumentor record messages that is switched on during the block.
+    """Have an instrumentor that is switched on in the block record messages.
 
     By the latest conventions instrumentors read the variable at each call, so it stays set. Otherwise it is
     removed: the application may switch on others, which serve another backend.
