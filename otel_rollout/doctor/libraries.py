@@ -17,6 +17,7 @@ from opentelemetry import trace
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
+from otel_rollout.integrations.instrumentor_switch import module_of
 from otel_rollout.integrations.instrumentors import (
     HTTP_CLIENTS,
     Choice,
@@ -25,7 +26,6 @@ from otel_rollout.integrations.instrumentors import (
     doubled,
     installed,
 )
-from otel_rollout.integrations.instrumentor_switch import module_of
 from otel_rollout.record.propagation import http_clients
 from otel_rollout.record.propagation.state import state as propagation
 from otel_rollout.record.recording import joining
