@@ -120,6 +120,8 @@ def test_verifiers_traces_have_rewards_by_weight_and_real_times(tmp_path, opened
     assert (one["policy_version_min"], one["policy_version_max"], one["seconds"]) == (2, 3, 2.0)
     calls = found.rows("SELECT seconds, finish_reason FROM turns WHERE rollout_n = 0 ORDER BY start_ns")
     assert [(row["seconds"], row["finish_reason"]) for row in calls] == [(1.0, None), (0.5, "length")]
+    (tool,) = found.rows("SELECT seconds FROM tool_calls WHERE rollout_n = 0")
+    assert tool["seconds"] is None, "no dump says when a tool ended"
     assert found.scores()["3/11/0"] == {"reward": 0.75, "correct": 1.0, "style": 1.0, "turns": 2.0}
 
 

@@ -115,6 +115,7 @@ class DumpSpans:
             made.name,
             made.times or (next(self._clock),) * 2,
             _attributes(made.attributes) | identity,
+            is_running=made.is_endless,
             status=ERROR if made.error else 0,
             message=made.error,
             resource=self._resource,

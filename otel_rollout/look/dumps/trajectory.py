@@ -82,12 +82,14 @@ class DumpedCall:
         attributes: attributes of its span.
         times: when it ran; None if unknown.
         error: its error; empty without one.
+        is_endless: whether nobody knows when it ended, and the times tell its place alone.
     """
 
     name: str
     attributes: dict[str, Any]
     times: Times | None = None
     error: str = ""
+    is_endless: bool = False
 
 
 @dataclass(slots=True)
@@ -209,7 +211,7 @@ def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) 
             **_content(semconv.OUTPUT_VALUE, result.get("content")),
         }
         times = None if end is None else (end, end)
-        yield DumpedCall(name, attributes, times, str(result.get("error") or ""))
+        yield DumpedCall(name, attributes, times, str(result.get("error") or ""), end is not None)
 
 
 def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
