@@ -21,11 +21,10 @@ from otel_rollout.cli.show import FromOption, spans_of
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption, command_of
 from otel_rollout.exporting.batching import chunks
-from otel_rollout.look.conversation import training_data
+from otel_rollout.look.conversation import atif, training_data
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.conversation.summary import Summary
-from otel_rollout.look.dumps import atif
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import Listing
 from otel_rollout.look.sources.table_source import conversations_in

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from otel_rollout.look.conversation import page, training_data
+from otel_rollout.look.conversation import atif, page, training_data
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import VALIDATION
-from otel_rollout.look.dumps import atif
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.table_source import TableSource

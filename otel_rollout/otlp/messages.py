@@ -32,10 +32,8 @@ _CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
 """Pattern of the end of a value that was too large to record."""
 _MAX_CUT_CHARS: Final = 64
 """Maximum characters of such an end."""
-_BESIDE_TEXT: Final = frozenset(
-    {"type", "choices", "reasoning_content", "reasoning", "tool_call_id", "stop_reason", *_REPLY_ID_NAMES}
-)
-"""Keys of a reply that say more than role, text and tool calls."""
+_BESIDE_MESSAGE: Final = frozenset({"choices", "stop_reason", "tool_call_id", *_REPLY_ID_NAMES})
+"""Keys of a reply that say more than a message does."""
 _ASKING_PARTS: Final = ("tool_use", "tool_call")
 _RESULT_PARTS: Final = ("tool_result", "tool_call_response")
 _CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
@@ -214,18 +212,18 @@ def reply_of(value: Any, further: Any = None) -> Reply:
         value: the call's result.
         further: an OpenTelemetry attribute with the messages, which wins over ``value``.
     """
-    if type(value) is dict and not further and _BESIDE_TEXT.isdisjoint(value):  # so most replies are
+    if type(value) is dict and not further:
         role, text = value.get("role"), value.get("content")
-        if role and type(role) is type(text) is str:
-            return Reply(Message(role, text, _calls_in(value), has_all_content=not _is_cut(text)))
+        if role and type(role) is type(text) is str and _BESIDE_MESSAGE.isdisjoint(value):  # so most are
+            if len(value) > len((role, text)):
+                return Reply(next(_message(value, role)))
+            return Reply(Message(role, text, has_all_content=not _is_cut(text)))
     found = list(messages_in(further if further else value, "assistant"))
     text = "\n\n".join(filter(None, (message.text for message in found)))
     calls = tuple(call for message in found for call in message.calls)
     role = found[0].role if len({message.role for message in found}) == 1 else "assistant"
-    is_whole = all(message.has_all_content for message in found)
-    return Reply(
-        Message(role, text, calls, has_all_content=is_whole), reply_ids(value), _finish_reason(value)
-    )
+    whole = Message(role, text, calls, has_all_content=all(message.has_all_content for message in found))
+    return Reply(whole, reply_ids(value), _finish_reason(value))
 
 
 def reply_ids(value: Any) -> tuple[int, ...]:
@@ -304,7 +302,7 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     role = str(entry.get("role") or default_role)
     content = entry.get("content", entry.get("parts"))
     texts: list[str] = []
-    calls = list(_calls_in(entry))
+    calls = [_call(call) for call in _list(entry.get("tool_calls")) if isinstance(call, Mapping)]
     results: list[Message] = []
     reasoning = entry.get("reasoning_content") or entry.get("reasoning")
     if isinstance(reasoning, str):
@@ -353,11 +351,6 @@ def _lacks_text(part: Any) -> bool:
     """Return whether a part's text stands for other content; tool calls and results are read elsewhere."""
     is_typed = isinstance(part, Mapping) and isinstance(part.get("type"), str)
     return is_typed and part["type"] not in _CALL_PARTS and _part_text(part) == f"[{part['type']}]"
-
-
-def _calls_in(message: Mapping[str, Any]) -> tuple[Call, ...]:
-    calls = message.get("tool_calls")
-    return tuple(_call(call) for call in _list(calls) if isinstance(call, Mapping)) if calls else ()
 
 
 def _call(call: Mapping[str, Any]) -> Call:

@@ -104,7 +104,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG}
         try:
             with zstd.ZstdFile(file, "r", options=options) as plain:
-                bounded = _BoundedReader(plain, path, limit)
+                bounded = BoundedReader(plain, path, limit)
                 yield io.BufferedReader(bounded, 1 << 20)
             if bounded.is_cut_off:
                 _logger.warning("%s is cut off: its end is missing, and only what precedes it is read", path)
@@ -117,7 +117,7 @@ def _opener_for(path: Path) -> Callable[[str, int], int] | None:
     return open_beside if _is_segment(path) or path.name.startswith(layout.DEAD_LETTER_PREFIX) else None
 
 
-class _BoundedReader(io.RawIOBase):
+class BoundedReader(io.RawIOBase):
     """Reads decompressed bytes; raises ValueError after more than ``limit`` bytes.
 
     Attributes:

@@ -293,7 +293,9 @@ def batch_of(rows: Sequence[Row]) -> RecordBatch:
         for name, values in columns.items():
             values += map(dict.get, part, itertools.repeat(name))
     nothing = [None] * len(rows)
-    arrays = {column.name: _array(columns.get(column.name, nothing), column) for column in schema.COLUMNS}
+    arrays: dict[str, Any] = {
+        column.name: _array(columns.get(column.name, nothing), column) for column in schema.COLUMNS
+    }
     return RecordBatch.from_pydict(arrays, schema=schema.arrow_schema())
 
 

@@ -1,6 +1,7 @@
 """Each reader gives what the file says, and nothing else."""
 
 import io
+import json
 import math
 import pickle
 import sys
@@ -9,6 +10,7 @@ import zipfile
 import pytest
 
 from otel_rollout.look.errors import ViewerError
+from tests.cli.command import run
 from tests.dumps.reading import verl_line, write_lines
 
 CALL = '<tool_call>\n{"name": "calc", "arguments": {"e": "6*7"}}\n</tool_call>'
@@ -118,6 +120,8 @@ def test_verifiers_traces_have_rewards_by_weight_and_real_times(tmp_path, opened
     assert (one["policy_version_min"], one["policy_version_max"], one["seconds"]) == (2, 3, 2.0)
     calls = found.rows("SELECT seconds, finish_reason FROM turns WHERE rollout_n = 0 ORDER BY start_ns")
     assert [(row["seconds"], row["finish_reason"]) for row in calls] == [(1.0, None), (0.5, "length")]
+    (tool,) = found.rows("SELECT seconds FROM tool_calls WHERE rollout_n = 0")
+    assert tool["seconds"] is None, "no dump says when a tool ended"
     assert found.scores()["3/11/0"] == {"reward": 0.75, "correct": 1.0, "style": 1.0, "turns": 2.0}
 
 
@@ -321,6 +325,20 @@ def test_tinker_summaries_have_lengths_and_logged_texts(tmp_path, opened):
     (one,) = opened(tmp_path).trajectories()
     assert (one["path"], one["reward"], one["turns"], one["tool_calls"]) == ("2/0/1", 1.0, 2, 1)
     assert (one["tokens_in"], one["tokens_out"], one["policy_version_max"]) == (90, 15, 2)
+
+
+def test_a_tinker_summary_without_texts_has_no_empty_replies(tmp_path, monkeypatch):
+    """What the environment did not log is unknown: one turn for each call, and health has no opinion."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    steps = [{"step_idx": number, "ob_len": 4, "ac_len": 6, "reward": 0.0, "logs": {}} for number in range(3)]
+    line = {"schema_version": 1, "split": "train", "iteration": 2, "total_reward": 1.0, "steps": steps}
+    lines = [line | {"group_idx": 0, "traj_idx": number} for number in range(4)]
+    path = write_lines(tmp_path / "iteration_000002/train_rollout_summaries.jsonl", lines)
+    shown = run("show", "2/0/1", "--from", path)
+    assert shown.count("assistant") == 3
+    assert "a context of its own" not in shown
+    found = json.loads(run("health", "--from", path, "--json").partition("\n}\n")[0] + "}")
+    assert {each["name"]: each["status"] for each in found["checks"]}["replies_empty"] == "unobserved"
 
 
 def _parquet(path, rows):

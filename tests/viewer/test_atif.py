@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
+from otel_rollout.look.conversation import atif
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.turn import MODEL, TOOL, Turn
-from otel_rollout.look.dumps import atif
 from otel_rollout.otlp.messages import Call, Message
 
 models = pytest.importorskip("atif", reason="needs Python 3.11")

@@ -132,7 +132,7 @@ def ending_of(span: Span) -> Ending:
         "error": error_of(span),
         "stack": stacks[-1] if stacks else "",
         "is_call": True,
-        "seconds": (span.end_ns - span.start_ns) / 1e9 if has_time(span.start_ns) else None,
+        "seconds": span.seconds if has_time(span.start_ns) and not span.is_running else None,
     }
 
 

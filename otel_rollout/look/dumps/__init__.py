@@ -1,1 +1,1 @@
-"""Read and write the files of other tools."""
+"""Read the files of other tools."""

@@ -75,7 +75,7 @@ def table_of(dumps: Dumps, directory: Path) -> tuple[Path, list[str]]:
 
 def _key_of(dumps: Dumps) -> str:
     """Return a name that changes with the files, their formats, and how they are read."""
-    found = [VERSION, _code_of(dumps), dumps.mapped_by]
+    found: list[Any] = [VERSION, _code_of(dumps), dumps.mapped_by]
     for file, name in dumps.files:
         state = file.path.stat()
         found.append((name, str(file.path.absolute()), state.st_size, state.st_mtime_ns, state.st_ino))

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_rollout.look.dumps.dump_file import in_text
 from otel_rollout.look.dumps.trajectory import MODEL, PARSED
+from otel_rollout.look.dumps.values import in_text
 from otel_rollout.otlp import messages
 
 _CALL_BEGIN: Final = re.compile(r"<tool_call>\s*\{")
@@ -81,6 +81,11 @@ def _call(text: str) -> Mapping[str, Any] | None:
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
     return {"type": "function", "function": {"name": found["name"], "arguments": found.get("arguments")}}
+
+
+def said_in(value: Any) -> list[Mapping[str, Any]]:
+    """Return the messages of a completion, which is a text or a list."""
+    return replies_in(value) if isinstance(value, str) else prompt_of(value)
 
 
 def prompt_of(text: Any, role: str = "user") -> list[Mapping[str, Any]]:

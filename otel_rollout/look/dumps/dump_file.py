@@ -7,25 +7,25 @@ counted, and the first ones are named.
 from __future__ import annotations
 
 import gzip
-import json
+import io
+import itertools
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-
-import orjson
 
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import torch_file
 from otel_rollout.look.dumps.trajectory import Groups
+from otel_rollout.look.dumps.values import decoded
 from otel_rollout.look.errors import ViewerError, unreadable
-from otel_rollout.otlp.span import with_utf8
 from otel_rollout.spool import zstd
+from otel_rollout.spool.files import BoundedReader
 
 Record: TypeAlias = Mapping[str, Any]
 Placed: TypeAlias = tuple[int, Record]
@@ -78,7 +78,7 @@ class DumpFile:
     def head(self) -> list[Record]:
         """The first records; none if the file holds no records."""
         records = DumpFile(self.path, self.root).records()  # problems are counted when all is read
-        return [record for _, record in islice(records, _HEAD_RECORDS)]
+        return [record for _, record in itertools.islice(records, _HEAD_RECORDS)]
 
     def has(self, *names: str) -> bool:
         """Whether most of the first records have all of these keys."""
@@ -170,8 +170,8 @@ class DumpFile:
 
     def _of_text(self) -> Iterator[_Read]:
         """Yield the objects of JSON lines, or of one JSON document."""
-        with self._opened() as file:
-            for number, line in _lines(file):
+        with self._opened() as (file, size):
+            for number, line in _lines(file, size):
                 if not line.strip():
                     continue
                 try:
@@ -198,8 +198,8 @@ class DumpFile:
 
     def _document(self) -> Iterator[_Read] | None:
         """Return the objects of a JSON document of several lines; None if the file is none."""
-        with self._opened() as file:
-            text = file.read(MAX_LINE_BYTES + 1)
+        with self._opened() as (file, size):
+            text = file.read(min(size, MAX_LINE_BYTES + 1))
         try:
             found = decoded(text) if len(text) <= MAX_LINE_BYTES else None
         except (ValueError, RecursionError):
@@ -207,92 +207,38 @@ class DumpFile:
         return _numbered(found if isinstance(found, list) else [found])
 
     @contextmanager
-    def _opened(self) -> Iterator[_Bounded]:
-        """Open a file of text, which may be compressed, up to its present end."""
+    def _opened(self) -> Iterator[tuple[Any, int]]:
+        """Open a file of text, which may be compressed; yield also how many bytes of it are to be read."""
         with open(self.path, "rb") as file:
             first = file.read(len(_ZSTD))
             file.seek(0)
             size = os.fstat(file.fileno()).st_size
-            is_gzip, is_zstd = first.startswith(_GZIP), first == _ZSTD
-            if not (is_gzip or is_zstd):
-                yield _Bounded(file, self, size, is_cut=True)
+            is_gzip = first.startswith(_GZIP)
+            if not is_gzip and first != _ZSTD:
+                yield file, size  # it may grow
                 return
-            with gzip.open(file) if is_gzip else zstd.ZstdFile(file, "r") as plain:
-                yield _Bounded(plain, self, max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size))
+            try:
+                with gzip.open(file) if is_gzip else zstd.ZstdFile(file, "r") as plain:
+                    bounded = BoundedReader(plain, self.path, max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * size))
+                    yield io.BufferedReader(bounded), sys.maxsize
+            except Exception as error:
+                raise ViewerError(f"{self.path} cannot be decompressed: {error}") from error
+            if bounded.is_cut_off:
+                self.note(f"{self.path} is cut off: its end is missing, and only what precedes it is read.")
 
 
-class _Bounded:
-    """Reads lines up to a number of bytes, and says which file is damaged.
-
-    Args:
-        file: the open file.
-        of: what it is of; it remarks if its end is missing.
-        limit: maximum number of bytes.
-        is_cut: whether what follows is left unread; else it is an error.
-    """
-
-    def __init__(self, file: Any, of: DumpFile, limit: int, is_cut: bool = False) -> None:
-        self._file = file
-        self._of = of
-        self._left = limit
-        self._is_cut = is_cut
-
-    def readline(self, size: int) -> bytes:
-        """Read a line of at most ``size`` bytes."""
-        return self._read(self._file.readline, size)
-
-    def read(self, size: int) -> bytes:
-        """Read at most ``size`` bytes."""
-        return self._read(self._file.read, size)
-
-    def _read(self, read: Any, size: int) -> bytes:
-        wanted = min(size, self._left) if self._is_cut else size
-        try:
-            found: bytes = read(wanted)
-        except EOFError:
-            self._of.note(
-                f"{self._of.path} is cut off: its end is missing, and only what precedes it is read."
-            )
-            return b""
-        except Exception as error:
-            raise ViewerError(f"{self._of.path} cannot be decompressed: {error}") from error
-        self._left -= len(found)
-        if self._left < 0:
-            raise ViewerError(f"{self._of.path} decompresses to more bytes than a file of its size may hold.")
-        return found
-
-
-def _lines(file: _Bounded) -> Iterator[tuple[int, bytes]]:
+def _lines(file: Any, left: int) -> Iterator[tuple[int, bytes]]:
     """Yield the lines by their newline alone; of a longer one than the limit only the beginning."""
-    number = 0
-    while line := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        rest = line
+    for number in itertools.count(1):
+        line = rest = file.readline(min(left, MAX_LINE_BYTES + 1))
         while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = file.readline(MAX_LINE_BYTES + 1)
+            left -= len(rest)
+            rest = file.readline(min(left, MAX_LINE_BYTES + 1))
+        left -= len(rest)
+        if not line:
+            return
         yield number, line if rest is line or not rest.endswith(b"\n") else line + b"\n"
 
 
 def _numbered(values: Iterable[Any]) -> Iterator[_Read]:
     return ((place, value, None) for place, value in enumerate(values, start=1) if isinstance(value, dict))
-
-
-def decoded(line: bytes | str) -> Any:
-    """Decode JSON as Python's encoder writes it, with NaN, large integers and half surrogate pairs.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
-    try:
-        return orjson.loads(line)
-    except ValueError:
-        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-        return with_utf8(json.loads(text))
-
-
-def in_text(value: Any) -> Any:
-    """Return a value, decoded if it is JSON in a text; other text unchanged."""
-    try:
-        return decoded(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return value

@@ -62,6 +62,4 @@ def check_name(name: str, known: Mapping[str, Format]) -> None:
 
 def format_of(file: DumpFile, known: Mapping[str, Format]) -> str | None:
     """Return the name of a file's format; None if no reader knows it."""
-    if not file.head:
-        return None
-    return next((name for name, format_ in known.items() if format_.fits(file)), None)
+    return next((name for name, format_ in known.items() if file.head and format_.fits(file)), None)

@@ -74,6 +74,8 @@ class DumpSpans:
             semconv.SPAN_KIND: semconv.KIND_AGENT,
             semconv.DUMP_PLACE: place,
             semconv.GROUP_ID: group or None,
+            semconv.POLICY_VERSION_MIN: dumped.versions[0],
+            semconv.POLICY_VERSION_MAX: dumped.versions[1],
         }
         if any(message.get(PARSED) for message in dumped.messages):
             root[semconv.EXTRA_PREFIX + "parsed"] = "turns and tool calls are parsed from the text"
@@ -113,6 +115,7 @@ class DumpSpans:
             made.name,
             made.times or (next(self._clock),) * 2,
             _attributes(made.attributes) | identity,
+            is_running=made.is_endless,
             status=ERROR if made.error else 0,
             message=made.error,
             resource=self._resource,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import takewhile
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.look.dumps.values import entries_of
 from otel_rollout.table.json_text import as_json
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
@@ -29,6 +28,8 @@ GIVEN: Final = "is_given"
 """Key of a message of the model's role that the model was given."""
 PARSED: Final = "is_parsed"
 """Key of a message, or of its calls, that was found in the text of several."""
+_ROLE: Final = {"role"}
+"""Keys of a reply of which nothing is known."""
 _TOOL_ROLES: Final = ("tool", "function", "ipython")
 
 
@@ -51,16 +52,22 @@ class RolloutIdentity(NamedTuple):
 
 
 class ModelTurn(NamedTuple):
-    """What a dump says of a model call beside its messages.
+    """What a dump says of a model call beside its messages; None is unknown.
 
     Attributes:
-        facts: attributes of the call's span; None is no attribute.
+        read, written, cached: its tokens.
+        model: the model's name.
+        reason: why its reply ended.
         times: when it ran.
         error: its error; empty without one.
         is_new_context: whether the messages before it begin a conversation of its own.
     """
 
-    facts: Mapping[str, Any] = MappingProxyType({})
+    read: Any = None
+    written: Any = None
+    cached: Any = None
+    model: Any = None
+    reason: Any = None
     times: Times | None = None
     error: str = ""
     is_new_context: bool = False
@@ -75,12 +82,14 @@ class DumpedCall:
         attributes: attributes of its span.
         times: when it ran; None if unknown.
         error: its error; empty without one.
+        is_endless: whether nobody knows when it ended, and the times tell its place alone.
     """
 
     name: str
     attributes: dict[str, Any]
     times: Times | None = None
     error: str = ""
+    is_endless: bool = False
 
 
 @dataclass(slots=True)
@@ -97,6 +106,7 @@ class DumpedTrajectory:
         turns: what the dump says of each model call, in order.
         prompt: number of messages that the model was given; replies among them are no model calls.
         facts: further attributes of the trajectory, by their whole names or without ``rollout.``.
+        versions: the oldest and the newest weights that generated it, as numbers; None is unknown.
         error: why the trajectory failed; empty if it did not, or the dump does not say it.
         ending: why its last model call ended, as the dump says it; empty if it does not.
         key: what the dump itself calls it, alone of all, while it still grows; None if the record tells.
@@ -110,6 +120,7 @@ class DumpedTrajectory:
     turns: Sequence[ModelTurn] = ()
     prompt: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
+    versions: tuple[Any, Any] = (None, None)
     error: str = ""
     ending: str = ""
     key: Any = None
@@ -153,55 +164,22 @@ class DumpedTrajectory:
 _UNKNOWN: Final = ModelTurn()
 
 
-def at(value: Any, *names: str) -> Any:
-    """Return what is below names in nested objects; None if it is missing."""
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
-def entries_of(value: Any, *types: type) -> dict[str, Any]:
-    """Return the entries of a mapping whose values have one of the types; none of another value."""
-    entries = value.items() if isinstance(value, Mapping) else ()
-    return {str(name): entry for name, entry in entries if isinstance(entry, types)}
-
-
 def rewards_in(value: Any) -> dict[str, Any]:
     """Return rewards by name; one that is alone gets the name of the reward, too."""
     found = entries_of(value if isinstance(value, Mapping) else {REWARD: value}, int, float)
     return found | {REWARD: next(iter(found.values()))} if len(found) == 1 else found
 
 
-def call_facts(
-    asked: Any = None, said: Any = None, cached: Any = None, model: Any = None, reason: Any = None
-) -> dict[str, Any]:
-    """Return the facts of a model call: tokens read, written and cached, its model, why the reply ended."""
-    return {
-        semconv.GEN_AI_USAGE_INPUT_TOKENS: asked,
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: said,
-        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: cached,
-        semconv.GEN_AI_REQUEST_MODEL: model,
-        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(reason)] if reason else None,
-    }
-
-
-def times_between(start: Any, end: Any) -> Times | None:
-    """Return two ISO 8601 stamps in ns; None if one is missing."""
-    try:
-        began, ended = (round(datetime.fromisoformat(str(each)).timestamp() * 1e9) for each in (start, end))
-    except ValueError:
-        return None
-    return began, ended
-
-
 def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> DumpedCall:
     attributes: dict[str, Any] = {
         semconv.SPAN_KIND: semconv.KIND_LLM,
-        semconv.INPUT_VALUE: _json({"messages": new}) if new else None,
-        semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
-        semconv.OUTPUT_VALUE: _json(reply),
-        semconv.OUTPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
-        **turn.facts,
+        **_content(semconv.INPUT_VALUE, _json({"messages": new}) if new else None),
+        **_content(semconv.OUTPUT_VALUE, _json(reply) if reply.keys() > _ROLE else None),
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: turn.read,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: turn.written,
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: turn.cached,
+        semconv.GEN_AI_REQUEST_MODEL: turn.model,
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: [str(turn.reason)] if turn.reason else None,
     }
     return DumpedCall("generate", attributes, turn.times, turn.error)
 
@@ -233,7 +211,7 @@ def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) 
             **_content(semconv.OUTPUT_VALUE, result.get("content")),
         }
         times = None if end is None else (end, end)
-        yield DumpedCall(name, attributes, times, str(result.get("error") or ""))
+        yield DumpedCall(name, attributes, times, str(result.get("error") or ""), end is not None)
 
 
 def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:

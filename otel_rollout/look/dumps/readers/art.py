@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_rollout.base import semconv
 from otel_rollout.look.conversation.formatting import counted
-from otel_rollout.look.dumps.dump_file import DumpFile, Record, in_text
+from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    ModelTurn,
-    RolloutIdentity,
-    at,
-    call_facts,
-    entries_of,
-    times_between,
-)
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, ModelTurn, RolloutIdentity
+from otel_rollout.look.dumps.values import at, entries_of, in_text, times_between
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -44,7 +34,11 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             turns = []
         known = [turn.times for turn in turns if turn.times]
         times = (known[0][0], known[-1][1]) if known else None
-        yield DumpedTrajectory(place, identity, messages, scores, times, turns, facts=_facts(row, told))
+        facts = entries_of(in_text(row.get("metadata")), str, int, float)
+        versions = (at(told, "initial_policy_version"), at(told, "final_policy_version"))
+        yield DumpedTrajectory(
+            place, identity, messages, scores, times, turns, facts=facts, versions=versions
+        )
     if empty:
         file.note(f"{file.path}: {counted(empty, 'group')} without trajectories left out.")
 
@@ -63,14 +57,14 @@ def _turn(call: Mapping[str, Any]) -> ModelTurn:
     """Return what an exchange says of its call; a choice alone has its reason."""
     response = call.get("response")
     usage, choice = at(response, "usage"), next(iter(at(response, "choices") or ()), None)
-    facts = call_facts(
+    return ModelTurn(
         at(usage, "prompt_tokens"),
         at(usage, "completion_tokens"),
         at(usage, "prompt_tokens_details", "cached_tokens"),
         at(response, "model"),
         at(choice, "finish_reason"),
+        times_between(call.get("start_time"), call.get("end_time")),
     )
-    return ModelTurn(facts, times_between(call.get("start_time"), call.get("end_time")))
 
 
 def _exchanged(calls: Any) -> list[Mapping[str, Any]]:
@@ -79,13 +73,6 @@ def _exchanged(calls: Any) -> list[Mapping[str, Any]]:
         return []
     choices = at(calls[-1], "response", "choices") or ()
     return [*(at(calls[-1], "request", "messages") or ()), *(choice["message"] for choice in choices[:1])]
-
-
-def _facts(row: Record, told: Any) -> dict[str, Any]:
-    return entries_of(in_text(row.get("metadata")), str, int, float) | {
-        semconv.POLICY_VERSION_MIN: at(told, "initial_policy_version"),
-        semconv.POLICY_VERSION_MAX: at(told, "final_policy_version"),
-    }
 
 
 FORMAT: Final = Format("ART trajectories", lambda file: file.has("group_index", "trajectory_index"), read)

@@ -15,11 +15,9 @@ from otel_rollout.look.dumps.trajectory import (
     DumpedTrajectory,
     ModelTurn,
     RolloutIdentity,
-    at,
-    call_facts,
     rewards_in,
-    times_between,
 )
+from otel_rollout.look.dumps.values import at, times_between
 
 _JSON = Mapping[str, Any]
 
@@ -92,8 +90,8 @@ def _turn(step: _JSON) -> ModelTurn:
     asked, said, cached = (
         at(step, "metrics", f"{name}_tokens") for name in ("prompt", "completion", "cached")
     )
-    facts = call_facts(asked, said, cached, step.get("model_name"), at(step, "extra", "finish_reason"))
-    return ModelTurn(facts, error=str(at(step, "extra", "error") or ""))
+    reason, error = (at(step, "extra", name) for name in ("finish_reason", "error"))
+    return ModelTurn(asked, said, cached, step.get("model_name"), reason, error=str(error or ""))
 
 
 def _result_beside(path: Path) -> _JSON:

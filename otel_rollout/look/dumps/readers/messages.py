@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
-from otel_rollout.look.dumps.chat_text import parsed, prompt_of, replies_in
+from otel_rollout.look.dumps.chat_text import parsed, prompt_of, said_in
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import DumpedTrajectory, RolloutIdentity, at, entries_of, rewards_in
+from otel_rollout.look.dumps.trajectory import DumpedTrajectory, RolloutIdentity, rewards_in
+from otel_rollout.look.dumps.values import at, entries_of
 from otel_rollout.look.errors import ViewerError
 
 _USUAL: Final = {
@@ -103,8 +104,7 @@ class Mapped:
         if prompt is None or completion is None:
             return [], 0
         asked = prompt_of(prompt)
-        said = replies_in(completion) if isinstance(completion, str) else prompt_of(completion)
-        return [*asked, *said], len(asked)
+        return [*asked, *said_in(completion)], len(asked)
 
     def _identity(self, record: Record, file: DumpFile, prompt: Any) -> RolloutIdentity:
         step, sample = self._value(record, "step"), self._value(record, "sample")

@@ -8,16 +8,8 @@ from typing import Any, Final
 from otel_rollout.look.dumps.chat_text import prompt_of
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    ModelTurn,
-    RolloutIdentity,
-    at,
-    call_facts,
-    entries_of,
-)
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, ModelTurn, RolloutIdentity
+from otel_rollout.look.dumps.values import at, entries_of
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
@@ -31,14 +23,14 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         response, is_masked = record.get("response"), record.get("mask_sample")
         said = _messages(at(response, "output") or ())
         usage = entries_of(at(response, "usage"), int)  # of all calls together
-        counts = call_facts(usage.get("input_tokens"), usage.get("output_tokens"))
+        call = ModelTurn(usage.get("input_tokens"), usage.get("output_tokens"))
         is_one_call = sum(message["role"] == MODEL for message in said) == 1
         yield DumpedTrajectory(
             place,
             RolloutIdentity(None, sample, rollout, file.is_validation),
             [*asked, *said],
             {REWARD: None if is_masked else record.get("reward")},  # a masked one is invalid
-            turns=[ModelTurn(counts)] if is_one_call else (),
+            turns=[call] if is_one_call else (),
             prompt=len(asked),
             facts={"failure_kind": record.get("failure_kind"), "mask_sample": is_masked, **usage},
             error=str(record.get("failure_reason") or record.get("_ng_failure_class") or ""),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from otel_rollout.base import semconv
 from otel_rollout.look.dumps.chat_text import prompt_of, replies_in
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
@@ -19,7 +18,6 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         asked = prompt_of(sample.get("prompt"))
         replies = replies_in(str(sample.get("response") or ""))
         is_one_call = sum(message["role"] == MODEL for message in replies) == 1
-        counts = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: sample.get("response_length")}
         number, order = file.groups.place(group := sample.get("group_index"))
         step, sample_index = sample.get("of_rollout"), number if group is None else group
         versions = [
@@ -30,15 +28,14 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             RolloutIdentity(step, sample_index, order, file.is_validation),
             [*asked, *replies],
             rewards_in(sample.get("reward")),
-            turns=[ModelTurn(counts)] if is_one_call else (),
+            turns=[ModelTurn(written=sample.get("response_length"))] if is_one_call else (),
             prompt=len(asked),
             facts={
                 "label": sample.get("label"),
                 "status": status,
                 "remove_sample": sample.get("remove_sample") or None,
-                semconv.POLICY_VERSION_MIN: min(versions, default=None),
-                semconv.POLICY_VERSION_MAX: max(versions, default=None),
             },
+            versions=(min(versions, default=None), max(versions, default=None)),
             error=status if status in ("aborted", "failed") else "",
             ending="length" if status == "truncated" else status,
         )

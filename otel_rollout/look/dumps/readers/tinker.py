@@ -6,18 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_rollout.base import semconv
-from otel_rollout.look.dumps.dump_file import DumpFile, in_text
+from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    ModelTurn,
-    RolloutIdentity,
-    call_facts,
-    entries_of,
-)
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, ModelTurn, RolloutIdentity
+from otel_rollout.look.dumps.values import entries_of, in_text
 
 _CALL: Final = re.compile(r"(\w[\w.-]*)\((.*)\)", re.DOTALL)
 _STOP: Final = "stop/"
@@ -40,17 +32,16 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
             facts={
                 "final_reward": record.get("final_reward"),
                 "tags": ", ".join(map(str, record.get("tags") or ())) or None,
-                semconv.POLICY_VERSION_MIN: version,
-                semconv.POLICY_VERSION_MAX: version,
             },
+            versions=(version, version),
         )
 
 
 def _messages(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     logs = step.get("logs") or {}
-    reply: dict[str, Any] = {"role": MODEL, "content": logs.get("assistant_content") or ""}
     calls = [_call(str(text)) for name, text in logs.items() if name.startswith("tool_call_")]
-    yield reply | {"tool_calls": calls} if calls else reply
+    said = {"content": logs.get("assistant_content"), "tool_calls": calls or None}
+    yield {"role": MODEL, **{name: value for name, value in said.items() if value is not None}}
     for name, text in logs.items():
         if name.startswith("tool_result_"):
             yield {"role": "tool", "content": text}
@@ -67,7 +58,7 @@ def _turn(step: Mapping[str, Any]) -> ModelTurn:
     reasons = [
         name.removeprefix(_STOP) for name, is_so in metrics.items() if name.startswith(_STOP) and is_so
     ]
-    return ModelTurn(call_facts(step.get("ob_len"), step.get("ac_len"), reason=", ".join(reasons)))
+    return ModelTurn(step.get("ob_len"), step.get("ac_len"), reason=", ".join(reasons))
 
 
 FORMAT: Final = Format(

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_rollout.look.dumps.chat_text import prompt_of, replies_in
+from otel_rollout.look.dumps.chat_text import prompt_of, said_in
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, entries_of
+from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity
+from otel_rollout.look.dumps.values import entries_of
 
 _NAMES: Final = ("step", "prompt", "completion", "advantage")
 
@@ -35,8 +36,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         else:
             sample, rollout, before = sample + 1, 0, prompt
         asked = prompt_of(_plain(prompt))
-        said = _plain(row.get("completion"))
-        replies = replies_in(said) if isinstance(said, str) else prompt_of(said)
+        replies = said_in(_plain(row.get("completion")))
         scores = _scores(row)
         if len(scores) > 1 and REWARD not in row:
             file.note("TRL saves no weights of its reward functions: the reward is their plain sum.")

@@ -16,10 +16,8 @@ from otel_rollout.look.dumps.trajectory import (
     ModelTurn,
     RolloutIdentity,
     Times,
-    at,
-    call_facts,
-    entries_of,
 )
+from otel_rollout.look.dumps.values import at, entries_of
 
 _JSON = Mapping[str, Any]
 
@@ -63,18 +61,19 @@ def _trajectory(place: int, episode: Record, trace: _JSON, identity: RolloutIden
             is_new = before is not None and not _is_below(nodes, parent, before)
             turns.append(_turn(calls.get(number) or {}, node, is_new))
             before = number
-    policy = at(episode, "run", "work", "policy")
     facts = {
         "episode": episode.get("id"),
         "environment": at(episode, "env", "id"),
         "stop_condition": trace.get("stop_condition"),
         semconv.AGENT_NAME: at(trace, "agent", "name"),
-        semconv.POLICY_VERSION_MIN: at(policy, "start"),
-        semconv.POLICY_VERSION_MAX: at(policy, "end"),
     }
+    policy = at(episode, "run", "work", "policy")
     error = _message_of(next(iter((trace or episode).get("errors") or ()), ""))
     scores, times = _scores(trace), _times(trace, turns)
-    return DumpedTrajectory(place, identity, messages, scores, times, turns, facts=facts, error=error)
+    versions = (at(policy, "start"), at(policy, "end"))
+    return DumpedTrajectory(
+        place, identity, messages, scores, times, turns, facts=facts, versions=versions, error=error
+    )
 
 
 def _branches(trace: _JSON) -> list[int]:
@@ -104,9 +103,9 @@ def _turn(call: _JSON, node: _JSON, is_new: bool) -> ModelTurn:
     usage = call.get("usage")
     cached, asked = at(usage, "cached_input_tokens"), at(usage, "prompt_tokens")
     asked = None if asked is None else asked + (cached or 0)
-    said, reason = at(usage, "completion_tokens"), call.get("finish_reason")
-    facts = call_facts(asked, said, cached, call.get("model"), reason)
-    return ModelTurn(facts, span_of(call.get("time") or {}), _message_of(call.get("error")), is_new)
+    said, times, error = at(usage, "completion_tokens"), span_of(call.get("time") or {}), call.get("error")
+    model, reason = call.get("model"), call.get("finish_reason")
+    return ModelTurn(asked, said, cached, model, reason, times, _message_of(error), is_new)
 
 
 def span_of(time: _JSON) -> Times | None:

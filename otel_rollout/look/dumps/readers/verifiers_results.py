@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_rollout.look.dumps.chat_text import prompt_of
-from otel_rollout.look.dumps.dump_file import DumpFile, in_text
+from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity, entries_of
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, RolloutIdentity
+from otel_rollout.look.dumps.values import entries_of, in_text
 
 
 def read(file: DumpFile) -> Iterator[DumpedTrajectory]:

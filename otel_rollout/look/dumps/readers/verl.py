@@ -13,14 +13,8 @@ from typing import Any, Final
 from otel_rollout.look.dumps.chat_text import replies_in
 from otel_rollout.look.dumps.dump_file import DumpFile, Placed, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import (
-    MODEL,
-    REWARD,
-    DumpedTrajectory,
-    ModelTurn,
-    RolloutIdentity,
-    entries_of,
-)
+from otel_rollout.look.dumps.trajectory import MODEL, REWARD, DumpedTrajectory, ModelTurn, RolloutIdentity
+from otel_rollout.look.dumps.values import entries_of
 
 _KEYS: Final = ("input", "output", "gts", "score", "step")
 _OTHER_KEYS: Final = (*_KEYS, "uid", "request_id", "reward")
