@@ -132,9 +132,8 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
     chosen = tuple(step for step in steps if isinstance(step.step, int) and least <= step.step <= most)
     if not chosen:
         named = first if last is None else f"{first}-{last}"
-        numbers = [step.step for step in steps if isinstance(step.step, int)]
-        known = f" It has steps {numbers[0]} to {numbers[-1]}." if numbers else ""
-        raise QueryError(f"--compare names step {named}, which {run.name} does not have.{known}")
+        known = formatting.steps_in_words(step.step for step in steps)
+        raise QueryError(f"--compare names step {named}, which {run.name} does not have. It has {known}.")
     return Side(run, chosen)
 
 

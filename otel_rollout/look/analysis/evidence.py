@@ -50,7 +50,7 @@ def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, .
 def in_steps(steps: Sequence[tuple[bool, filters.Step]]) -> str:
     """Return the SQL condition that a row is of one of some steps."""
     return filters.any_of(
-        f"({filters.equals('validate', validate)} AND {filters.any_of(map(filters.of_step, of_kind))})"
+        f"({filters.equals('validate', validate)} AND {filters.of_steps(of_kind)})"
         for validate in (False, True)
         if (of_kind := [step for of_validation, step in steps if of_validation == validate])
     )
