@@ -184,11 +184,13 @@ def show_report(report: RunReport, location: str) -> None:
         for line in _trainer_notes(shown):
             console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
-            print_sentence(console, f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
+            print_sentence(
+                console, Text(f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
+            )
         if any(step.tools for step in steps):
             _print_tools(console, steps)
     if report.operations_outside:
-        print_sentence(console, f"{said_of_operations_outside(report.operations_outside)}.")
+        print_sentence(console, Text(f"{said_of_operations_outside(report.operations_outside)}."))
     print_sentence(console, Text(printable(f"from {location}")))
 
 
@@ -215,7 +217,7 @@ def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None
         for line in _lines(change):
             console.print(line, soft_wrap=True)
     if not comparison.changes:
-        print_sentence(console, "No figure changed by that much.")
+        print_sentence(console, Text("No figure changed by that much."))
     more = len(comparison.changes) + len(moved) - len(changes)
     if more and not is_all:
         console.print(f"{formatting.counted(more, 'other figure')}: --all", style="dim")

@@ -6,6 +6,7 @@ import os
 import textwrap
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from rich.box import HEAVY_HEAD, Box
@@ -86,14 +87,11 @@ def room(console: Console) -> int:
     return console.width if console.is_terminal or os.environ.get("COLUMNS") else NO_LIMIT
 
 
-def print_sentence(console: Console, text: Text | str) -> None:
+def print_sentence(console: Console, text: Text) -> None:
     """Print lines of words. A terminal breaks them at blanks, never in a name; a pipe gets them whole."""
     width = console.width if console.is_terminal else NO_LIMIT
-    lines = (
-        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-        for line in str(text).split("\n")
-    )
-    console.print(Text("\n".join(lines), text.style if isinstance(text, Text) else ""), soft_wrap=True)
+    fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    console.print(Text("\n".join(map(fill, text.plain.split("\n"))), text.style), soft_wrap=True)
 
 
 def print_fitted(

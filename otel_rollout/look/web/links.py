@@ -35,7 +35,10 @@ class ServedLinks(Links):
     def __init__(self, run: Run | None = None, elsewhere: Elsewhere = lambda trace_id: []) -> None:
         self._run = run
         self._elsewhere = elsewhere
-        self.places = self._places()
+        self.places = [("all runs", ALL_RUNS)]
+        if run is not None:
+            own = (self.of_run(run), self.trajectories(), self.health())
+            self.places += zip(("run", "trajectories", "health"), own, strict=True)
 
     def of_run(self, run: Run) -> str:
         """Return the address of a run's page."""
@@ -49,7 +52,7 @@ class ServedLinks(Links):
         """Return the address of the page that shows a step's time."""
         return self._here("/timeline", _of_step(step, validate))
 
-    def health(self) -> str | None:
+    def health(self) -> str:
         """Return the address of the page with the run's checks."""
         return self._here("/health", {})
 
@@ -72,16 +75,6 @@ class ServedLinks(Links):
     def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
         """Return name and address of the trajectory in other tools."""
         return self._elsewhere(trace_id)
-
-    def _places(self) -> list[tuple[str, str]]:
-        places = [("all runs", ALL_RUNS)]
-        if self._run is not None:
-            places += [
-                ("run", self.of_run(self._run)),
-                ("trajectories", self.trajectories()),
-                ("health", self._here("/health", {})),
-            ]
-        return places
 
     def _here(self, page: str, parameters: Mapping[str, str]) -> str:
         return self._address(page, parameters, self._run)

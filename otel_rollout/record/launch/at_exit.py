@@ -127,10 +127,8 @@ def say(report: Report, node_dir: Path) -> None:
     ``logging.getLogger("otel_rollout").setLevel(logging.WARNING)`` silences a line without problems.
     """
     message = text(report, node_dir)
-    if not message:
-        return
     level = logging.WARNING if report.lost or report.undelivered else logging.INFO
-    if _logger.level > level:
+    if not message or _logger.level > level:
         return
     if _logger.hasHandlers() and _logger.isEnabledFor(level):
         _logger.log(level, "otel-rollout: %s", message)

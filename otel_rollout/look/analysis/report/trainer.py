@@ -91,11 +91,10 @@ def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, Step], Trainer]:
     differing: dict[tuple[bool, Step], list[str]] = defaultdict(list)
     for row in asked(_DIFFERING):
         differing[step_out_of(row)].append(row["path"])
-    trainers = {}
-    for row in found:
-        key = step_out_of(row)
-        trainers[key] = Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
-    return trainers
+    return {
+        (key := step_out_of(row)): Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
+        for row in found
+    }
 
 
 _FIGURES: Final = f"""
