@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -427,14 +426,3 @@ def variable_of(field: dataclasses.Field[Any]) -> str:
 def given_to_forwarder(giver: Giver) -> list[str]:
     """Return the names of the settings that ``giver`` passes to the forwarder."""
     return [field.name for field in dataclasses.fields(Settings) if field.metadata["forwarder"] == giver]
-
-
-def markdown_table() -> str:
-    """Return the settings that a user may set as a table for docs/configuration.md."""
-    rows = ["| variable | `configure()` argument | default | meaning |", "|---|---|---|---|"]
-    for field in filter(lambda field: field.metadata["meaning"], dataclasses.fields(Settings)):
-        default = "" if field.default is dataclasses.MISSING else field.default
-        shown = f"`{default}`" if default not in ("", False) else ""
-        meaning = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", field.metadata["meaning"])
-        rows.append(f"| `{variable_of(field)}` | `{field.name}` | {shown} | {meaning} |")
-    return "\n".join(rows) + "\n"

@@ -7,8 +7,10 @@ from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from otel_rollout import Report, StepKey
+from otel_rollout.look.fitted_table import print_sentence
 from otel_rollout_demo.console import print_plain
 
 
@@ -73,7 +75,7 @@ def print_totals(console: Console, report: Report, seconds: float) -> None:
             parts.append(f"[yellow]{exporter.pending} waiting on disk[/]")
     parts.extend(f"[yellow]{number} dropped ({reason})[/]" for reason, number in report.dropped.items())
     parts.append(f"[bold {'red' if report.lost else 'green'}]lost: {report.lost}[/]")
-    console.print(", ".join(parts), soft_wrap=True, highlight=False)
+    print_sentence(console, Text.from_markup(", ".join(parts)))
     for name, exporter in report.exporters.items():
         if exporter.problem:
             print_plain(console, f"{name}: {exporter.problem}")

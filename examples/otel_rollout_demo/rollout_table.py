@@ -42,8 +42,12 @@ def print_next(console: Console, report: Report, experiment_name: str) -> bool:
     width = max(len(command) for command, _ in commands)
     console.print()
     console.print("Look at them:", style="bold")
+    has_room = len(program) + width + max(len(purpose) for _, purpose in commands) + 7 <= console.width
     for command, purpose in commands:
-        print_plain(console, f"  {program} {command.ljust(width)}  # {purpose}")
+        if has_room:
+            print_plain(console, f"  {program} {command.ljust(width)}  # {purpose}")
+        else:  # the command stays whole: a person pastes it
+            print_plain(console, f"  # {purpose}\n  {program} {command}")
     return True
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from rich.console import Console
 
 from otel_rollout.base import semconv
-from otel_rollout_demo.console import installed_command, print_plain
+from otel_rollout_demo.console import from_here, installed_command, print_plain
 
 _STEP: Final = semconv.short_name(semconv.STEP)
 _EXPERIMENT: Final = semconv.short_name(semconv.EXPERIMENT_NAME)
@@ -37,7 +37,8 @@ def print_mlflow_pages(console: Console, uri: str, project_name: str, experiment
         database = sqlite_path(uri)
         address = "http://127.0.0.1:5000"
         experiment_id = _experiment_in(database, project_name) if database else None
-        shown = uri if database else "<your database>"  # the address may contain a password
+        # The address may contain a password.
+        shown = f"sqlite:///{from_here(database)}" if database else "<your database>"
         mlflow = installed_command("mlflow")
         print_plain(console, f"  {mlflow} server --backend-store-uri {shown} --port 5000")
     page = f"{address}/#/experiments" + (f"/{experiment_id}/traces" if experiment_id else "")

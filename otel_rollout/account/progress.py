@@ -40,7 +40,7 @@ def progress(hint: str = "") -> Iterator[Show]:
         if waited < next_time:
             return
         line = _line(done, total, waited, (done - first) / waited, hint)
-        if _is_on_a_terminal():
+        if is_on_a_terminal():
             width = shutil.get_terminal_size().columns  # a line that wraps could not be cleared
             is_shown = True  # set first: Ctrl-C may come before the write returns
             write(_CLEAR_LINE + line[: width - 1])
@@ -63,7 +63,7 @@ def polled_progress(count: Callable[[], tuple[int, int]]) -> Iterator[None]:
     Args:
         count: returns the numbers of spans done and in total; another thread calls it.
     """
-    if not _is_on_a_terminal():
+    if not is_on_a_terminal():
         yield
         return
     is_over = threading.Event()
@@ -93,7 +93,7 @@ def _line(done: int, total: int, waited: float, rate: float, hint: str) -> str:
 
 def clear_line() -> None:
     """Clear the line of progress on the terminal, so that other output replaces it."""
-    if _is_on_a_terminal():
+    if is_on_a_terminal():
         write(_CLEAR_LINE)
 
 
@@ -105,7 +105,7 @@ def write(text: str) -> None:
         sys.stderr.flush()
 
 
-def _is_on_a_terminal() -> bool:
+def is_on_a_terminal() -> bool:
     """Return whether a line on standard error can be cleared.
 
     A stream that wraps standard error, such as rich's, may show control characters as text.

@@ -20,6 +20,7 @@ from otel_rollout.look.analysis.health.findings import Health
 from otel_rollout.look.analysis.health.page import page_of_health, verdict_of
 from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.conversation.formatting import counted, show_command
+from otel_rollout.look.fitted_table import print_sentence
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
@@ -104,7 +105,7 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
     for finding in sorted(health.findings, key=lambda each: _ORDER.index(each.status)):
         mark, style = _MARKS[finding.status]
         if is_all or finding.status == "unhealthy":
-            console.print(Text(f"{mark}  {in_one_line(finding.name)}", style), soft_wrap=True)
+            print_sentence(console, Text(f"{mark}  {in_one_line(finding.name)}", style))
             console.print(Padding.indent(Text(in_one_line(finding.message)), 3))
             if finding.evidence:
                 shown = show_command(finding.evidence[:_SHOWN], run)
@@ -116,9 +117,9 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
     if ways:
         console.print(Text("\nunobserved:" if health.is_of_dump else "\nnot observed yet:", "bold"))
     for way, names in ways.items():
-        console.print(Text(f"?  {', '.join(names)}\n   → {way}", "yellow"), soft_wrap=True)
+        print_sentence(console, Text(f"?  {', '.join(names)}\n   → {way}", "yellow"))
     name = in_one_line(health.run.name)
-    console.print(Text(f"\n{name}: {health.checked}, {verdict_of(health)}"), soft_wrap=True)
+    print_sentence(console, Text(f"\n{name}: {health.checked}, {verdict_of(health)}"))
     if left:
         console.print(Text(f"{counted(left, 'other check')}: --all", "dim"))
-    console.print(Text(f"from {in_one_line(location)}", "dim"), soft_wrap=True)
+    print_sentence(console, Text(f"from {in_one_line(location)}", "dim"))

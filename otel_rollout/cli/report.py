@@ -28,7 +28,7 @@ from otel_rollout.look.analysis.report.page import page_of_changes, page_of_repo
 from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
 from otel_rollout.look.analysis.run_choice import Run, run_of, source_said, steps_of
 from otel_rollout.look.conversation import formatting
-from otel_rollout.look.fitted_table import TableColumn, print_fitted
+from otel_rollout.look.fitted_table import TableColumn, print_fitted, print_sentence
 from otel_rollout.look.pages.scale import finite
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
@@ -132,9 +132,8 @@ def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -
     chosen = tuple(step for step in steps if isinstance(step.step, int) and least <= step.step <= most)
     if not chosen:
         named = first if last is None else f"{first}-{last}"
-        numbers = [step.step for step in steps if isinstance(step.step, int)]
-        known = f" It has steps {numbers[0]} to {numbers[-1]}." if numbers else ""
-        raise QueryError(f"--compare names step {named}, which {run.name} does not have.{known}")
+        known = formatting.steps_in_words(step.step for step in steps)
+        raise QueryError(f"--compare names step {named}, which {run.name} does not have. It has {known}.")
     return Side(run, chosen)
 
 
@@ -185,14 +184,14 @@ def show_report(report: RunReport, location: str) -> None:
         for line in _trainer_notes(shown):
             console.print(line, soft_wrap=True)
         if len(steps) > _MAX_STEPS:
-            console.print(
-                f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
+            print_sentence(
+                console, Text(f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
             )
         if any(step.tools for step in steps):
             _print_tools(console, steps)
     if report.operations_outside:
-        console.print(f"{said_of_operations_outside(report.operations_outside)}.", soft_wrap=True)
-    console.print(Text(printable(f"from {location}")), soft_wrap=True)
+        print_sentence(console, Text(f"{said_of_operations_outside(report.operations_outside)}."))
+    print_sentence(console, Text(printable(f"from {location}")))
 
 
 def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
@@ -210,19 +209,19 @@ def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None
     title = f"{before.name} → {after.name}"
     if before.run != after.run:
         title = f"{before.run.name}, {before.name} → {after.run.name}, {after.name}"
-    console.print(Text(printable(title), style="bold"), soft_wrap=True)
-    console.print(Text(report_text.LEGEND, "dim"), soft_wrap=True)
+    print_sentence(console, Text(printable(title), style="bold"))
+    print_sentence(console, Text(report_text.LEGEND, "dim"))
     changes = comparison.changes if is_all else report_text.once(comparison.changes)[:_MAX_CHANGES]
     moved = [change for change in comparison.others if change.surprise]
     for change in (*changes, *(moved if is_all else ())):
         for line in _lines(change):
             console.print(line, soft_wrap=True)
     if not comparison.changes:
-        console.print("No figure changed by that much.", soft_wrap=True)
+        print_sentence(console, Text("No figure changed by that much."))
     more = len(comparison.changes) + len(moved) - len(changes)
     if more and not is_all:
         console.print(f"{formatting.counted(more, 'other figure')}: --all", style="dim")
-    console.print(Text(printable(f"from {location}")), soft_wrap=True)
+    print_sentence(console, Text(printable(f"from {location}")))
 
 
 def _lines(change: RunChange) -> Iterator[Text]:
@@ -280,7 +279,7 @@ def _print_columns(console: Console, columns: Iterable[tuple[str, Sequence[str]]
 
 
 def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
-    """Print a row per tool. Of its errors in each step, those of earlier steps are the first to go."""
+    """Print a row per tool, a line per class of its errors. Errors of early steps are the first to go."""
     console.print(Text("tools", style="bold"))
     found = report_text.tools(steps, _MAX_STEPS)
     tools, calls, errors, since, *by_step, types = [
@@ -293,6 +292,6 @@ def _print_tools(console: Console, steps: Sequence[StepReport]) -> None:
             TableColumn(*column, _USUAL_RANK + len(by_step) - place, is_number=True)
             for place, column in enumerate(by_step)
         ),
-        TableColumn(*types, 2, long="cut"),
+        TableColumn(types[0], [cell.replace(", ", "\n") for cell in types[1]], 2),
     ]
     print_fitted(console, columns, "--html has all", SIMPLE_HEAD)

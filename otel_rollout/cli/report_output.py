@@ -156,7 +156,7 @@ def _exporter_table(report: Report, width: int) -> Iterator[RenderableType]:
         for name, count in report.exporters.items()
     ]
     yield from _fitted("exporter", ("recorded", *_DELIVERY_HEADINGS, "lost", "retried"), rows, width)
-    yield Text(f"{_DELIVERY} + lost; retried: batches sent again")
+    yield Text(f"{_DELIVERY} + lost\nretried: batches sent again")
 
 
 def _fitted(

@@ -18,7 +18,7 @@ from otel_rollout.cli.dumps import DumpName, reading
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_choice import Run, run_of, tools_of
 from otel_rollout.look.conversation.formatting import quoted, steps_in_words
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
@@ -198,6 +198,7 @@ class Selected:
     ) -> None:
         self._listing, self._where = listing, where
         self._by_column = by_column = listing.conditions(given)
+        self._tools = {name for option in ("tool", "failed_tool") if (name := given.get(option))}
         self.asked = " ".join([*by_column, *filter(None, (where, sort))])
         named = [self.asked, *by_column.values(), columns or ""]
         self._source = figures.trajectories_with(named) if view == "trajectories" else view
@@ -219,7 +220,7 @@ class Selected:
             raise
 
     def nothing(self) -> str:
-        """Say why no row fits: which steps there are, or that no trainer has spoken."""
+        """Say why no row fits: which steps or tools there are, or that no trainer has spoken."""
         noun, by_column = self._listing.noun, self._by_column
         conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
         rows = self.engine.run(
@@ -230,6 +231,11 @@ class Selected:
         if steps and not any(rows["is_wanted"].to_pylist()):
             said = steps_in_words(steps)
             return f"no {noun}: there {'are' if said.startswith('steps') else 'is'} {said}"
+        known = tools_of(self.engine, self._of_run) if self._tools else []
+        for name in self._tools - set(known):
+            return (
+                f"no {noun}: there is no tool {name!r}.{did_you_mean(name, known)} Tools: {', '.join(known)}"
+            )
         is_known = "FROM training" not in self._source or self.engine.run(_ANY_OUTCOME).num_rows
         unknown = "" if is_known else "; no score says what training made of a trajectory (docs/training.md)"
         return f"no {noun} is like that{unknown}"

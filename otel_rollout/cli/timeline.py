@@ -24,7 +24,7 @@ from otel_rollout.look.analysis.timeline.page import as_json, page_of_timeline
 from otel_rollout.look.analysis.timeline.timeline import Timeline, slowest_timeline
 from otel_rollout.look.analysis.timeline.timeline import timeline as timeline_of
 from otel_rollout.look.conversation.formatting import duration
-from otel_rollout.look.fitted_table import columns_of, print_fitted
+from otel_rollout.look.fitted_table import columns_of, print_fitted, print_sentence
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
@@ -110,7 +110,7 @@ def _show(timeline: Timeline, location: str) -> None:
         Text(f"running  {_curve(timeline)}  0 to {timeline.peak}"),
     ]
     for line in lines:
-        console.print(line, soft_wrap=True)
+        print_sentence(console, line)
     phases = text.phase_rows(timeline, _MAX_ROWS)
     tables = (
         (_PHASES, [(f"{'  ' * row.is_inner}{row.name}", *row.figures) for row in phases]),
@@ -121,7 +121,7 @@ def _show(timeline: Timeline, location: str) -> None:
         if rows:
             print_fitted(console, columns_of(rows, ranks, _TEXTS), "--html has all")
     for note in (*text.notes(timeline), f"from {location}"):
-        console.print(Text(printable(note)), soft_wrap=True)
+        print_sentence(console, Text(printable(note)))
 
 
 def _curve(timeline: Timeline) -> str:

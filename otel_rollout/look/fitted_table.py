@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from rich.box import HEAVY_HEAD, Box
@@ -49,8 +51,8 @@ class TableColumn:
 
     @property
     def body(self) -> int:
-        """Characters that the longest cell takes."""
-        return max(map(cell_len, self.cells), default=0)
+        """Characters that the longest line of a cell takes."""
+        return max((cell_len(line) for cell in self.cells for line in cell.split("\n")), default=0)
 
     @property
     def natural(self) -> int:
@@ -83,6 +85,13 @@ def columns_of(
 def room(console: Console) -> int:
     """Return the width that a table may have: the terminal's, or no limit for a pipe and a file."""
     return console.width if console.is_terminal or os.environ.get("COLUMNS") else NO_LIMIT
+
+
+def print_sentence(console: Console, text: Text) -> None:
+    """Print lines of words. A terminal breaks them at blanks, never in a name; a pipe gets them whole."""
+    width = console.width if console.is_terminal else NO_LIMIT
+    fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    console.print(Text("\n".join(map(fill, text.plain.split("\n"))), text.style), soft_wrap=True)
 
 
 def print_fitted(
@@ -123,7 +132,7 @@ def fitted(
         table.add_row(*map(_cell, row, chosen))
     table.width = max(total, 1)
     left_out = ", ".join(column.heading for column in columns if column not in chosen)
-    note = Text(f"no room for {left_out}: {more}", "dim", no_wrap=True, overflow="ignore")
+    note = Text(f"no room for {left_out}: {more}", "dim", overflow="ignore")
     return [table, note] if left_out else [table]
 
 

@@ -63,15 +63,16 @@ def steps(text: str, source: str) -> str:
 def _step(text: str, source: str) -> str:
     if text.isdecimal() or _COMPARED.fullmatch(text) or _RANGE.fullmatch(text):
         return _numbers("step", text, source)
-    in_text = of_step(None if text == NO_STEP else text)
+    in_text = of_steps([None if text == NO_STEP else text])
     return any_of([in_text, *([_numbers("step", text, source)] if _SINGLE.fullmatch(text) else [])])
 
 
-def of_step(step: Step) -> str:
-    """Return the condition that a row is of a step."""
-    if isinstance(step, int):
-        return equals("step", step)
-    return f"(step IS NULL AND {equals('step_text', step)})"
+def of_steps(steps: Iterable[Step]) -> str:
+    """Return the condition that a row is of one of some steps."""
+    wanted = list(steps)
+    numbers = [step for step in wanted if isinstance(step, int)]
+    others = [step for step in wanted if not isinstance(step, int)]
+    return any_of([equals("step", numbers), f"(step IS NULL AND {equals('step_text', others)})"])
 
 
 def step_named(text: str) -> Step:
@@ -84,6 +85,13 @@ def step_in(row: Mapping[str, Any]) -> Step:
     """Return the step of a row."""
     step: Step = row["step_text"] if row["step"] is None else row["step"]
     return step
+
+
+def step_out_of(row: dict[str, Any]) -> tuple[bool, Step]:
+    """Take the step out of a row; return whether it is of validation, and the step."""
+    step = step_in(row)
+    del row["step"], row["step_text"]
+    return row.pop("validate"), step
 
 
 def _numbers(column: str, text: str, source: str) -> str:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from otel_rollout.cli import app
@@ -45,6 +46,26 @@ def test_terminal_has_curves_steps_and_tools(table: Path) -> None:
     assert re.search(r"browser +64 +12 \(19 %\) +6 .* 0/8 +4/8 +4/8 +4/8 +TimeoutError", printed)
     assert re.search(r"^ validation/8 +1 +1 ", printed, re.MULTILINE)
     assert f"from {table}" in printed
+
+
+@pytest.mark.parametrize("width", range(60, 201, 20))
+def test_table_of_tools_fits_the_terminal(tmp_path: Path, width: int) -> None:
+    """An error has the name of its class, never cut; steps are left out before it."""
+    classes = ["aiohttp.client_exceptions.ClientConnectorError", "browser_env.TimeoutError", "TimeoutError"]
+    rows = list(failing_tool(first_bad=1))
+    for place, failed in enumerate(row for row in rows if row.get("error_type")):
+        failed["error_type"] = classes[place % len(classes)]
+    written(tmp_path / "table", rows)
+    ran = CliRunner().invoke(app, ["report", "--from", str(tmp_path / "table")], env={"COLUMNS": str(width)})
+    tools = ran.output.partition("\ntools\n")[2].partition("\nfrom ")[0]
+    assert all(cell_len(line) <= width for line in tools.splitlines()), tools
+    assert "…" not in tools
+    if width == 60:
+        assert "by type" in tools.partition("no room for ")[2]
+    else:
+        assert "by type" in tools.partition("──")[0]
+        assert "TimeoutError 21 " in tools
+        assert "ClientConnectorError 11 " in tools
 
 
 def test_recorded_zero_is_shown(tmp_path: Path) -> None:
@@ -88,7 +109,7 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     assert "steps 1-5 → steps 6-8" in printed
     assert "tool browser: errors 0 % → 50 %" in printed
     assert "    all TimeoutError\n" in printed
-    assert "otel-rollout show 6/1024/0   (also 6/1025/0, " in printed
+    assert "otel-rollout show 6/1024/0   # also 6/1025/0, " in printed
     listed = [
         line for line in printed.splitlines() if "the usual change" in line and not line.startswith("The ")
     ]
@@ -121,7 +142,7 @@ def test_two_runs_are_compared(table: Path) -> None:
         (["--run", "run-3"], "There is no run 'run-3'. Did you mean"),
         (["--step", "3-1"], "--step '3-1' ends before it begins"),
         (["--step", "99"], "first · run-2 has no step '99' in "),
-        (["--compare", "5..77"], "step 77, which first · run-2 does not have. It has steps 1 to 8."),
+        (["--compare", "5..77"], "step 77, which first · run-2 does not have. It has steps 1–8."),
         (["--compare", "run-2"], "--compare 'run-2' is the run itself"),
         (["--compare", "1..2", "--step", "1"], "--step and --compare exclude each other"),
         (["--compare", "1..8", "--validation"], "--compare names step 1, which first · run-2 does not have."),

@@ -57,6 +57,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_sentence_breaks_between_words_on_a_terminal_alone(is_terminal: bool) -> None:
+    """No word is cut, however long it is; in a pipe, a sentence is a line."""
+    console = Console(width=20, force_terminal=is_terminal, file=io.StringIO())
+    sentence = f"All of it is in the table at /data/{'x' * 30}, in a file."
+    fitted_table.print_sentence(console, Text(sentence))
+    printed = console.file.getvalue()
+    assert " ".join(printed.split()) == sentence
+    assert max(map(len, printed.splitlines())) == (37 if is_terminal else len(sentence))
+
+
 def test_list_filters_and_sorts(table: Path) -> None:
     """The rows meet every filter, in the order that is asked for."""
     printed = run(
@@ -231,6 +242,18 @@ def test_list_without_rows_says_which_steps_there_are(table: Path) -> None:
     assert run("list", "--from", table, "--step", 1, "--reward", ">2").output.startswith(
         "no trajectory is like that\n"
     )
+
+
+def test_list_with_an_unknown_tool_names_those_that_there_are(table: Path) -> None:
+    """One line has the nearest name and all names; of a tool that is there, nothing is said."""
+    for option in ("--tool", "--failed-tool"):
+        printed = run("list", "--from", table, option, "pyton").output
+        assert printed.splitlines()[0] == (
+            "no trajectory: there is no tool 'pyton'. Did you mean 'python'? "
+            "Tools: calculator, python, search"
+        )
+    printed = run("list", "--from", table, "--tool", "python", "--reward", ">9").output
+    assert printed.startswith("no trajectory is like that\n")
 
 
 def test_step_may_be_a_text_or_none(tmp_path: Path) -> None:

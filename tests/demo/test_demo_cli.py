@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -19,7 +20,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from otel_rollout_demo import cli, where_to_look
+from otel_rollout import ExporterCount, Report
+from otel_rollout_demo import cli, rollout_table, where_to_look
 
 app = typer.Typer()
 app.command()(cli.demo)
@@ -169,3 +171,25 @@ def test_interpreter_that_ray_cannot_start_is_refused(monkeypatch: pytest.Monkey
 def test_impossible_options_are_refused(arguments: list[str]) -> None:
     """A run without trajectories or without a destination is a usage error."""
     assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_commands_at_the_end_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """They have the path from here, and a line of their own where the purpose beside them has no room."""
+    beside = tmp_path / "here" / ".venv" / "bin"
+    beside.mkdir(parents=True)
+    (beside / "otel-rollout").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    monkeypatch.setattr(rollout_table, "_worth_a_look", lambda experiment: "1/29/1")
+    console = Console(width=width)
+    delivered = dataclasses.replace(Report.empty(), exporters={"delta": ExporterCount(delivered=1)})
+    with console.capture() as capture:
+        assert rollout_table.print_next(console, delivered, "run-1")
+    lines = capture.get().splitlines()
+    assert [line.partition("#")[0].rstrip() for line in lines if ".venv" in line] == [
+        f"  .venv/bin/otel-rollout {command}" for command in ("view", "report", "show 1/29/1")
+    ]
+    assert max(map(len, lines)) <= width

@@ -326,3 +326,18 @@ def test_progress_on_a_narrow_terminal_is_one_line(away, tmp_path):
     shown = [piece for piece in pieces if "delivering spans" in piece]
     assert shown
     assert all(len(piece.replace("^C", "")) < 40 for piece in shown)  # the terminal echoes ^C
+
+
+def test_line_on_a_terminal_breaks_between_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A path stays whole; so does a line that has a command, which a person pastes."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(at_exit, "is_on_a_terminal", lambda: True)
+    monkeypatch.setattr(at_exit._logger, "hasHandlers", lambda: False)
+    target = f"the table at /data/{'x' * 40}"
+    at_exit.say(report_of(ExporterCount(delivered=5, destination=target), 5), tmp_path)
+    said = capsys.readouterr().err
+    assert said == f"otel-rollout: 5 spans delivered to the\ntable at\n{target.rpartition(' ')[2]}.\n"
+    at_exit.say(report_of(ExporterCount(pending=5), 5), tmp_path)
+    assert f"otel-rollout forward --spool {tmp_path}\n" in capsys.readouterr().err

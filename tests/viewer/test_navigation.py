@@ -45,6 +45,16 @@ def test_trajectory_links_to_step_group_and_siblings() -> None:
     assert list(found.addresses)[:2] == ["/step/1/False", "/group/1/7"]
 
 
+def test_sibling_with_the_same_reward_is_not_to_be_compared() -> None:
+    """It shows nothing that the trajectory lacks; a trajectory without a reward is compared with the best."""
+    equal = [summary(1, "1/7/0", 1.0), summary(2, "1/7/1", 1.0), summary(3, "1/7/2")]
+    compared = [
+        [text for text, _ in trail_of_conversation(each, Served(), equal).further if "compare" in text]
+        for each in equal
+    ]
+    assert compared == [[], [], ["compare with the best other sibling, 1/7/0 (reward 1.0)"]]
+
+
 def test_names_of_every_shape_have_links() -> None:
     """Of a validation, a row with slashes, a missing step, and a trace that is no trajectory."""
 
@@ -53,6 +63,7 @@ def test_names_of_every_shape_have_links() -> None:
 
     assert way("validation/3/7/0") == ["/step/3/True", "/group/validation/3/7"]
     assert way("3/a/b/0") == ["/step/3/False", "/group/3/a/b"]
+    assert way("warm-up/7/0") == ["/step/warm-up/False", "/group/warm-up/7"]
     assert way("-/7/-") == ["/step/None/False", "/group/-/7"]
     assert way("") == []
 

@@ -50,7 +50,7 @@ def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, .
 def in_steps(steps: Sequence[tuple[bool, filters.Step]]) -> str:
     """Return the SQL condition that a row is of one of some steps."""
     return filters.any_of(
-        f"({filters.equals('validate', validate)} AND {filters.any_of(map(filters.of_step, of_kind))})"
+        f"({filters.equals('validate', validate)} AND {filters.of_steps(of_kind)})"
         for validate in (False, True)
         if (of_kind := [step for of_validation, step in steps if of_validation == validate])
     )
@@ -79,15 +79,9 @@ def _found(engine: Engine, search: Search) -> list[dict[str, Any]]:
 def _with_groups(rows: str) -> str:
     """Return the rows with the fact whether the rewards of the trajectory's group are all equal."""
     return f"""(
-      SELECT each.*, coalesce(of_group.spread = 0, false) AS has_group_without_spread
-      FROM {rows} AS each LEFT JOIN (
-        SELECT
-          validate, step, sample_index,
-          CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread
-        FROM {rows} GROUP BY validate, step, sample_index
-      ) AS of_group
-        ON each.validate = of_group.validate AND each.step = of_group.step
-        AND each.sample_index = of_group.sample_index
+      SELECT *, sample_index IS NOT NULL AND count(reward) OVER of_group > 1
+        AND max(reward) OVER of_group = min(reward) OVER of_group AS has_group_without_spread
+      FROM {rows} WINDOW of_group AS (PARTITION BY group_path)
     ) AS with_groups"""  # noqa: S608
 
 

@@ -16,6 +16,8 @@ LATEST: Final = "latest"
 """Reference of the run that began last."""
 _NAMED: Final = 10
 """Runs that an error names at most."""
+_MAX_TOOLS: Final = 100
+"""Tools that a person may choose from at most."""
 
 
 class Run(NamedTuple):
@@ -106,6 +108,18 @@ def steps_of(engine: Engine, run: Run) -> str:
     """Return the steps that a run has, as words."""
     rows = engine.run(f"SELECT DISTINCT step, step_text FROM roots WHERE {run.condition}")  # noqa: S608
     return steps_in_words(map(filters.step_in, dicts_of(rows)))
+
+
+def tools_of(engine: Engine, condition: str) -> list[str]:
+    """Return the names of the tools that trajectories call.
+
+    Args:
+        engine: the table.
+        condition: SQL condition on the identity's columns.
+    """
+    named = f"{condition} AND tool_name IS NOT NULL ORDER BY tool_name LIMIT {_MAX_TOOLS}"
+    rows = engine.run(f"SELECT DISTINCT tool_name FROM tool_calls WHERE {named}")  # noqa: S608
+    return [row["tool_name"] for row in dicts_of(rows)]
 
 
 def rows_of(engine: Engine, run: Run) -> str:

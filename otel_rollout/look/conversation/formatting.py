@@ -274,7 +274,7 @@ def steps_in_words(steps: Iterable[int | str | None]) -> str:
 
 
 def show_command(names: Sequence[str], run: str | None = None) -> str:
-    """Return the command that shows the first of some trajectories, and the names of the others."""
+    """Return the command that shows the first of some trajectories; its comment names the others."""
     first, *others = map(quoted, names)
     of_run = f" --run {quoted(run)}" if run else ""
-    return f"otel-rollout show {first}{of_run}" + (f"   (also {', '.join(others)})" if others else "")
+    return f"otel-rollout show {first}{of_run}" + (f"   # also {', '.join(others)}" if others else "")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.conversation import formatting, training
@@ -13,8 +12,8 @@ from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import VALIDATION, Summary, group_of, references, reward_of
 from otel_rollout.look.pages.rendering import Links, render
+from otel_rollout.table.filters import step_named
 
-_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 Link = tuple[str, str]
 """Text and address of a link."""
 
@@ -84,10 +83,8 @@ def way_to(summary: Summary, links: Links) -> tuple[Link, ...]:
         return ()
     validate = summary.path.startswith(f"{VALIDATION}/")
     step = summary.path.split("/")[1 if validate else 0]
-    number = int(step) if _INTEGER.fullmatch(step) else None
-    return _known(
-        [(f"{VALIDATION} step {step}" if validate else f"step {step}", links.step(number, validate))]
-    )
+    address = links.step(step_named(step), validate)
+    return _known([(f"{VALIDATION} step {step}" if validate else f"step {step}", address)])
 
 
 def of_conversation(
@@ -125,7 +122,10 @@ def of_comparison(comparison: Comparison, links: Links | None = None) -> str:
 def _siblings(
     summary: Summary, links: Links, siblings: Sequence[Summary]
 ) -> Iterable[tuple[str, str | None]]:
-    """Yield the siblings before and after a trajectory, and the comparison with the best other one."""
+    """Yield the siblings before and after a trajectory, and the comparison with the best other one.
+
+    One with the same reward shows nothing that the trajectory lacks.
+    """
     ids = [sibling.trace_id for sibling in siblings]
     if summary.trace_id not in ids:
         return
@@ -142,8 +142,8 @@ def _siblings(
         for each in siblings
         if each.trace_id != summary.trace_id and (reward := reward_of(each)) is not None
     ]
-    if others:
-        reward, best = max(others, key=lambda pair: pair[0])
+    reward, best = max(others, key=lambda pair: pair[0], default=(None, summary))
+    if reward is not None and reward != reward_of(summary):
         given = formatting.score_value(reward)
         yield (
             f"compare with the best other sibling, {in_one_line(best.path)} (reward {given})",

@@ -14,7 +14,7 @@ from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.span import Span
 from otel_rollout.table import training, views
 from otel_rollout.table.errors import TableError
-from otel_rollout.table.filters import all_of, any_of, equals
+from otel_rollout.table.filters import all_of, equals, of_steps, step_in
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.spans import span_of
@@ -191,13 +191,7 @@ def _scores_of(
     Scores by identity need the whole table; it is asked if their step has any.
     """
     traces = sorted({row["trace_id"] for row in rows})
-    steps = {(row["step"], row["step_text"]) for row in rows}
-    named = any_of(
-        [
-            equals("step", sorted({step for step, _ in steps if step is not None})),
-            equals("step_text", sorted({text for _, text in steps if text is not None})),
-        ]
-    )
+    named = of_steps(set(map(step_in, rows)) - {None})
     by_identity = f"SELECT span_id FROM {views.RECORDED} WHERE score_by = 'identity' AND {named} LIMIT 1"  # noqa: S608
     asked = engine if traces and engine.run(by_identity).num_rows else narrowed
     found = asked.run(

@@ -108,11 +108,8 @@ class Site:
 
         def elsewhere(trace_id: str) -> list[tuple[str, str]]:
             roots = snapshot.rows(f"SELECT span_id, project FROM roots WHERE {equals('trace_id', trace_id)}")  # noqa: S608
-            return (
-                self._trackers.links(trace_id, roots[0]["span_id"], roots[0]["project"] or "")
-                if roots
-                else []
-            )
+            named = ((root["span_id"], root["project"] or "") for root in roots[:1])
+            return [link for names in named for link in self._trackers.links(trace_id, *names)]
 
         links = ServedLinks(run, elsewhere if self._trackers.are_known else lambda trace_id: [])
         links.status = f"read at {utc(snapshot.read_at)}"

@@ -34,7 +34,10 @@ class ServedLinks(Links):
     def __init__(self, run: Run | None = None, elsewhere: Elsewhere = lambda trace_id: []) -> None:
         self._run = run
         self._elsewhere = elsewhere
-        self.places = self._places()
+        self.places = [("all runs", ALL_RUNS)]
+        if run is not None:
+            own = (self.of_run(run), self._address("/trajectories", {}), self._address("/health", {}))
+            self.places += zip(("run", "trajectories", "health"), own, strict=True)
 
     def of_run(self, run: Run) -> str:
         """Return the address of a run's page."""
@@ -43,16 +46,6 @@ class ServedLinks(Links):
     def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
         """Return name and address of the trajectory in other tools."""
         return self._elsewhere(trace_id)
-
-    def _places(self) -> list[tuple[str, str]]:
-        places = [("all runs", ALL_RUNS)]
-        if self._run is not None:
-            places += [
-                ("run", self.of_run(self._run)),
-                ("trajectories", self._address("/trajectories", {})),
-                ("health", self._address("/health", {})),
-            ]
-        return places
 
     def _address(self, page: str, parameters: Mapping[str, str]) -> str:
         return _address(page, parameters, self._run)

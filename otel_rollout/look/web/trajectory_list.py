@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.analysis.run_choice import Run, tools_of
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.listings import LISTINGS, Filter, ListedColumn, cell
 from otel_rollout.look.pages.rendering import render
@@ -32,8 +32,6 @@ PAGE_ROWS: Final = 100
 MAX_PAGES: Final = 100_000
 MAX_TEXT: Final = 100
 """Maximum characters of a field: a thousand alternatives would exhaust the engine's stack."""
-_MAX_TOOLS: Final = 100
-"""Maximum tools that a field offers."""
 _LISTING: Final = LISTINGS["trajectories"]
 _ORDER: Final = (
     "validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, rollout_n, "
@@ -114,7 +112,7 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
         name=run.name,
         run_parameters=run_parameters(run),
         fields=list(_fields(further, given)),
-        tools=_tools(snapshot, run),
+        tools=tools_of(snapshot.engine, run.condition),
         sorts=SORTS,
         longest=MAX_TEXT,
         given=given,
@@ -146,13 +144,6 @@ def _fields(further: Sequence[str], given: Filters) -> Iterator[Filter]:
     for column, each in _LISTING.filters:
         if column not in seldom or given.text(each.argument):
             yield each
-
-
-def _tools(snapshot: Snapshot, run: Run) -> list[str]:
-    """Return the names of the tools that the run's trajectories call."""
-    named = f"{run.condition} AND tool_name IS NOT NULL ORDER BY tool_name LIMIT {_MAX_TOOLS}"
-    rows = snapshot.rows(f"SELECT DISTINCT tool_name FROM tool_calls WHERE {named}")  # noqa: S608
-    return [row["tool_name"] for row in rows]
 
 
 def _rows(

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from otel_rollout.account import node_report
-from otel_rollout.account.progress import write
+from otel_rollout.account.progress import is_on_a_terminal, write
 from otel_rollout.account.report import ExporterCount, Report
 from otel_rollout.base.errors import logger
 from otel_rollout.base.waits import waits
@@ -124,15 +124,20 @@ def say(report: Report, node_dir: Path) -> None:
     ``logging.getLogger("otel_rollout").setLevel(logging.WARNING)`` silences a line without problems.
     """
     message = text(report, node_dir)
-    if not message:
-        return
     level = logging.WARNING if report.lost or report.undelivered else logging.INFO
-    if logger.level > level:
+    if not message or logger.level > level:
         return
     if logger.hasHandlers() and logger.isEnabledFor(level):
         logger.log(level, "otel-rollout: %s", message)
-    else:
-        write(f"otel-rollout: {message}\n")
+        return
+    line = f"otel-rollout: {message}"
+    if is_on_a_terminal() and not report.undelivered:  # a command, which says what to do then, stays whole
+        import shutil
+        import textwrap
+
+        width = shutil.get_terminal_size().columns
+        line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+    write(f"{line}\n")
 
 
 def text(report: Report, node_dir: Path) -> str:

@@ -52,9 +52,4 @@ def engine_times_of(
     columns = ", ".join(("validate", "step", "step_text", *StepEngineTime.__slots__))
     where = filters.all_of([run.condition, *([condition] if condition else [])])
     rows = dicts_of(engine.run(f"SELECT {columns} FROM engine_steps{where}"))  # noqa: S608
-    found = {}
-    for row in rows:
-        key = row.pop("validate"), filters.step_in(row)
-        del row["step"], row["step_text"]
-        found[key] = StepEngineTime(**row)
-    return found
+    return {filters.step_out_of(row): StepEngineTime(**row) for row in rows}

@@ -228,20 +228,20 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
     """
     rows = rows_of(engine, run)
     where = filters.all_of([condition] if condition else [])
-    groups = _by_step(engine, _GROUPS, rows, where)
+    groups = {filters.step_out_of(row): row for row in _asked(engine, _GROUPS, rows, where)}
     errors: dict[StepKey, dict[str, int]] = defaultdict(dict)
     for row in _asked(engine, _ERRORS, rows, where):
-        errors[_key(row)][row["error_type"]] = row["failed"]
+        errors[filters.step_out_of(row)][row["error_type"]] = row["failed"]
     tools = _tools(engine, rows, where)
     trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
     engine_times = engine_times_of(engine, run, condition)
     values: dict[StepKey, dict[float, int]] = defaultdict(dict)
     for row in _asked(engine, _VALUES, rows, where):
-        values[_key(row)][row["reward"]] = row["number"]
+        values[filters.step_out_of(row)][row["reward"]] = row["number"]
     steps = []
     for row in _asked(engine, _STEPS, rows, where):
-        key = _key(row)
-        step = _step(row, groups.get(key, {}), errors[key], tools.get(key, ()), values[key])
+        key = filters.step_out_of(row)
+        step = _step(key, row, groups.get(key, {}), errors[key], tools.get(key, ()), values[key])
         steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
     training = tuple(step for step in steps if not step.validate)
     validation = tuple(step for step in steps if step.validate)
@@ -253,15 +253,8 @@ def _asked(engine: Engine, sql: str, rows: str, where: str) -> list[dict[str, An
     return dicts_of(engine.run(sql.replace("{rows}", f"(SELECT * FROM {rows}{where}) AS row")))  # noqa: S608
 
 
-def _by_step(engine: Engine, sql: str, rows: str, where: str) -> dict[StepKey, dict[str, Any]]:
-    return {_key(row): row for row in _asked(engine, sql, rows, where)}
-
-
-def _key(row: Mapping[str, Any]) -> StepKey:
-    return row["validate"], filters.step_in(row)
-
-
 def _step(
+    key: StepKey,
     row: dict[str, Any],
     groups: dict[str, Any],
     errors: Mapping[str, int],
@@ -278,7 +271,8 @@ def _step(
         reward=Reward(**_part(row, "reward_"), mean_error=_error(groups), values=values),
         seconds=Seconds(**_part(row, "seconds_")),
         policy_lag=PolicyLag(**_part(row, "lag_")),
-        step=filters.step_in(row),
+        validate=key[0],
+        step=key[1],
         **{name: value for name, value in row.items() if not name.startswith(_PARTS)},
     )
 
@@ -291,7 +285,7 @@ def _error(groups: Mapping[str, Any]) -> float | None:
     return finite(math.sqrt(groups["squares"] * number / (number - 1)) / groups["rewards"])
 
 
-_PARTS = ("reward_", "seconds_", "lag_", "step")
+_PARTS = ("reward_", "seconds_", "lag_")
 
 
 def _part(row: dict[str, Any], prefix: str) -> dict[str, Any]:
@@ -304,7 +298,7 @@ def _tools(engine: Engine, rows: str, where: str) -> dict[StepKey, list[Tool]]:
     kept = f"{rows}_tools"
     engine.keep(kept, _TOOLS.replace("{rows}", rows))
     for row in _asked(engine, "SELECT * FROM {rows} ORDER BY calls DESC, error_type", kept, where):
-        counted[_key(row), row["tool_name"]].append(row)
+        counted[filters.step_out_of(row), row["tool_name"]].append(row)
     found: dict[StepKey, list[Tool]] = defaultdict(list)
     for (key, name), parts in counted.items():
         calls = sum(row["calls"] for row in parts)

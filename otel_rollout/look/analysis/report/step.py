@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,9 +126,7 @@ def _group(rows: list[dict[str, Any]]) -> StepGroup:
     )
 
 
-def _neighbours(
-    engine: Engine, run: Run, step: filters.Step, validate: bool
-) -> tuple[int | None, int | None]:
+def _neighbours(engine: Engine, run: Run, step: filters.Step, validate: bool) -> Sequence[int | None]:
     """Return the previous and the next step that the run has, of one that is a number."""
     if not isinstance(step, int):
         return None, None

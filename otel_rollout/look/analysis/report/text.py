@@ -140,8 +140,16 @@ def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]
             )
             for place in range(first, len(steps) if len(steps) > 1 else 0)
         ),
-        ("by type", [", ".join(f"{each} {n}" for each, n in tool.error_types.items()) for tool in found]),
+        ("by type", [", ".join(error_types(tool.error_types)) for tool in found]),
     ]
+
+
+def error_types(counts: Mapping[str, int]) -> list[str]:
+    """Return how often each class of errors occurs; the class is named without its module."""
+    by_class: Counter[str] = Counter()
+    for name, count in counts.items():
+        by_class[name.rpartition(".")[2] if name.replace(".", "").isidentifier() else name] += count
+    return [f"{name} {count}" for name, count in by_class.most_common()]
 
 
 def figures(step: StepReport) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from otel_rollout.table.filters import Step, step_in
+from otel_rollout.table.filters import Step, step_out_of
 from otel_rollout.table.query import Engine
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.training import DIFFERS
@@ -87,16 +87,14 @@ def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, Step], Trainer]:
         return {}
     filtered: dict[tuple[bool, Step], dict[str, int]] = defaultdict(dict)
     for row in asked(_FILTERED):
-        filtered[row["validate"], step_in(row)][row["reason"]] = row["number"]
+        filtered[step_out_of(row)][row["reason"]] = row["number"]
     differing: dict[tuple[bool, Step], list[str]] = defaultdict(list)
     for row in asked(_DIFFERING):
-        differing[row["validate"], step_in(row)].append(row["path"])
-    trainers = {}
-    for row in found:
-        key = row.pop("validate"), step_in(row)
-        del row["step"], row["step_text"]
-        trainers[key] = Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
-    return trainers
+        differing[step_out_of(row)].append(row["path"])
+    return {
+        (key := step_out_of(row)): Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
+        for row in found
+    }
 
 
 _FIGURES: Final = f"""

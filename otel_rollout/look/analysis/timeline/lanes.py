@@ -122,7 +122,7 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
         validate: whether the step is of validation.
     """
     conditions = [
-        filters.of_step(step),
+        filters.of_steps([step]),
         filters.equals("validate", validate),
         filters.equals("project", run.project),
         filters.equals("experiment", run.experiment),
