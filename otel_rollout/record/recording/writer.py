@@ -80,7 +80,7 @@ class SegmentWriter:
         self._is_abandoned = False
         self._lock = threading.Lock()
         self._segment = SegmentFile(node_dir, self.id, resource, segment_bytes, is_resource_open)
-        journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
+        journal_file = layout.journal_of(node_dir, self.id)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
         first = self._segment.prepare_next()  # before the journal: a visible journal has a locked segment
         try:
