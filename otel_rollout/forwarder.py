@@ -39,10 +39,10 @@ def main() -> None:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from otel_rollout import settings_reader
+    from otel_rollout.base.errors import forwarder_logger as logger
     from otel_rollout.deliver.forwarder import collect_garbage_rarely, forward
 
     configured, problems = settings_reader.from_environment(os.environ)
-    logger = logging.getLogger("otel_rollout.forwarder")
     for problem in problems:
         logger.error("%s", problem)
     if os.path.isdir(configured.working_dir):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import time
@@ -22,8 +21,8 @@ from otel_rollout.account.ledger_reader import (
     version_of,
 )
 from otel_rollout.account.state import state
+from otel_rollout.base.errors import forwarder_logger as logger
 
-_logger = logging.getLogger("otel_rollout.forwarder")
 _FOREIGN_CONTENT = ("no such", "unsupported file format")
 """Parts of SQLite's errors about a database with tables other than the ledger's."""
 _SCHEMA = f"""
@@ -170,13 +169,11 @@ class LedgerFile:
             state.replaced_ledgers[self._path] = os.stat(self._path)
         except (OSError, sqlite3.Error) as error:
             if not self._has_failed:
-                _logger.error(
-                    "another program removed %s, and it cannot be made again: %s", self._path, error
-                )
+                logger.error("another program removed %s, and it cannot be made again: %s", self._path, error)
             self._has_failed = True
             return False
         self._has_failed = False
-        _logger.warning("another program removed %s; it is made again, with all that it held", self._path)
+        logger.warning("another program removed %s; it is made again, with all that it held", self._path)
         return True
 
     @contextmanager
@@ -197,7 +194,7 @@ def set_aside_unreadable(node_dir: Path) -> None:
     problem = read_ledger(node_dir).problem
     if problem is not None:
         name = _set_aside(node_dir)
-        _logger.error("%s. It is renamed to %s; spans still in segments are delivered again", problem, name)
+        logger.error("%s. It is renamed to %s; spans still in segments are delivered again", problem, name)
 
 
 def replace_unreadable(node_dir: Path) -> None:
@@ -213,7 +210,7 @@ def replace_unreadable(node_dir: Path) -> None:
             if problem is not None:
                 _replace(node_dir, problem)
         except (OSError, sqlite3.Error) as error:  # tried again at the next call
-            _logger.warning("%s cannot be checked for damage: %s", node_dir / FILE, error)
+            logger.warning("%s cannot be checked for damage: %s", node_dir / FILE, error)
 
 
 def _replace(node_dir: Path, problem: str) -> None:
@@ -221,7 +218,7 @@ def _replace(node_dir: Path, problem: str) -> None:
     name = _set_aside(node_dir)
     with closing(LedgerFile(node_dir)):
         state.replaced_ledgers[node_dir / FILE] = os.stat(node_dir / FILE)
-    _logger.error("%s. It is renamed to %s, and made again from what this process knows", problem, name)
+    logger.error("%s. It is renamed to %s, and made again from what this process knows", problem, name)
 
 
 def _set_aside(node_dir: Path) -> str:

@@ -145,7 +145,7 @@ def _writers(node_dir: Path) -> list[_Writer]:
     living = segments.living_writers(node_dir)
     found = []
     for name in layout.journals(node_dir):
-        state = journal.read_state(node_dir / (name + layout.JOURNAL_SUFFIX))
+        state = journal.read_state(layout.journal_of(node_dir, name))
         if state is not None:
             closing = layout.SegmentName(name, layout.CLOSING_SEQUENCE).file
             ended = 0 if name in living else _content(node_dir / closing).count(b"\n")
@@ -205,7 +205,7 @@ def _bytes_from(node_dir: Path, name: layout.SegmentName, begin: int) -> Iterato
 
 def _owed(node_dir: Path, name: layout.SegmentName, size: int) -> bytes:
     """Return the journal's bytes that follow ``size`` bytes of the last segment."""
-    path = node_dir / (name.writer + layout.JOURNAL_SUFFIX)
+    path = layout.journal_of(node_dir, name.writer)
     state = journal.read_state(path)
     return journal.owed_bytes(path, state, size) if state and state.sequence == name.sequence else b""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_rollout.base.setting_parsers import listed
+
 SHIPPED: Final = "secrets"
 """Replaces texts that look like secrets."""
 EVERYTHING: Final = "everything"
@@ -14,5 +16,4 @@ MARK: Final = "[redacted]"
 
 def unknown(names: str) -> list[str]:
     """Return the words of a redaction that are neither ours nor ``module:function``."""
-    words = [word.strip() for word in names.split(",") if word.strip()]
-    return [word for word in words if word not in (SHIPPED, EVERYTHING) and ":" not in word]
+    return [word for word in listed(names) if word not in (SHIPPED, EVERYTHING) and ":" not in word]

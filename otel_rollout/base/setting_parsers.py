@@ -27,6 +27,11 @@ def text(value: str) -> str:
     return value
 
 
+def listed(value: str) -> list[str]:
+    """Return the entries of a text with commas between; empty ones do not count."""
+    return [entry for part in value.split(",") if (entry := part.strip())]
+
+
 def path_text(value: str) -> str:
     """Accept a path that this process can pass to the system.
 
@@ -103,18 +108,17 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 def names(value: str) -> dict[str, dict[str, Any]]:
     """Parse comma-separated names of exporters: name → options, always empty."""
-    found = [name.strip() for name in value.split(",")]
-    return {name: {} for name in found if name and name != "none"}
+    return {name: {} for name in listed(value) if name != "none"}
 
 
 def hosts(value: str) -> str:
     """Parse comma-separated names and addresses of hosts; the result is in lower case."""
-    entries = [entry.strip().lower() for entry in text(value).split(",")]
+    entries = listed(text(value).lower())
     for entry in entries:
         is_ipv6 = entry.count(":") > 1 and "]:" not in entry
         if set(entry) & set("/@") or (":" in entry and not is_ipv6):
             raise ValueError(f"has {entry!r}, which is no host: leave out scheme, port and path")
-    return ",".join(entry.strip("[]") if ":" in entry else entry for entry in entries if entry)
+    return ",".join(entry.strip("[]") if ":" in entry else entry for entry in entries)
 
 
 def listening_address(value: str) -> str:
@@ -150,7 +154,7 @@ def pairs(value: str) -> dict[str, str]:
     This is the format of ``OTEL_RESOURCE_ATTRIBUTES``.
     """
     found: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in text(value).split(","))):
+    for item in listed(text(value)):
         key, separator, entry = item.partition("=")
         if not separator or not key.strip():
             raise ValueError("has an entry that is not key=value")
@@ -183,7 +187,7 @@ def tail_rules(value: str) -> dict[str, float]:
         ValueError: naming the part that cannot be used.
     """
     found: dict[str, float] = {}
-    for part in filter(None, (part.strip() for part in value.split(","))):
+    for part in listed(value):
         name, separator, argument = (piece.strip() for piece in part.partition("="))
         if name not in _TAIL_RULES:
             meant = did_you_mean(name, _TAIL_RULES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.deliver.dead_letters import rejected_file
@@ -20,8 +20,6 @@ from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.waiting import WaitingProgram
-
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 def forward_directory(node_dir: Path, configured: Settings) -> bool:
@@ -163,7 +161,7 @@ def _forward_if_possible(node_dir: Path, configured: Settings) -> None:
     try:
         forward_directory(node_dir, configured)
     except OSError as error:  # the service goes on with other directories
-        warn_once(f"cannot forward {node_dir}: {error}", logger=_logger)  # the service tries again and again
+        warn_once(f"cannot forward {node_dir}: {error}", logger=logger)  # the service tries again and again
 
 
 def _has_pending(report: Report) -> bool:

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, answer
 from otel_rollout.cli.sources import as_table
@@ -72,7 +73,7 @@ def _names(text: str | None, option: str) -> list[str]:
     """Return the names that an option has."""
     if text is None:
         return []
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = listed(text)
     if not names:
         raise typer.BadParameter(f"{option} names no check")
     return names

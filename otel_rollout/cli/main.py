@@ -22,7 +22,9 @@ from otel_rollout import settings, settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
+from otel_rollout.base.errors import forwarder_logger
 from otel_rollout.base.printable import printable
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import probe, report_output, runs
 from otel_rollout.cli.commands import DELIVER, MAINTAIN, CommandGroup, epilog
@@ -82,7 +84,7 @@ app = _Commands(
 
 def _check_exporters(to: str | None) -> str | None:
     """Check that every exporter in ``--to`` is installed."""
-    names = runs.exporter_names(to) if to is not None else []
+    names = listed(to) if to is not None else []
     if to is not None and not names:
         raise typer.BadParameter("names no exporter")
     try:
@@ -208,7 +210,7 @@ def forward(
     Spans stay on disk until each of the run's targets has them.
     """
     _log_to_stderr()
-    logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
+    forwarder_logger.setLevel(logging.INFO)
     configured, _ = settings_reader.from_environment(os.environ)
     directory = spool or configured.spool_dir
     if watch:
@@ -283,7 +285,7 @@ def replay(
     from otel_rollout.cli.forwarding import forward_directory
 
     _log_to_stderr()
-    configured = runs.settings_of_copies(runs.exporter_names(to))
+    configured = runs.settings_of_copies(listed(to))
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copy is removed
     report = Report.empty()
     try:

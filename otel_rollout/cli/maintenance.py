@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.cli.commands import epilog
 from otel_rollout.cli.sources import store_at, table_address
 from otel_rollout.cli.table import errors_reported
@@ -124,7 +125,7 @@ def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> C
         age = _hours(older_than, "--older-than") * _HOUR
         return pruning.older_than(time.time_ns() - round(age * 1e9))
     if runs is not None:
-        named = [run.strip() for run in runs.split(",") if run.strip()]
+        named = listed(runs)
         if not named:
             raise TableError("--runs names no run.")
         return pruning.of_runs(named)

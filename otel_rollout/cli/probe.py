@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from otel_rollout.base.printable import in_one_line
+from otel_rollout.base.setting_parsers import listed
 
 if TYPE_CHECKING:
     from otel_rollout.doctor.diagnosis import DoctorFinding
@@ -100,7 +101,7 @@ def _chosen(only: str | None, checks: tuple[str, ...]) -> tuple[str, ...]:
     """Return the checks that ``--only`` names, and always that of the spool itself."""
     if only is None:
         return checks
-    names = tuple(name.strip() for name in only.split(",") if name.strip())
+    names = listed(only)
     unknown = [name for name in names if name not in checks]
     if unknown or not names:
         raise typer.BadParameter(f"--only: the checks are {', '.join(checks)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 import os
 import re
 import shutil
@@ -19,12 +18,12 @@ import typer
 from otel_rollout import settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
+from otel_rollout.base.errors import forwarder_logger as logger
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.waits import waits
 from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.private_files import open_private, read_beside
-
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 _RUN: Final = re.compile(r"replay-run-[0-9a-f]{12}")
 """Run ids that :func:`as_node_directory` makes."""
@@ -59,11 +58,6 @@ def require_readable(directory: Path) -> None:
         raise typer.Exit(2)
 
 
-def exporter_names(to: str) -> list[str]:
-    """Split the value of the option ``--to``."""
-    return [name.strip() for name in to.split(",") if name.strip()]
-
-
 def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None) -> Settings:
     """Return settings with a run's project, and with its exporters or those of ``to``.
 
@@ -74,7 +68,7 @@ def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None)
     if manifest:
         configured = dataclasses.replace(configured, project_name=manifest.project_name)
     if to:
-        chosen = exporter_names(to)
+        chosen = listed(to)
         names = [name for name in names if name in chosen] if manifest and is_replay(manifest) else chosen
     return _with_exporters(configured, names)
 
@@ -181,7 +175,7 @@ def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
             try:  # in a temporary directory the file may belong to another user
                 content = read_beside(found)
             except OSError as error:
-                _logger.warning("tokenizer %s is skipped: %s", found, error)
+                logger.warning("tokenizer %s is skipped: %s", found, error)
             else:
                 layout.write_whole(layout.tokenizer_file(node_dir, found.stem), content)
 

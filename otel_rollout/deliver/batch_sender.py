@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.deliver.lines import Line
 from otel_rollout.deliver.retry_policy import RetryPolicy, is_worth_logging
 from otel_rollout.exporting.api import (
@@ -23,7 +23,6 @@ from otel_rollout.otlp.json_line import UnreadableLineError
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """Exceptions that an exporter raises for a value that it cannot encode."""
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class Sending(NamedTuple):
@@ -77,7 +76,7 @@ class BatchSender:
             pause = self._policy.pause_after(failure, attempts)
             attempts += 1
             if is_worth_logging(attempts):
-                _logger.warning("%s: %s; next attempt in %.1f s", self._name, failure.message, pause)
+                logger.warning("%s: %s; next attempt in %.1f s", self._name, failure.message, pause)
             self._stop.wait(pause)
             if self._policy.is_halved(failure, attempts, len(lines)):
                 self._send_halves(lines, attempts)
@@ -134,7 +133,7 @@ class BatchSender:
         try:
             result = export(batch)
         except Exception as error:
-            _logger.exception("exporter %s raised", self._name)
+            logger.exception("exporter %s raised", self._name)
             # These errors recur for the batch's data; any other error may be temporary.
             kind = FailureKind.REJECTED if isinstance(error, _BAD_VALUE) else FailureKind.UNAVAILABLE
             return ExportFailure(kind, f"the exporter raised {type(error).__name__}: {error}")

@@ -52,7 +52,7 @@ def _is_past(node_dir: Path, name: SegmentName) -> bool:
 
     The last two may hold spans of open trajectories, which crash recovery reads.
     """
-    state = journal.read_state(node_dir / (name.writer + layout.JOURNAL_SUFFIX))
+    state = journal.read_state(layout.journal_of(node_dir, name.writer))
     return state is not None and state.sequence - name.sequence >= 2
 
 

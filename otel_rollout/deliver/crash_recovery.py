@@ -6,7 +6,6 @@ other lines.
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import NamedTuple
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.otlp.json_line import set_resource_text, spans_of, spans_of_json
 from otel_rollout.otlp.scan import end_time_of, ids_of
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.root_table import read_open
-
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class Writers(NamedTuple):
@@ -68,7 +66,7 @@ class CrashRecovery:
     def _report(self, writer: str, error: Exception) -> None:
         if writer not in self._reported:
             unforeseen = not isinstance(error, OSError)
-            _logger.warning(
+            logger.warning(
                 "cannot complete the segments of writer %s: %s", writer, error, exc_info=unforeseen
             )
         self._reported.add(writer)
@@ -108,7 +106,7 @@ def end_open_trajectories(node_dir: Path, writer: str, alive_ns: int = 0) -> Non
 
 def _noted_life(node_dir: Path, writer: str) -> int:
     """Return when a writer has last noted that it lives; 0 if it has not, or if the note is damaged."""
-    state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
+    state = journal.read_state(layout.journal_of(node_dir, writer))
     return state.alive_ns if state is not None and state.alive_ns <= time.time_ns() else 0
 
 

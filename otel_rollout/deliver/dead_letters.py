@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import orjson
 
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.deliver.lines import Line
 from otel_rollout.spool import layout, segments
 
 _MAX_LOGGED = 10
 """Rejected spans logged per exporter at most; the dead-letter file has the reason of every one."""
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 def rejected_file(node_dir: Path, exporter: str) -> Path:
@@ -48,6 +47,6 @@ class DeadLetters:
         segments.append_line(self._path, orjson.dumps(entry) + b"\n")
         self._rejections += 1
         if self._rejections <= _MAX_LOGGED:
-            _logger.error("%s rejects a span of %s: %s", self._exporter, line.segment, reason)
+            logger.error("%s rejects a span of %s: %s", self._exporter, line.segment, reason)
         if self._rejections == _MAX_LOGGED:
-            _logger.error("further spans that %s rejects are written to %s only", self._exporter, self._path)
+            logger.error("further spans that %s rejects are written to %s only", self._exporter, self._path)

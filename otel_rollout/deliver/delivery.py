@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sqlite3
 import sys
 import threading
@@ -16,6 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_rollout.account.ledger import HeldScore, Ledger, NumberedBatch
 from otel_rollout.account.ledger_reader import Tally
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.batch_commits import BatchCommits, CommitClock
 from otel_rollout.deliver.batch_sender import BatchSender, Sending
@@ -43,7 +43,6 @@ BATCH_SPANS = 500
 """Maximum lines per batch."""
 BATCH_BYTES = 8 << 20
 """Maximum bytes of lines per batch; a larger line is exported alone."""
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Delivery:
                     self._ledger.keep()
             except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
-                _logger.error("delivery to %s was interrupted: %s", self.name, error, exc_info=unforeseen)
+                logger.error("delivery to %s was interrupted: %s", self.name, error, exc_info=unforeseen)
                 self._stop.wait(self._policy.pause(interruptions))
                 interruptions += 1
 
@@ -201,7 +200,7 @@ class Delivery:
         try:
             yield
         except Exception:
-            _logger.exception("exporter %s raised", self.name)
+            logger.exception("exporter %s raised", self.name)
 
     def _deliver_next_batch(self) -> None:
         self._ledger.keep()
@@ -235,7 +234,7 @@ class Delivery:
         if (ends := self._commits.batch.ends) is not None:
             batch = self._read(sys.maxsize, sys.maxsize, ends)
             if not batch:
-                _logger.error("%s: the segments of an unfinished batch are gone", self.name)
+                logger.error("%s: the segments of an unfinished batch are gone", self.name)
                 self._commits.end()
             return batch
         waiting = self._waiting_bytes()
@@ -307,7 +306,7 @@ class Delivery:
 
     def _log_unreadable(self, name: SegmentName, error: OSError) -> None:
         if name not in self._unreadable:
-            _logger.error("cannot read %s: %s; the file stays where it is", name.file, error)
+            logger.error("cannot read %s: %s; the file stays where it is", name.file, error)
         self._unreadable.add(name)
 
     def _failed(self, failure: ExportFailure) -> None:
@@ -352,7 +351,7 @@ class Delivery:
             try:
                 return change()
             except sqlite3.Error as error:  # for example a full disk
-                _logger.warning("cannot record the progress of %s in the ledger: %s", self.name, error)
+                logger.warning("cannot record the progress of %s in the ledger: %s", self.name, error)
                 self._ledger.replace_if_damaged(error)
                 if self._stop.wait(self._policy.pause(attempt)):
                     raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import sqlite3
 import time
@@ -16,6 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unreadable
 from otel_rollout.base.environment import access_in
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver import compaction
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _COLLECTION_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of the garbage collector: collections are at least ten times as rare as by default."""
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 def collect_garbage_rarely() -> None:
@@ -128,7 +127,7 @@ class Forwarder:
             except Exception as error:
                 is_foreseen = isinstance(error, (SettingsError, ForeignFileError))
                 problem = str(error) if is_foreseen else f"exporter {name} cannot be set up"
-                _logger.error("%s", problem, exc_info=not is_foreseen)
+                logger.error("%s", problem, exc_info=not is_foreseen)
                 ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
         ledger.close()
         for delivery in deliveries:
@@ -185,7 +184,7 @@ class Forwarder:
             elif waiting_programs.is_any():
                 last_alive = time.monotonic()
             elif time.monotonic() - last_alive > self._settings.forwarder_linger:
-                _logger.warning(
+                logger.warning(
                     "the last writer ended more than OTEL_ROLLOUT_FORWARDER_LINGER ago; undelivered spans "
                     "stay in %s: deliver them with `otel-rollout forward`",
                     self._node_dir,
@@ -210,7 +209,7 @@ class Forwarder:
             OSError,
             sqlite3.Error,
         ) as error:  # delivery does not depend on it, and it is tried again every few seconds
-            warn_once(f"cannot remove or archive segments in {self._node_dir}: {error}", logger=_logger)
+            warn_once(f"cannot remove or archive segments in {self._node_dir}: {error}", logger=logger)
 
     def _is_settled(self) -> bool:
         """Return whether every delivery has caught up, or is refused."""
@@ -228,7 +227,7 @@ def _line_cache(node_dir: Path, configured: Settings) -> LineCache:
         redact = redaction_of(configured.redact)
     except Exception as error:  # noqa: BLE001 - a user's module may need variables that this process lacks
         # Without the user's function, text that is decoded here would not be redacted.
-        _logger.warning(
+        logger.warning(
             "OTEL_ROLLOUT_REDACT cannot be loaded: token ids stay undecoded, turns are exported in full: %r",
             error,
         )

@@ -7,7 +7,6 @@ killed between the target's answer and the transaction sends the score again; a 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rollout.account.ledger import HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.batch_sender import failure_of
 from otel_rollout.deliver.dead_letters import DeadLetters
@@ -43,7 +43,6 @@ SCORES_PER_EXPORT: Final = 1000
 """Maximum scores that are exported at once."""
 _STEPS_PER_SEARCH: Final = 10
 """Maximum steps whose trajectories are in memory at once."""
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 _REASONS: Final = {
     Unresolved.UNKNOWN: "no trajectory of this identity was delivered in time",
@@ -178,7 +177,7 @@ class IdentityScores:
         for steps in chunks(by_step.values(), _STEPS_PER_SEARCH):
             failure = self._resolve(turn, steps)
             if failure is not None:
-                _logger.warning("%s: scores wait for their trajectories: %s", self._name, failure.message)
+                logger.warning("%s: scores wait for their trajectories: %s", self._name, failure.message)
                 break
             if turn.is_over:
                 self._next_search = 0.0

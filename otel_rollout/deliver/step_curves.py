@@ -9,13 +9,13 @@ twice.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint, WritesTable
@@ -99,7 +99,6 @@ _NO_RUN: Final = ExportFailure(
     FailureKind.REFUSED,
     "no run of the tracker is known; publish_run(mlflow=…) or MLFLOW_RUN_ID names it",
 )
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class StepCurves:
@@ -151,10 +150,10 @@ class StepCurves:
             try:
                 failure = self._write_due(self._is_over)
             except Exception:
-                _logger.exception("metrics of steps could not be written")
+                logger.exception("metrics of steps could not be written")
                 failure = None
             if failure is not None:
-                warn_once(f"metrics of steps are not written: {failure.message.rstrip('.')}", logger=_logger)
+                warn_once(f"metrics of steps are not written: {failure.message.rstrip('.')}", logger=logger)
                 self._stop.wait(waits().curves_retry)
             next_look = time.monotonic() + waits().curves_look
 

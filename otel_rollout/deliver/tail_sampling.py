@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import sqlite3
 import threading
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.tail_rules import TailRules
 from otel_rollout.otlp.groups import Group
@@ -33,7 +33,6 @@ READ_BYTES = 8 << 20
 """Maximum bytes read from a segment at once."""
 _MAX_REMEMBERED = 1 << 16
 """Traces, and groups, whose decision is kept in memory; the ledger has all decisions."""
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class Undecided(TrajectoryOutcome):
@@ -110,7 +109,7 @@ class TailSampling:
                             self._stop.wait(waits().idle)
             except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
-                _logger.error("no group can be decided at present: %s", error, exc_info=unforeseen)
+                logger.error("no group can be decided at present: %s", error, exc_info=unforeseen)
                 self._stop.wait(waits().error)
 
     def _resume(self, ledger: Ledger) -> None:

@@ -5,18 +5,16 @@ A training framework starts the tracker's run after its workers, and so after th
 
 from __future__ import annotations
 
-import logging
 import time
 from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import Announces, FailureKind, LinksRuns
 from otel_rollout.exporting.base import form_for
 from otel_rollout.spool import layout
 from otel_rollout.spool.files import running_roots
-
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class TrackerRunLink:
@@ -61,7 +59,7 @@ class TrackerRunLink:
         run = self._published() or ""
         failure = self._link(run, self._rollout)
         if failure is not None:
-            _logger.warning("%s: traces are not linked to the run %s: %s", self._name, run, failure.message)
+            logger.warning("%s: traces are not linked to the run %s: %s", self._name, run, failure.message)
         if failure is not None and failure.kind is FailureKind.UNAVAILABLE:
             self._next_attempt = time.monotonic() + waits().absent
             return

@@ -6,7 +6,6 @@ import contextlib
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -77,11 +76,7 @@ def _check_recording_and_delivery(
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed ``DISTRIBUTIONS``."""
-    found = {"Python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+    return {"Python": platform.python_version(), **libraries.versions_of(DISTRIBUTIONS)}
 
 
 def described_versions(found: Mapping[str, str]) -> str:

@@ -136,7 +136,7 @@ class _Node:
         self._ledger = read_ledger(node_dir, waits().probed_ledger, writes_nothing=True)
         self._living = segments.living_writers(node_dir)
         self._journals = {
-            writer: _JournalFile.read(node_dir / (writer + layout.JOURNAL_SUFFIX))
+            writer: _JournalFile.read(layout.journal_of(node_dir, writer))
             for writer in layout.journals(node_dir)
         }
         self._on_disk = dict(self._existing(layout.segments(node_dir)))

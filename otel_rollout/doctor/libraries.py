@@ -64,11 +64,17 @@ def check_chosen(configured: Settings) -> Iterator[DoctorFinding]:
 def versions_of_chosen(configured: Settings) -> dict[str, str]:
     """Return distribution → version of the chosen instrumentors and of the libraries that they instrument."""
     chosen = choose(configured.instrument, installed()).instrumentors if configured.instrument else []
-    versions = {each.distribution: each.version for each in chosen}
-    for each in chosen:
+    own = {each.distribution: each.version for each in chosen}
+    return own | versions_of(each.library for each in chosen)
+
+
+def versions_of(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those distributions that are installed."""
+    found = {}
+    for name in distributions:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[each.library] = metadata.version(each.library)
-    return versions
+            found[name] = metadata.version(name)
+    return found
 
 
 # --- Instrumentors ------------------------------------------------------------------------------------------
@@ -132,11 +138,7 @@ def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[D
 
 def _is_imported(instrumentor: Instrumentor) -> bool:
     """Return whether this process has imported the library; False if the library is not installed."""
-    try:
-        metadata.distribution(instrumentor.library)
-    except metadata.PackageNotFoundError:
-        return False
-    return module_of(instrumentor.library) in sys.modules
+    return bool(versions_of([instrumentor.library])) and module_of(instrumentor.library) in sys.modules
 
 
 def _named(members: Iterable[Instrumentor]) -> str:
@@ -255,15 +257,7 @@ def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: 
         return check.warn(f"to every host, by the instrumentors {_named(to_all)}", advice)
     if hosts == "none":
         return check.ok("on no request: OTEL_ROLLOUT_TRACEPARENT_HOSTS is none")
-    clients = ", ".join(f"{name} {version}" for name, version in _client_versions()) or "none is installed"
+    versions = versions_of((*http_clients.CLIENTS, "requests"))  # requests sends with one of them
+    clients = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none is installed"
     when = "" if propagation.http_patches is not None else ", after otel_rollout.instrument()"
     return check.ok(f"to the hosts {hosts}{when}, by the clients: {clients}")
-
-
-def _client_versions() -> Iterator[tuple[str, str]]:
-    """Yield the installed HTTP clients whose requests carry headers, and what sends with them."""
-    for name in (*http_clients.CLIENTS, "requests"):
-        try:
-            yield name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue

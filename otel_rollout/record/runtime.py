@@ -20,7 +20,7 @@ from otel_rollout.base.waits import waits
 from otel_rollout.otlp.writer import AttributeInput
 from otel_rollout.record.launch import launcher
 from otel_rollout.record.recording import runtime_context
-from otel_rollout.record.recording.application import SCOPE, Application
+from otel_rollout.record.recording.application import Application
 from otel_rollout.record.recording.joined_span import end_never_ended
 from otel_rollout.record.recording.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.record.recording.sampling import Decision, GroupSampling, decision_of
@@ -75,7 +75,7 @@ class Runtime:
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
         self.provider = RecordingTracerProvider(self.writer, decision, configured.run_id)
-        self.tracer: RecordingTracer = self.provider.get_tracer(SCOPE, VERSION)
+        self.tracer: RecordingTracer = self.provider.get_tracer(semconv.SCOPE, VERSION)
         self.sampling = GroupSampling.of(configured)
         self.application_tracer = Application(configured).tracer
         self.node_dir = node_dir

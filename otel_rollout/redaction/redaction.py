@@ -17,6 +17,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
 from otel_rollout.otlp.writer import AttributeInput
 
@@ -36,7 +37,7 @@ def redaction_of(names: str) -> Redaction | None:
     Raises:
         ValueError: for a function that cannot be found; then nothing is recorded.
     """
-    steps = [_step(name.strip()) for name in names.split(",") if name.strip()]
+    steps = [_step(name) for name in listed(names)]
     if not steps:
         return None
 
@@ -60,7 +61,7 @@ def _step(name: str) -> Redaction:
 
 def hides(names: str, name: str) -> bool:
     """Return whether ``OTEL_ROLLOUT_REDACT`` replaces a text with this name."""
-    steps = [step.strip() for step in names.split(",")]
+    steps = listed(names)
     if EVERYTHING in steps:
         return True
     if SHIPPED not in steps:

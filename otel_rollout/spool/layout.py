@@ -236,6 +236,11 @@ def journals(node_dir: Path) -> list[str]:
     return sorted(file.name.removesuffix(JOURNAL_SUFFIX) for file in _own_files(node_dir, JOURNAL_SUFFIX))
 
 
+def journal_of(node_dir: Path, writer: str) -> Path:
+    """Return the path of a writer's journal."""
+    return node_dir / (writer + JOURNAL_SUFFIX)
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The description of a run in its node directory."""

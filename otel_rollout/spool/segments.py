@@ -60,7 +60,7 @@ def is_dead(node_dir: Path, writer: str) -> bool:
     to the next segment, it unlocks the last one. So read the journal before and after the check of the
     segment's lock.
     """
-    if is_being_written(node_dir / (writer + layout.JOURNAL_SUFFIX)):
+    if is_being_written(layout.journal_of(node_dir, writer)):
         return False
     before = _sequence(node_dir, writer)
     held = [node_dir / SegmentName(writer, before).file] if before else _segments_of(node_dir, writer)
@@ -71,7 +71,7 @@ def is_dead(node_dir: Path, writer: str) -> bool:
 
 def _sequence(node_dir: Path, writer: str) -> int:
     """Return the number of a writer's segment; 0 without journal, or before the first."""
-    state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
+    state = journal.read_state(layout.journal_of(node_dir, writer))
     return state.sequence if state is not None else 0
 
 
@@ -91,7 +91,7 @@ def repair(node_dir: Path, writer: str) -> None:
     a newline, and so becomes an unreadable line. Only the holder of the forwarder's lock may call this
     function. Repeated calls change nothing more.
     """
-    path = node_dir / (writer + layout.JOURNAL_SUFFIX)
+    path = layout.journal_of(node_dir, writer)
     state = journal.read_state(path)
     for name in layout.segments(node_dir):
         if name.writer == writer and (state is None or name.sequence <= state.sequence):
@@ -109,7 +109,7 @@ def discard_buffers(node_dir: Path, writer: str) -> None:
     Call this function when the writer's segments are complete and its trajectories have ended. A journal that
     cannot be read, for example of a newer version, stays unchanged.
     """
-    path = node_dir / (writer + layout.JOURNAL_SUFFIX)
+    path = layout.journal_of(node_dir, writer)
     if journal.read_state(path) is not None:
         fresh = path.with_suffix(".new")  # never truncate: SIGBUS in a process that has mapped the file
         with open(path, "rb", opener=open_private) as old, open(fresh, "wb", opener=open_private) as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import read_beside
@@ -31,7 +31,6 @@ UNFINISHED: Final = "\ufffd"
 """Replacement character: stands for bytes that are not a complete character."""
 _UNFINISHED_TOKENS: Final = (UNFINISHED, "ï¿½", "<0xEF><0xBF><0xBD>")
 """Spellings of ``UNFINISHED`` itself in vocabularies: plain, as bytes of GPT, as bytes of Llama."""
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class Detokenizer:
@@ -176,5 +175,5 @@ class DetokenizerCache:
         except Exception as error:  # noqa: BLE001 - a file that holds no tokenizer
             problem = error
         if name not in self._next_look:
-            _logger.warning("token ids are exported without their text: %s", problem)
+            logger.warning("token ids are exported without their text: %s", problem)
         return None

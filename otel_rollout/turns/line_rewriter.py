@@ -14,7 +14,6 @@ and the answer that a root shows is read from the segment.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from typing import Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.otlp.json_line import TraceLine, parsed_line, spans_of_json
 from otel_rollout.otlp.scan import ids_of
 from otel_rollout.otlp.span import Span
@@ -46,7 +46,6 @@ _BEGINNING_OF_BOTH = b'"rollout.t'
 _IDS = b'_ids\\"'
 _EVERYTHING = Contents(tokens=True, images=False)
 _IMAGE = b";base64,"
-_logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class LineRewriter:
@@ -118,7 +117,7 @@ class LineRewriter:
     def _warn(self, error: BaseException) -> None:
         if str(error) not in self._problems and len(self._problems) < _MAX_LOGGED_PROBLEMS:
             self._problems.add(str(error))
-            _logger.warning("a span cannot be rewritten and is exported as recorded: %r", error)
+            logger.warning("a span cannot be rewritten and is exported as recorded: %r", error)
 
     def rewritten(self, line: bytes) -> bytes:
         """Return the line that exporters get, as bytes. Never raises."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from otel_rollout import settings_reader
 from otel_rollout.base.errors import logger
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.integrations.verl import seams
 from otel_rollout.record import runtime
 from otel_rollout.record.recording.state import state
@@ -59,8 +60,7 @@ def exporters_for(backend: str | None) -> Exporters:
 
 
 def _exporters_named(flag: str, environment: Exporters) -> Exporters:
-    names = [name.strip() for name in flag.split(",")]
-    chosen = {name: environment.get(name, {}) for name in names if name}
+    chosen = {name: environment.get(name, {}) for name in listed(flag)}
     try:
         membership.check_exporters(chosen)
     except SettingsError as error:

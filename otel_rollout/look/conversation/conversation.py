@@ -28,7 +28,7 @@ from otel_rollout.look.conversation.turn import (
     root_turns,
     tool_turn,
 )
-from otel_rollout.otlp import messages
+from otel_rollout.otlp import evaluations, messages
 from otel_rollout.otlp.messages import Message, Request, Shared
 from otel_rollout.otlp.span import Span
 from otel_rollout.turns import context_diff
@@ -140,7 +140,7 @@ class _TurnBuilder:
 
     def add(self, span: Span) -> None:
         """Add the turns of the next span."""
-        if summary.score_of(span) is not None:
+        if evaluations.recorded_in(span.attributes, span.start_ns) is not None:
             return
         if is_model_call(span):
             self._add_model_call(span)

@@ -10,9 +10,6 @@ from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.pages.scale import finite
-from otel_rollout.otlp import evaluations
-from otel_rollout.otlp.evaluations import Evaluation
-from otel_rollout.otlp.span import Span
 from otel_rollout.table.schema import has_time
 from otel_rollout.table.training import ODD
 
@@ -131,11 +128,6 @@ def start_time(summary: Summary) -> str:
     if not has_time(summary.start_ns):
         return ""
     return datetime.fromtimestamp(summary.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def score_of(span: Span) -> Evaluation | None:
-    """Return the score that an evaluation span records; None for any other span."""
-    return evaluations.recorded_in(span.attributes, span.start_ns)
 
 
 def facts_of(attributes: Mapping[str, Any]) -> dict[str, Any]:

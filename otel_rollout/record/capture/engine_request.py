@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, StatusCode
+from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, pass_on, warn_once
 from otel_rollout.base.given import reading, text_given
-from otel_rollout.otlp import engine_phases
 from otel_rollout.otlp.engine_phases import MAX_SECONDS
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import span_io
@@ -21,7 +20,6 @@ from otel_rollout.record.capture.context import is_in_trajectory
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import identity_in
 from otel_rollout.record.recording.span import RecordingSpan
-from otel_rollout.record.runtime import Runtime
 
 
 def record(
@@ -57,22 +55,8 @@ def record(
             span.set_status(StatusCode.ERROR, error)
     finally:
         span.end(times[1])
-    _record_phases(active, span, context, attributes, start_ns)
-
-
-@internal_errors("recording the phases of an engine's request")
-def _record_phases(
-    active: Runtime, span: Span, context: Context, attributes: Mapping[str, float | int | str], start_ns: int
-) -> None:
-    """Record the phases as the receiver and the span processor do for an engine's own span."""
-    ids = span.get_span_context()
-    trace_id, span_id = ids.trace_id.to_bytes(16, "big"), ids.span_id.to_bytes(8, "big")
-    phases = engine_phases.phases_of(semconv.ENGINE_REQUEST, span_id, attributes, start_ns)
     identity = span.identity if type(span) is RecordingSpan else identity_in(context)
-    encoded = identity.encoded or identity.encode()
-    for line in engine_phases.phase_lines(phases, trace_id, span_id, ids.trace_flags, encoded):
-        active.writer.started()
-        active.writer.write(line, identity)
+    active.writer.write_phases(span.get_span_context(), attributes, start_ns, identity)
 
 
 # --- times that vLLM says ----------------------------------------------------------------------------------

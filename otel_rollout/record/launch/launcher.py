@@ -24,6 +24,7 @@ from typing import Any
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials, without_receiver
 from otel_rollout.base.errors import logger
 from otel_rollout.base.redaction_names import SHIPPED
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.record.launch.state import state
 from otel_rollout.record.runs.ray_job import NODE_VARIABLES
@@ -216,7 +217,7 @@ def _receiver_environment(environ: Mapping[str, str], configured: Settings) -> d
         if getattr(configured, field.name) != getattr(defaults, field.name)
     }
     passed = {**without_receiver(environ), CONFIG_VARIABLE: to_variable(settings)}
-    if any(step.strip() != SHIPPED for step in configured.redact.split(",") if step.strip()):
+    if any(step != SHIPPED for step in listed(configured.redact)):
         # The application's function is in a module that this process can import.
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     return passed | path_with_package(passed)

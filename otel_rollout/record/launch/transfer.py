@@ -41,7 +41,10 @@ def copy_directory(spool_dir: Path, run_id: str, node_dir: str) -> Path:
 def next_piece(node_dir: Path, copied: Mapping[str, int]) -> CopiedPiece:
     """Return the next piece for a copy with ``copied`` bytes of each segment file."""
     counts = _counts(node_dir)  # read before the segments, so that these hold every counted span
-    states = {writer: _state(node_dir, writer) for writer in layout.journals(node_dir)}
+    states = {
+        writer: journal.read_state(layout.journal_of(node_dir, writer))
+        for writer in layout.journals(node_dir)
+    }
     missing: dict[str, bytes] = {}
     room = PIECE_BYTES
     for name in layout.segments(node_dir):
@@ -110,11 +113,7 @@ def _bytes_from(
         data = file.read(limit)
     end = start + len(data)
     if state is not None and name.sequence == state.sequence and end >= size:
-        owed = journal.owed_bytes(node_dir / (name.writer + layout.JOURNAL_SUFFIX), state, size)
+        owed = journal.owed_bytes(layout.journal_of(node_dir, name.writer), state, size)
         data += owed[end - size :]  # the copy may already have some of these bytes
     whole = data[: data.rfind(b"\n") + 1]
     return whole or (data if len(data) >= limit else b"")  # a line longer than a piece is sent in parts
-
-
-def _state(node_dir: Path, writer: str) -> journal.JournalState | None:
-    return journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))

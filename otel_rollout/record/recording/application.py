@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout.base import semconv, setting_parsers
+from otel_rollout.base import setting_parsers
 from otel_rollout.base.errors import logger, pass_on
-from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.exception_text import qualified_name
 from otel_rollout.record.recording.shared_backend import SharedBackend
 from otel_rollout.record.recording.state import state
@@ -23,8 +22,6 @@ from otel_rollout.settings import Settings
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
-SCOPE: Final = semconv.SCOPE
-"""Name of this package's instrumentation scope."""
 _AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
 """Module that `opentelemetry-instrument` imports in the processes that it sets up."""
 SDK_FILE: Final = "OTEL_CONFIG_FILE"
@@ -103,11 +100,11 @@ class Application:
         with state.lock:
             if provider not in state.joined_providers:  # a processor stays, also in the next run
                 provider.add_span_processor(
-                    processor.IdentityProcessor() if delivers_itself else processor.SpoolSpanProcessor(SCOPE)
+                    processor.IdentityProcessor() if delivers_itself else processor.SpoolSpanProcessor()
                 )
                 state.joined_providers.add(provider)
             run_id = self._settings.run_id
-            self._tracer = None if delivers_itself else processor.tracer_of(provider, SCOPE, VERSION, run_id)
+            self._tracer = None if delivers_itself else processor.tracer_of(provider, run_id)
             self._provider = provider
 
     def _is_exported_by_agent(self) -> bool:

@@ -23,7 +23,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, pass_on, warn_once
-from otel_rollout.otlp import engine_phases
+from otel_rollout.base.version import VERSION
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.record.recording import content, doubles, previews
 from otel_rollout.record.recording.entered import present_context
@@ -33,7 +33,6 @@ from otel_rollout.record.recording.provider import RANDOM_BITS, mark_of
 from otel_rollout.record.recording.runtime_context import TRAJECTORY, span_above
 from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 from otel_rollout.record.recording.state import state
-from otel_rollout.record.recording.writer import SegmentWriter
 
 MAX_OPEN = 1 << 16
 """Maximum number of open spans whose data are kept. Some applications start spans and never end them."""
@@ -171,21 +170,16 @@ class SpoolSpanProcessor(IdentityProcessor):
 
     The processor ignores spans of the application outside any trajectory. It records our operations outside
     any trajectory.
-
-    Args:
-        scope: instrumentation scope of our operations.
     """
 
-    def __init__(self, scope: str) -> None:
-        self._scope = scope
-        self._has_looked = False
+    _has_looked = False
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span; keep the span's data."""
         super().on_start(span, parent_context)
         identity = identity_in(parent_context)
         scope = span.instrumentation_scope
-        is_ours = scope is not None and scope.name == self._scope
+        is_ours = scope is not None and scope.name == semconv.SCOPE
         if (identity.attributes or is_ours) and span.get_span_context().trace_flags.sampled:
             active = state.current_runtime()
             if active is not None:
@@ -203,7 +197,7 @@ class SpoolSpanProcessor(IdentityProcessor):
         context = span.get_span_context()
         open_span = state.sdk_spans.pop(context.span_id, None) if context is not None else None
         active = state.current_runtime() if open_span is not None else None
-        if open_span is None or active is None:
+        if context is None or open_span is None or active is None:
             return
         writer = active.writer
         try:
@@ -227,20 +221,8 @@ class SpoolSpanProcessor(IdentityProcessor):
                 scope = span.instrumentation_scope
                 writer.counters.recorded_by(scope.name if scope is not None else "")
                 if span.name == semconv.ENGINE_REQUEST:
-                    _record_phases(span, open_span.identity, writer)
-
-
-@internal_errors("recording the phases of an engine's request")
-def _record_phases(span: ReadableSpan, identity: Identity, writer: SegmentWriter) -> None:
-    """Record the phases of an engine's request as spans of ours."""
-    context = span.get_span_context()
-    assert context is not None
-    ids = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
-    phases = engine_phases.phases_of(span.name, ids[1], span.attributes or {}, span.start_time or 0)
-    encoded = identity.encoded or identity.encode()
-    for line in engine_phases.phase_lines(phases, *ids, context.trace_flags, encoded):
-        writer.started()
-        writer.write(line, identity)
+                    found = span.attributes or {}
+                    writer.write_phases(context, found, span.start_time or 0, open_span.identity)
 
 
 @internal_errors("telling the span above another library's span")
@@ -377,9 +359,9 @@ class _OwnIds(IdGenerator):
         return self._bits(128) or 1
 
 
-def tracer_of(provider: TracerProvider, scope: str, version: str, run_id: str) -> Tracer:
+def tracer_of(provider: TracerProvider, run_id: str) -> Tracer:
     """Return a tracer of the application's provider for our own spans, whose ids have the run's mark."""
-    tracer = provider.get_tracer(scope, version)
+    tracer = provider.get_tracer(semconv.SCOPE, VERSION)
     # A generator that the application chose stays.
     if type(getattr(tracer, "id_generator", None)) is RandomIdGenerator:
         tracer.id_generator = _OwnIds(run_id)  # type: ignore[attr-defined]

@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
-from otel_rollout.base.errors import pass_on
+from opentelemetry.trace import SpanContext
+
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors, pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.score_batch import around_data
 from otel_rollout.record.recording.counters import Counters, Counts
@@ -77,7 +80,7 @@ class SegmentWriter:
         self._is_abandoned = False
         self._lock = threading.Lock()
         self._segment = SegmentFile(node_dir, self.id, resource, segment_bytes, is_resource_open)
-        journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
+        journal_file = layout.journal_of(node_dir, self.id)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
         first = self._segment.prepare_next()  # before the journal: a visible journal has a locked segment
         try:
@@ -179,6 +182,27 @@ class SegmentWriter:
             pass_on(error)
             return False
         return self.write((before, data, after), identity, scores, is_redacted=True)
+
+    @internal_errors("recording the phases of an engine's request")
+    def write_phases(
+        self, request: SpanContext, attributes: Mapping[str, Any], start_ns: int, identity: Identity
+    ) -> None:
+        """Record the phases of an engine's request as spans of ours below it. Never raises.
+
+        Args:
+            request: ids of the request's span.
+            attributes: attributes of that span.
+            start_ns: its start, Unix time in ns.
+            identity: identity of the request's trajectory.
+        """
+        from otel_rollout.otlp import engine_phases  # here: few processes record an engine's requests
+
+        ids = request.trace_id.to_bytes(16, "big"), request.span_id.to_bytes(8, "big")
+        phases = engine_phases.phases_of(semconv.ENGINE_REQUEST, ids[1], attributes, start_ns)
+        encoded = identity.encoded or identity.encode()
+        for line in engine_phases.phase_lines(phases, *ids, request.trace_flags, encoded):
+            self.started()
+            self.write(line, identity)
 
     def _postpone(self, body: Line, identity: Identity, spans: int) -> bool:
         """Leave a line to the flusher: this thread cannot have the lock, or must not wait."""

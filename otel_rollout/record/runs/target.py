@@ -21,6 +21,7 @@ from otel_rollout.base.environment import (
     may_be_credential,
     without_credentials,
 )
+from otel_rollout.base.setting_parsers import listed
 from otel_rollout.settings import Settings
 
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
@@ -65,7 +66,7 @@ def names_target(name: str, configured: Settings) -> bool:
 def is_further_variable(name: str, configured: Settings) -> bool:
     """Return whether a variable belongs to an exporter of another package, by its name or by the settings."""
     return begins_with_exporter(name, configured.exporters) or any(
-        fnmatch.fnmatchcase(name, pattern.strip()) for pattern in configured.forwarder_variables.split(",")
+        fnmatch.fnmatchcase(name, pattern) for pattern in listed(configured.forwarder_variables)
     )
 
 
@@ -146,7 +147,7 @@ def _is_of_run(name: str, value: str, run: Settings) -> bool:
     if _same(value, run.target_variables.get(name)):
         return True
     if name == "OTEL_TRACES_EXPORTER":
-        return {part.strip() for part in value.split(",")} == set(run.exporters)
+        return set(listed(value)) == set(run.exporters)
     if name in _SETTINGS:
         return name != "OTEL_ROLLOUT_SPOOL_DIR" and value == getattr(run, _SETTINGS[name])
     owners = [exporter for exporter in run.exporters if _names_target_of(exporter, name)]
