@@ -12,6 +12,8 @@ from typing import Any
 
 Binder = Callable[..., dict[str, Any]]
 _RECEIVERS = ("self", "cls")
+_OF_RAY = "_ray_trace_ctx"
+"""Ray writes this parameter into the signatures of an actor's methods, and passes it to no method."""
 
 
 class Parameters:
@@ -28,7 +30,7 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], follow_wrapped: bool = True) -> None:
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
-        self._parameters = list(signature.parameters.values())
+        self._parameters = [each for each in signature.parameters.values() if each.name != _OF_RAY]
         self.names = [parameter.name for parameter in self._parameters]
         first = self._parameters[0] if self._parameters else None
         self.has_receiver = (
