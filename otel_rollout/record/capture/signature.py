@@ -12,8 +12,6 @@ from typing import Any
 
 Binder = Callable[..., dict[str, Any]]
 _RECEIVERS = ("self", "cls")
-_OF_RAY = "_ray_trace_ctx"
-"""Ray writes this parameter into the signatures of an actor's methods, and passes it to no method."""
 
 
 class Parameters:
@@ -30,7 +28,8 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], follow_wrapped: bool = True) -> None:
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
-        self._parameters = [each for each in signature.parameters.values() if each.name != _OF_RAY]
+        # Ray writes a parameter of its own into the signatures of an actor's methods, and passes it to none.
+        self._parameters = [each for each in signature.parameters.values() if each.name != "_ray_trace_ctx"]
         self.names = [parameter.name for parameter in self._parameters]
         first = self._parameters[0] if self._parameters else None
         self.has_receiver = (
