@@ -26,6 +26,7 @@ from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.dumps import atif
+from otel_rollout.look.dumps.trajectory import RolloutIdentity
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import Listing
 from otel_rollout.look.sources.table_source import conversations_in
@@ -35,15 +36,8 @@ from otel_rollout.table.schema import has_time
 
 _HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
 _ATIF, _MESSAGES = "atif", "messages"
-_FIELDS: Final = {
-    "step": "step",
-    "sample_index": "sample_index",
-    "rollout_n": "rollout_n",
-    "validate": "validate",
-    "reward": "reward",
-    "error": "error_message",
-}
-"""Field of a line of messages → column of its trajectory."""
+_FACTS: Final = ("step", "sample_index", "rollout_n", "validate", "reward")
+"""Columns of a trajectory that a line of messages has by the same names."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
 _MAX_NAME: Final = 60
 """Characters of a name, which may have four bytes each."""
@@ -79,7 +73,7 @@ def _export(
     if format_ == _ATIF and to is not None and to.exists() and (to.is_file() or any(to.iterdir())):
         raise ViewerError(f"{to} is no empty directory: --to names a new one for {_ATIF}.")
     with as_table(from_, spans=spans_of) as (store, _), writing("export"):
-        columns = ", ".join(["trace_id", *_FIELDS.values()])
+        columns = ", ".join(["trace_id", "path", *_FACTS, "error_message"])
         selected = Selected(store, view, listing, given, run, where, sort, columns)
         engine = selected.engine
         rows = dicts_of(engine.run(selected.checked(), limit))
@@ -101,8 +95,10 @@ export = reading(command_of("trajectories", _HELP, _export))
 def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a line of messages for each trajectory whose messages are known."""
     for example in training_data.examples(engine, rows):
-        named = {field: example[column] for field, column in _FIELDS.items()}
-        yield {**named, "messages": example["messages"]}
+        line = {name: example[name] for name in _FACTS}
+        if line["step"] is None and (identity := RolloutIdentity.named(example["path"])):
+            line["step"] = identity.step  # a text, which is in no column of numbers
+        yield {**line, "error": example["error_message"], "messages": example["messages"]}
 
 
 def _conversations(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[Conversation]:
