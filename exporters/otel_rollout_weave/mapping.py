@@ -187,8 +187,9 @@ def summary_of(span: Span) -> dict[str, Any]:
     source = span.attributes
     failed = span.has_failed
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}
-    if span.name == semconv.ENGINE_REQUEST and kind_of(source) is None:
-        return summary  # the model call above has the usage; Weave would add both up
+    kind = kind_of(source)
+    if kind == "agent" or (span.name == semconv.ENGINE_REQUEST and kind is None):
+        return summary  # the model calls below or above have the usage; Weave would add both up
     used = {
         "input_tokens": _count(source.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
         "output_tokens": _count(source.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)),

@@ -34,15 +34,8 @@ from otel_rollout.table.schema import has_time
 
 _HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
 _ATIF, _MESSAGES = "atif", "messages"
-_FIELDS: Final = {
-    "step": "step",
-    "sample_index": "sample_index",
-    "rollout_n": "rollout_n",
-    "validate": "validate",
-    "reward": "reward",
-    "error": "error_message",
-}
-"""Field of a line of messages → column of its trajectory."""
+_FACTS: Final = ("step", "sample_index", "rollout_n", "validate", "reward")
+"""Columns of a trajectory that a line of messages has by the same names."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
 _MAX_NAME: Final = 60
 """Characters of a name, which may have four bytes each."""
@@ -79,7 +72,7 @@ def _export(
         kind = "directory" if format_ == _ATIF else "file"
         raise ViewerError(f"{to} is no empty {kind}: --to names a new one for {format_}.")
     with as_table(from_, spans=spans_of) as (store, _), writing("export"):
-        columns = ", ".join(["trace_id", *_FIELDS.values()])
+        columns = ", ".join(["trace_id", *_FACTS, "step_text", "error_message"])
         selected = Selected(store, view, listing, given, run, where, sort, columns)
         engine = selected.engine
         rows = dicts_of(engine.run(selected.checked(), limit))
@@ -106,8 +99,10 @@ def _holds_something(to: Path) -> bool:
 def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a line of messages for each trajectory whose messages are known."""
     for example in training_data.examples(engine, rows):
-        named = {field: example[column] for field, column in _FIELDS.items()}
-        yield {**named, "messages": example["messages"]}
+        line = {name: example[name] for name in _FACTS}
+        if line["step"] is None:
+            line["step"] = example["step_text"]
+        yield {**line, "error": example["error_message"], "messages": example["messages"]}
 
 
 def _conversations(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[Conversation]:

@@ -184,6 +184,7 @@ _TRAJECTORIES: Final = (
     ListedColumn("path", "name", 0),
     ListedColumn("trace_id", "id", 8),
     ListedColumn("reward", "number", 1, (Filter("--reward", "Reward."),)),
+    ListedColumn("reward_label", "", 1),
     ListedColumn("state", "", 1, _STATE),
     ListedColumn("seconds", "seconds", 4, (Filter("--seconds", "Duration."),)),
     ListedColumn("turns", "number", 3, (Filter("--turns", "Turns: model calls."),)),

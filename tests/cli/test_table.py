@@ -234,6 +234,22 @@ def test_failures_are_filtered(tmp_path: Path) -> None:
     ]
 
 
+def test_reward_that_is_no_number_is_listed(tmp_path: Path) -> None:
+    """A text, a truth value and NaN are in a column of their own, which a list of numbers does not have."""
+    path = tmp_path / "table"
+    labels = {"1": (None, "good"), "2": (1.0, "True"), "3": (None, "nan"), "4": (0.5, None)}
+    scored = [
+        score(trace, "b", value, score_label=label, rollout_n=int(trace))
+        for trace, (value, label) in labels.items()
+    ]
+    written(path, [root(trace, rollout_n=int(trace)) for trace in labels], scored)
+    found = [each[:4] for each in rows(run("list", "--from", path).output)]
+    assert [(name, reward, label) for name, _, reward, label in found] == [
+        ("1/7/1", "", "good"), ("1/7/2", "1", "True"), ("1/7/3", "", "nan"), ("1/7/4", "0.5", "")
+    ]  # fmt: skip
+    assert "reward_label" not in run("list", "--from", path, "--reward", "0.5").output
+
+
 def test_list_without_rows_says_which_steps_there_are(table: Path) -> None:
     """A step that nobody recorded is answered with those that are there; so is no other condition."""
     printed = run("list", "--from", table, "--step", 99).output

@@ -14,6 +14,7 @@ from otel_rollout.table.row_set import dicts_of
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_example import ROOT
 from tests.dumps.test_readers import CALL, EPISODE, LOOP
+from tests.table.tables import root, row, written
 
 ROWS = "path, reward, turns, tool_calls, tool_errors, tokens_in, tokens_out, state, error_message"
 NAME = "step, sample_index, rollout_n, validate"
@@ -118,6 +119,28 @@ def test_a_live_run_is_exported_with_its_failed_tools(tmp_path, demo_table):
     export(demo_table, "--format", "messages", "--to", "all.jsonl")
     rows = "path, reward, turns"
     assert facts("all.jsonl", rows)["rows"] == facts(demo_table, rows)["rows"]
+
+
+def test_identity_is_read_again_as_it_was(tmp_path):
+    """A step that is a text, leading zeros, slashes in a name, and no dataset row stay what they are."""
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "42"}]
+    identities = [("warm-up", "007", 0), (2, "gsm8k/train", 1), (3, 7, 0)]
+    named = [
+        {"step": step, "sample_index": sample, "rollout_n": rollout, "messages": said}
+        for step, sample, rollout in identities
+    ]
+    names = "path, step, sample_index, rollout_n, group_path"
+    for format_ in ("atif", "messages"):
+        made = tmp_path / f"{format_}.jsonl"
+        made.write_text(export(write_lines(tmp_path / "dump.jsonl", named), "--format", format_))
+        assert facts(made, names)["rows"] == facts(tmp_path / "dump.jsonl", names)["rows"]
+    spans = tmp_path / "table"
+    written(
+        spans,
+        [root("1", sample_index=None, rollout_n=3), row("1", "b", "a1", sample_index=None, rollout_n=3)],
+    )
+    made.write_text(export(spans, "--format", "atif"))
+    assert facts(made, names)["rows"] == facts(spans, names)["rows"]
 
 
 def test_the_options_of_list_select(tmp_path):

@@ -375,6 +375,43 @@ def test_parallel_tool_calls_get_their_own_results() -> None:
     ]
 
 
+def test_result_of_a_tool_that_asks_a_model_is_shown_once() -> None:
+    """The calls of a subagent inside a tool come before the tool's result, which is the tool's turn."""
+    answer = {"role": "tool", "tool_call_id": "c", "content": "wool is warm"}
+    named = {semconv.GEN_AI_TOOL_CALL_ID: "c"}
+    asked = [user("Look"), assistant("I look")]
+    found = shown(
+        [
+            line(2, [user("Why?")], assistant("I ask")),
+            line(3, {}, "wool is warm", name="research", kind="TOOL", attributes=named, end=900),
+            line(4, [user("Look")], assistant("I look"), parent=3),
+            line(5, [*asked, user("More")], assistant("That is all"), parent=3),
+            line(950, [user("Why?"), assistant("I ask"), answer], assistant("Warm")),
+        ]
+    )
+    assert [(turn.name, turn.text) for turn in found.turns if turn.role == "tool"] == [
+        ("research", "wool is warm")
+    ]
+    assert [(message.text, turn.name) for message, turn in found.said if message.role == "tool"] == [
+        ("wool is warm", "research")
+    ]
+
+
+def test_tool_whose_result_no_model_gets_is_said_before_a_judge_is_asked() -> None:
+    """The last call of a trajectory is part of what was said, though an evaluator asks a model after it."""
+    found = shown(
+        [
+            line(2, [user("Why?")], assistant("I submit")),
+            line(3, {}, None, name="submit", kind="TOOL", error="ValueError: no grader"),
+            line(4, {}, 1.0, name="grade", kind="EVALUATOR", end=900),
+            line(5, [user("Is it right?")], assistant("yes"), parent=4),
+        ]
+    )
+    assert [(message.role, turn.name, turn.error) for message, turn in found.said] == [
+        ("user", "", ""), ("assistant", "", ""), ("tool", "submit", "ValueError: no grader")
+    ]  # fmt: skip
+
+
 def test_error_is_shown_once_at_its_origin() -> None:
     """An error that passes through a tool to the loop is shown at the tool only."""
     error = "ValueError: no"

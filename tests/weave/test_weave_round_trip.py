@@ -73,6 +73,23 @@ def test_summary_has_status_usage_and_latency(weave, project, rollouts, exporter
     assert abs(generate["weave"]["latency_ms"] - took) <= 1
 
 
+def test_sum_of_an_agent_is_no_usage_of_its_own(weave, project, rollouts, exporter):
+    """Agent libraries repeat the counts of their calls on the agent; Weave's server would add both up."""
+    counts = {"gen_ai__usage__input_tokens": 10, "gen_ai__usage__output_tokens": 5}
+    with (
+        rollouts.span("Agent.run", "AGENT"),
+        rollouts.span("invoke_agent", "AGENT", **counts),
+        rollouts.span("chat", "LLM", **counts),
+    ):
+        pass
+
+    deliver(exporter, rollouts.ended())
+
+    root = named(weave.calls(project), "Agent.run")["id"]
+    (usage,) = weave.usage(project, [root])[root].values()
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 5)
+
+
 FILTERS = [
     {"attributes__step": 2},
     {"attributes__sample_index": 7, "attributes__rollout_n": 3},

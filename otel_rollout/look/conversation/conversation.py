@@ -152,15 +152,12 @@ class _TurnBuilder:
             self._append(span, failure_turn(span))
 
     def said(self) -> Sequence[tuple[Message, Turn]]:
-        """Return each message with its turn, and the results of tools that no model call has got."""
-        found = [
+        """Return each message with its turn; a tool's result as a model call got it, if one did."""
+        said = {id(turn): (each, turn) for each, turn in self._said}
+        return [
             (each.resent or _reply_of(each) if isinstance(each, ModelCall) else each, turn)
-            for each, turn in self._said
+            for each, turn in said.values()
         ]
-        for id_, turn in self._open_calls.left():
-            if not turn.sub_trajectory:
-                found.append((Message(TOOL, turn.text, call_id=id_), turn))
-        return found
 
     def longest(self) -> Sequence[Message]:
         """Return messages and reply of the model call with the longest context."""
@@ -193,15 +190,17 @@ class _TurnBuilder:
     def _add_tool(self, span: Span) -> None:
         added = tool_turn(span)
         self._append(span, added)
-        call_id = span.attributes.get(semconv.GEN_AI_TOOL_CALL_ID)
-        self._open_calls.add(str(call_id or ""), added)
+        call_id = str(span.attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or "")
+        self._open_calls.add(span.span_id, call_id, added)
+        if not added.sub_trajectory:
+            self._said.append((Message(TOOL, added.text, call_id=call_id), added))
 
     def _add_model_call(self, span: Span) -> None:
         spans = [span, *self._tree.descendants(span)]
         call = ModelCall(self._restored(read_request(spans)), read_reply(spans))
         new, note = self._new_messages(call, span)
         self._calls |= {inner.span_id: call for inner in spans}
-        heard = self._turns_of(new)
+        heard = self._turns_of(new, span)
         added = [turn for turn in heard if not turn.is_call]
         for each in added:
             self._append(span, each)
@@ -309,9 +308,11 @@ class _TurnBuilder:
         )
         return next((found for value in values if (found := messages.asked_in(value))), ())
 
-    def _turns_of(self, new: Sequence[Message]) -> list[Turn]:
+    def _turns_of(self, new: Sequence[Message], span: Span) -> list[Turn]:
         """Return the turn of each message; a tool's result goes to the turn of the tool's call."""
-        answered = iter(self._open_calls.take([message for message in new if message.role == TOOL]))
+        around = [ancestor.span_id for ancestor in self._tree.ancestors(span)]
+        results = [message for message in new if message.role == TOOL]
+        answered = iter(self._open_calls.take(results, around))
         turns = []
         for message in new:
             turn = (next(answered) if message.role == TOOL else None) or Turn(

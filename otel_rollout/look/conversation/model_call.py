@@ -6,7 +6,7 @@ span that has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -192,35 +192,33 @@ def _without_common_end(
 
 
 class OpenCalls:
-    """The tool calls since the last model call: their results are not yet in a request."""
+    """The tool calls since the last model call beside them: their results are not yet in a request."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[str, Turn]] = []
-        """Call id and turn of each."""
+        self._open: dict[str, tuple[str, Turn]] = {}
+        """Id of the span → call id and turn."""
 
-    def add(self, call_id: str, turn: Turn) -> None:
+    def add(self, span_id: str, call_id: str, turn: Turn) -> None:
         """Add a tool call; ``call_id`` is empty if none was recorded."""
-        self._open.append((call_id, turn))
+        self._open[span_id] = call_id, turn
 
-    def left(self) -> Sequence[tuple[str, Turn]]:
-        """Return id and turn of each call."""
-        return self._open
-
-    def take(self, results: Sequence[Message]) -> list[Turn | None]:
+    def take(self, results: Sequence[Message], around: Collection[str]) -> list[Turn | None]:
         """Return the turn of each result, None for the result of an older or unrecorded call.
 
-        A call that recorded its result gets no message with another one, unless their ids are equal.
+        A call that recorded its result gets no message with another one, unless their ids are equal. The
+        calls ``around`` the model call, such as one of a tool that asks a model, have no result yet.
         """
+        running = {span_id: self._open.pop(span_id) for span_id in [*self._open] if span_id in around}
         found: list[Turn | None] = [None] * len(results)
         for fits in (_has_id_and_text, _has_id, _has_text):
             for index, turn in self._matches(results, found, fits):
                 found[index] = turn
         # The last results are the newest: an edited context may repeat older ones before them.
         left = [index for index, turn in enumerate(found) if turn is None]
-        for index, (call_id, turn) in zip(left[-len(self._open) :], self._open, strict=False):
+        for index, (call_id, turn) in zip(left[-len(self._open) :], self._open.values(), strict=False):
             if _may_be(call_id, results[index]) and _is_in_either(turn.text, results[index].text):
                 found[index] = turn
-        self._open.clear()
+        self._open = running
         return found
 
     def _matches(
@@ -232,10 +230,9 @@ class OpenCalls:
         """Yield and remove each call that fits a result without turn; of several, the last to the last."""
         for index in reversed(range(len(results))):
             if found[index] is None:
-                pairs = (pair for pair in reversed(self._open) if fits(*pair, results[index]))
-                if pair := next(pairs, None):
-                    self._open = [other for other in self._open if other is not pair]
-                    yield index, pair[1]
+                fitting = (id_ for id_, call in reversed(self._open.items()) if fits(*call, results[index]))
+                if span_id := next(fitting, None):
+                    yield index, self._open.pop(span_id)[1]
 
 
 def _has_id_and_text(call_id: str, turn: Turn, result: Message) -> bool:

@@ -38,17 +38,26 @@ class RolloutIdentity(NamedTuple):
 
     Attributes:
         step: training step; None if the dump has none.
-        sample: dataset row, or a number of the group.
-        rollout: index in the group.
+        sample: dataset row, or a number of the group; None if the dump says that there is none.
+        rollout: index in the group; None as for the sample.
         is_validation: whether it is of a validation.
         group: the dump's own id of the group.
     """
 
     step: int | str | None
-    sample: int | str
-    rollout: int | str = 0
+    sample: int | str | None
+    rollout: int | str | None = 0
     is_validation: bool = False
     group: str = ""
+
+    @classmethod
+    def named(cls, path: str) -> RolloutIdentity | None:
+        """Return what a trajectory's path says, as text; None if it is no path."""
+        name = path.removeprefix("validation/")
+        first, _, rest = name.partition("/")
+        second, _, last = rest.rpartition("/")  # a sample's name may have slashes
+        step, sample, rollout = (None if part == "-" else part for part in (first, second, last))
+        return cls(step, sample, rollout, path != name) if second else None
 
 
 class ModelTurn(NamedTuple):

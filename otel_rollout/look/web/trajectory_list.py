@@ -38,7 +38,7 @@ _ORDER: Final = (
     "trace_id"
 )
 _TRUTH: Final = {"true": True, "false": False}
-_BESIDE: Final = ("trace_id", "path", "state", "reward")
+_BESIDE: Final = ("trace_id", "path", "state", "reward", "reward_label")
 """Columns that are shown in a way of their own, or not."""
 
 

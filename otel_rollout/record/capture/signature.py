@@ -28,7 +28,8 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], follow_wrapped: bool = True) -> None:
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
-        self._parameters = list(signature.parameters.values())
+        # Ray writes a parameter of its own into the signatures of an actor's methods, and passes it to none.
+        self._parameters = [each for each in signature.parameters.values() if each.name != "_ray_trace_ctx"]
         self.names = [parameter.name for parameter in self._parameters]
         first = self._parameters[0] if self._parameters else None
         self.has_receiver = (

@@ -53,13 +53,8 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:
     """Return what otel-rollout wrote into the document, else the trial's task."""
-    path = str(at(document, "extra", "path") or "")
-    named = path.removeprefix("validation/")
-    first, _, rest = named.partition("/")
-    second, _, last = rest.rpartition("/")  # a sample's name may have slashes
-    if second:
-        step, sample, rollout = (int(part) if part.isdecimal() else part for part in (first, second, last))
-        return RolloutIdentity(None if step == "-" else step, sample, rollout, path != named)
+    if named := RolloutIdentity.named(str(at(document, "extra", "path") or "")):
+        return named
     task = result.get("task_name") or document.get("session_id") or file.path.stem
     _, order = file.groups.place(task)
     rollout = str(result["trial_name"]).rpartition("__")[2] if result.get("trial_name") else order
