@@ -120,3 +120,25 @@ def test_page_of_a_live_run_loads_itself_again(browser: Chrome, tmp_path: Path) 
         follow(browser, browser.find_element(By.LINK_TEXT, "stop loading again"))
         assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
         assert browser.get_log("browser") == []
+
+
+def test_edge_behind_which_a_table_goes_on_is_coloured(browser: Chrome, tmp_path: Path) -> None:
+    """Without a script: at the table's end, the edge has the page's colour again."""
+    written(tmp_path / "table", run_rows())
+    browser.set_window_size(600, 1000)
+    with Served(tmp_path / "table", tmp_path) as server:
+        browser.get(f"{server.address}/trajectories?step=1")
+        table = browser.find_element(By.CSS_SELECTOR, ".scroll")
+        page, coloured = edges(table)
+        assert page != coloured
+        browser.execute_script("arguments[0].scrollLeft = 1e6", table)
+        WebDriverWait(browser, _LOADING).until(lambda driver: edges(table)[1] == page)
+        assert edges(table)[0] != page
+    browser.set_window_size(1280, 1000)
+
+
+def edges(element: WebElement) -> list[object]:
+    """Return the most frequent colours of an element's left and right edge."""
+    image = Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB")
+    columns = (image.crop((x, 0, x + 1, image.height)) for x in (0, image.width - 1))
+    return [max(column.getcolors() or [])[1] for column in columns]
