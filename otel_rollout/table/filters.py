@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -67,11 +67,10 @@ def _step(text: str, source: str) -> str:
     return any_of([in_text, *([_numbers("step", text, source)] if _SINGLE.fullmatch(text) else [])])
 
 
-def of_steps(steps: Iterable[Step]) -> str:
+def of_steps(steps: Collection[Step]) -> str:
     """Return the condition that a row is of one of some steps."""
-    wanted = list(steps)
-    numbers = [step for step in wanted if isinstance(step, int)]
-    others = [step for step in wanted if not isinstance(step, int)]
+    numbers = [step for step in steps if isinstance(step, int)]
+    others = [step for step in steps if not isinstance(step, int)]
     return any_of([equals("step", numbers), f"(step IS NULL AND {equals('step_text', others)})"])
 
 
