@@ -28,8 +28,6 @@ GIVEN: Final = "is_given"
 """Key of a message of the model's role that the model was given."""
 PARSED: Final = "is_parsed"
 """Key of a message, or of its calls, that was found in the text of several."""
-_ROLE: Final = {"role"}
-"""Keys of a reply of which nothing is known."""
 _TOOL_ROLES: Final = ("tool", "function", "ipython")
 
 
@@ -183,7 +181,7 @@ def _model_call(new: Messages, reply: Mapping[str, Any], turn: ModelTurn) -> Dum
     attributes: dict[str, Any] = {
         semconv.SPAN_KIND: semconv.KIND_LLM,
         **_content(semconv.INPUT_VALUE, _json({"messages": new}) if new else None),
-        **_content(semconv.OUTPUT_VALUE, _json(reply) if reply.keys() > _ROLE else None),
+        **_content(semconv.OUTPUT_VALUE, _json(reply) if reply.keys() > {"role"} else None),
         semconv.GEN_AI_USAGE_INPUT_TOKENS: turn.read,
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: turn.written,
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: turn.cached,
