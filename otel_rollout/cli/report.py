@@ -85,7 +85,7 @@ def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    condition = None if step is None else filters.numbers("step", step, "--step")
+    condition = "true" if step is None else filters.numbers("step", step, "--step")
     found = report_of(engine, run, condition)
     if not found.steps:
         raise QueryError(f"No step of {run.name} fits --step {step!r} in {location}.")

@@ -14,7 +14,7 @@ import typer
 
 from otel_rollout.cli import dumps, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
-from otel_rollout.cli.table import FromOption, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, errors_reported
 from otel_rollout.look.dumps.opening import files_of
 from otel_rollout.look.web import server
 from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
@@ -39,9 +39,7 @@ def view(
     from_: FromOption = None,
     format_: DumpFormatOption = None,
     map_: MapOption = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
-    ] = None,
+    run: NewestRunOption = None,
     port: Annotated[int, typer.Option("--port", help="Port of 127.0.0.1; 0 for a free one.")] = _PORT,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = False,
 ) -> None:

@@ -141,7 +141,7 @@ class FileReader:
 
     def select(self, files: Sequence[DataFile], columns: str, groups: str) -> list[dict[str, Any]]:
         """Run ``SELECT columns … GROUP BY file, groups``; column ``file`` is the file's index."""
-        from otel_rollout.table.row_set import dicts_of
+        from otel_rollout.table.query import dicts_of
 
         with self._store.describing():
             _, rows = self._rows(files)

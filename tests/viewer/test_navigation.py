@@ -8,7 +8,7 @@ from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.page import Trail, trail_of_comparison, trail_of_conversation
 from otel_rollout.look.conversation.summary import Score, Summary
 from otel_rollout.look.conversation.turn import Turn
-from otel_rollout.look.pages.links import Links
+from otel_rollout.look.pages.rendering import Links
 from tests.analysis.group.test_page import Page, Served
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
@@ -14,6 +17,10 @@ LATEST: Final = "latest"
 """Reference of the run that began last."""
 _NAMED: Final = 10
 """Runs that an error names at most."""
+
+
+StepKey = tuple[bool, int | None]
+"""Whether a step is of validation, and its number."""
 
 
 class Run(NamedTuple):
@@ -89,3 +96,8 @@ def rows_of(engine: Engine, run: Run) -> str:
     name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
     engine.keep(name, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
     return name
+
+
+def by_step(rows: Iterable[dict[str, Any]]) -> dict[StepKey, list[dict[str, Any]]]:
+    """Return the rows of each step, in their order; none for any other step."""
+    return defaultdict(list, grouped(rows, lambda row: (row["validate"], row["step"])))

@@ -12,8 +12,7 @@ from otel_rollout.look.conversation import formatting, training
 from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import VALIDATION, Summary, group_of, references, reward_of
-from otel_rollout.look.pages.links import Links
-from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.pages.rendering import Links, render
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 Link = tuple[str, str]

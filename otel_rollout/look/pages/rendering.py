@@ -1,17 +1,98 @@
-"""Render a template as an HTML page that loads nothing."""
+"""Render a template as an HTML page that loads nothing; name the addresses of the pages around it."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
 from otel_rollout.base.printable import printable
-from otel_rollout.look.pages.links import Links
 
 if TYPE_CHECKING:
     import jinja2
+
+
+NO_STEP: Final = "-"
+"""Parameter of a step that was not recorded."""
+
+
+class Links:
+    """Addresses for the links of a page; None prints the text without a link.
+
+    This class is for a page that stands alone. The server of ``otel-rollout view`` has a subclass.
+
+    Attributes:
+        places: text and address of the pages that every page leads to; empty for no line with them.
+        status: when the page's data was read.
+        problem: why newer data could not be read; empty without a problem.
+        refresh_seconds: time after which a browser loads the page again; None for never.
+        refresh_switch: text and address of this page with or without loading it again.
+    """
+
+    places: Sequence[tuple[str, str]] = ()
+    status = ""
+    problem = ""
+    refresh_seconds: int | None = None
+    refresh_switch: tuple[str, str] | None = None
+
+    def to(self, page: str, /, **parameters: str) -> str | None:
+        """Return the address of a page of the run.
+
+        Args:
+            page: path of the page.
+            parameters: what the page shows.
+        """
+        return None
+
+    def step(self, step: int | None, validate: bool = False) -> str | None:
+        """Return the address of a step's page."""
+        return self.to("/step", **_of_step(step, validate))
+
+    def timeline(self, step: int | None, validate: bool = False) -> str | None:
+        """Return the address of the page that shows a step's time."""
+        return self.to("/timeline", **_of_step(step, validate))
+
+    def health(self) -> str | None:
+        """Return the address of the page with the run's checks."""
+        return self.to("/health")
+
+    def trajectories(self, filters: Mapping[str, str] | None = None) -> str | None:
+        """Return the address of the list of trajectories.
+
+        Args:
+            filters: field of its form → text.
+        """
+        return self.to("/trajectories", **(filters or {}))
+
+    def group(self, path: str) -> str | None:
+        """Return the address of a group's page.
+
+        Args:
+            path: the group's name in the view ``groups``, such as ``1/29``.
+        """
+        return self.to("/group", name=path)
+
+    def trajectory(self, reference: str) -> str | None:
+        """Return the address of a trajectory's page.
+
+        Args:
+            reference: a name such as ``1/29/1``, or a trace id.
+        """
+        return self.to("/trajectory", name=reference)
+
+    def comparison(self, left: str, right: str) -> str | None:
+        """Return the address of the page that shows two trajectories side by side."""
+        return self.to("/compare", left=left, right=right)
+
+    def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
+        """Return name and address of the trajectory in other tools, such as MLflow."""
+        return []
+
+
+def _of_step(step: int | None, validate: bool) -> dict[str, str]:
+    return {"step": NO_STEP if step is None else str(step), **({"validate": "true"} if validate else {})}
 
 
 def render(template: str, links: Links | None = None, **variables: Any) -> str:

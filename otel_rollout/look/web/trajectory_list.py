@@ -160,7 +160,7 @@ def _rows(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
     source = figures.trajectories_with([conditions])
-    count = snapshot.rows(f"SELECT count(*) AS number FROM {source}{conditions}")[0]["number"]  # noqa: S608
+    count = snapshot.engine.count(f"{source}{conditions}")
     rows = snapshot.rows(
         f"SELECT * FROM {figures.trajectories_with([conditions, *further])}{conditions} ORDER BY {order} "  # noqa: S608
         f"LIMIT {PAGE_ROWS} OFFSET {(page - 1) * PAGE_ROWS}"
@@ -176,7 +176,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> Iterator[ListedColumn]:
             yield column
 
 
-def _beside(links: ServedLinks, given: Filters, pages: int) -> str:
+def _beside(links: ServedLinks, given: Filters, pages: int) -> str | None:
     """Return the address of a page of the list before or after this one."""
     return links.trajectories({**given.given, PAGE: str(given.page + pages)})
 

@@ -12,7 +12,7 @@ from otel_rollout.look.analysis.group.page import document_of, page_of_group
 from otel_rollout.look.analysis.group.siblings import Sibling, Siblings
 from otel_rollout.look.analysis.group.tree import tree_of
 from otel_rollout.look.conversation.turn import Turn
-from otel_rollout.look.pages.links import Links
+from otel_rollout.look.pages.rendering import Links
 from tests.analysis.group.groups import group, said, sibling
 from tests.viewer.test_hostile import ALLOWED, CONVERSATIONS, TEXTS, is_plain
 

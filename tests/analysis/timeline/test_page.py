@@ -10,7 +10,7 @@ import pytest
 from otel_rollout.look.analysis.timeline.page import page_of_timeline
 from otel_rollout.look.analysis.timeline.phase_drawing import WIDTH, Tick, boxes_of, ticks_of
 from otel_rollout.look.analysis.timeline.phases import Segment
-from otel_rollout.look.pages.links import Links
+from otel_rollout.look.pages.rendering import Links
 from tests.analysis.timeline.steps import SECOND, call, timed, trajectory
 
 

@@ -13,8 +13,7 @@ from otel_rollout.look.conversation.comparison import Divergence
 from otel_rollout.look.conversation.page import Trail, way_to
 from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.turn import Turn
-from otel_rollout.look.pages.links import Links
-from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.pages.rendering import Links, render
 
 _MAX_TURNS: Final = 24
 """Turns of a branch that the page has."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rollout.look.analysis.health.findings import HEALTHY, UNHEALTHY, UNOBSERVED, Health
-from otel_rollout.look.pages.links import Links
-from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.pages.rendering import Links, render
 
 _ORDER: Final = (UNHEALTHY, UNOBSERVED, HEALTHY)
 _MAX_STEPS: Final = 50

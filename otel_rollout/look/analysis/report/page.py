@@ -30,8 +30,7 @@ from otel_rollout.look.pages.charts import (
     line_chart,
     share_bar,
 )
-from otel_rollout.look.pages.links import Links
-from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.pages.rendering import Links, render
 
 _COLOURS: Final[tuple[Colour, ...]] = ("user", "tool", "assistant", "evaluator", "failure", "system")
 _ORDERS: Final = {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.report.report import StepReport, report_of
-from otel_rollout.look.analysis.run_choice import rows_of
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.look.analysis.run_choice import Run, rows_of
+from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
-
-if TYPE_CHECKING:
-    from otel_rollout.look.analysis.run_choice import Run
-    from otel_rollout.table.query import Engine
 
 _MAX_TRAJECTORIES: Final = 4000
 """Trajectories of a step whose groups are listed; a larger step's page says how many are left out."""
@@ -96,17 +92,13 @@ def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) 
     if not found:
         kind = "validation step" if validate else "step"
         raise QueryError(f"There is no {kind} {'-' if step is None else step} in {run.name}.")
-    rows = dicts_of(
-        engine.run(
-            f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
-            "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "
-            f"LIMIT {_MAX_TRAJECTORIES}"
-        )
+    rows = engine.dicts(
+        f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
+        "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "
+        f"LIMIT {_MAX_TRAJECTORIES}"
     )
-    by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_group[row["group_path"]].append(row)
-    groups = sorted(map(_group, by_group.values()), key=lambda group: -(group.spread or 0.0))
+    by_group = grouped(rows, lambda row: row["group_path"]).values()
+    groups = sorted(map(_group, by_group), key=lambda group: -(group.spread or 0.0))
     left_out = found[0].trajectories - len(rows)
     return Step(run, found[0], tuple(groups), left_out, *_neighbours(engine, run, step, validate))
 
@@ -131,11 +123,9 @@ def _neighbours(engine: Engine, run: Run, step: int | None, validate: bool) -> t
     """Return the previous and the next step that the run has."""
     if step is None:
         return None, None
-    row = dicts_of(
-        engine.run(
-            f"SELECT max(step) FILTER (WHERE step < {step}) AS before, "  # noqa: S608
-            f"min(step) FILTER (WHERE step > {step}) AS after "
-            f"FROM {rows_of(engine, run)} WHERE {'' if validate else 'NOT '}validate"
-        )
+    row = engine.dicts(
+        f"SELECT max(step) FILTER (WHERE step < {step}) AS before, "  # noqa: S608
+        f"min(step) FILTER (WHERE step > {step}) AS after "
+        f"FROM {rows_of(engine, run)} WHERE {'' if validate else 'NOT '}validate"
     )[0]
     return row["before"], row["after"]

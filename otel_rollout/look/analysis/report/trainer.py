@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.look.analysis.run_choice import StepKey, by_step
+from otel_rollout.table.query import Engine
 from otel_rollout.table.training import DIFFERS
-
-if TYPE_CHECKING:
-    from otel_rollout.table.query import Engine
 
 _NAMED: Final = 3
 """Trajectories of a step that are named for their rewards: those that differ most."""
@@ -70,31 +67,29 @@ class Trainer:
     not_finite: int
 
 
-def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, int | None], Trainer]:
-    """Return the figures of each step that a trainer has scored, by whether of validation, and number.
+def trainers_of(engine: Engine, rows: str) -> dict[StepKey, Trainer]:
+    """Return the figures of each step that a trainer has scored.
 
     Args:
         engine: the table.
         rows: SQL source of the rows of :func:`otel_rollout.look.analysis.run_choice.rows_of`, some of them.
     """
 
-    def asked(sql: str) -> list[dict[str, Any]]:
-        return dicts_of(engine.run(sql.replace("{rows}", rows)))
+    def asked(sql: str) -> dict[StepKey, list[dict[str, Any]]]:
+        return by_step(engine.dicts(sql.replace("{rows}", rows)))
 
-    found = asked(_FIGURES)
-    if not found:
+    figures = asked(_FIGURES)
+    if not figures:
         return {}
-    filtered: dict[tuple[bool, int | None], dict[str, int]] = defaultdict(dict)
-    for row in asked(_FILTERED):
-        filtered[row["validate"], row["step"]][row["reason"]] = row["number"]
-    differing: dict[tuple[bool, int | None], list[str]] = defaultdict(list)
-    for row in asked(_DIFFERING):
-        differing[row["validate"], row["step"]].append(row["path"])
-    trainers = {}
-    for row in found:
-        key = row.pop("validate"), row.pop("step")
-        trainers[key] = Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
-    return trainers
+    filtered, differing = asked(_FILTERED), asked(_DIFFERING)
+    return {
+        key: Trainer(
+            filtered={row["reason"]: row["number"] for row in filtered[key]},
+            differing=tuple(row["path"] for row in differing[key]),
+            **{name: value for name, value in row.items() if name not in ("validate", "step")},
+        )
+        for key, (row,) in figures.items()
+    }
 
 
 _FIGURES: Final = f"""

@@ -14,8 +14,7 @@ from otel_rollout.look.analysis.timeline.phases import DRAWN, GENERATE
 from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.conversation.formatting import duration
-from otel_rollout.look.pages.links import Links
-from otel_rollout.look.pages.rendering import render
+from otel_rollout.look.pages.rendering import Links, render
 
 _MAX_LANES: Final = 160
 """Lanes that a page draws."""
