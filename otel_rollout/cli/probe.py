@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from otel_rollout.base.printable import in_one_line
+from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
     from otel_rollout.doctor.diagnosis import DoctorFinding
-    from otel_rollout.settings import Settings
 
 _MAX_LINES: Final = 20
 """Findings that are printed; an event of Kubernetes keeps 1 kB."""

@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
@@ -25,9 +26,6 @@ from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.locks import LOCK_FILE
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.segments import place_of
-
-if TYPE_CHECKING:
-    from otel_rollout.account.ledger_reader import LedgerState
 
 CHECKS: Final = ("spool", "damaged", "forwarder", "backlog", "refused", "dropped", "rejected", "disk")
 """Ids of the checks."""
@@ -132,13 +130,11 @@ class _Node:
     """The state of a node directory, read once."""
 
     def __init__(self, node_dir: Path) -> None:
-        from otel_rollout.account.ledger_reader import read_ledger
-
         self._node_dir = node_dir
         manifest = layout.read_manifest(node_dir)
         self._exporters = manifest.exporters if manifest else ()
         self._began = (node_dir / layout.MANIFEST).stat().st_mtime
-        self._ledger: LedgerState = read_ledger(node_dir, waits().probed_ledger, writes_nothing=True)
+        self._ledger = read_ledger(node_dir, waits().probed_ledger, writes_nothing=True)
         self._living = segments.living_writers(node_dir)
         self._journals = {
             writer: _JournalFile.read(node_dir / (writer + layout.JOURNAL_SUFFIX))

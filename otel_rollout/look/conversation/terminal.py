@@ -189,12 +189,20 @@ def compare(comparison: Comparison, console: Console) -> None:
 
 def continuations(comparison: Comparison) -> RenderableType:
     """Return the turns from the divergence on, side by side."""
+    first = len(comparison.shared) + 1
+    return beside(
+        [_cell(turn, number, comparison if number == first else None) for turn in pair]
+        for number, pair in enumerate(comparison.rows, start=first)
+    )
+
+
+def beside(rows: Iterable[Iterable[RenderableType]]) -> Table:
+    """Return pairs in two columns of equal width."""
     table = Table.grid(expand=True, padding=(0, 1))
     for _ in range(2):
         table.add_column(ratio=1, overflow="fold")
-    first = len(comparison.shared) + 1
-    for number, pair in enumerate(comparison.rows, start=first):
-        table.add_row(*(_cell(turn, number, comparison if number == first else None) for turn in pair))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_rollout.look.conversation import trajectories
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
-from otel_rollout.look.conversation.summary import VALIDATION, Summary
+from otel_rollout.look.conversation.summary import Summary, parts_of
 from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
@@ -182,7 +182,5 @@ def _conditions(reference: Reference) -> list[str]:
         return [equals("trace_id", reference.trace)]
     if reference.trace:
         return [f"trace_id LIKE {literal(reference.trace + '%')}"]
-    parts = reference.path.split("/")
-    is_validation = parts[0] == VALIDATION
-    step = parts[1 if is_validation and len(parts) > 1 else 0]
+    is_validation, (step, *_) = parts_of(reference.path)
     return [equals("validate", is_validation), equals("step", integer_in(step))]

@@ -10,7 +10,7 @@ from otel_rollout.base.printable import in_one_line
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.summary import VALIDATION, Summary, references
+from otel_rollout.look.conversation.summary import VALIDATION, Summary, parts_of, references
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.private_table import Source
@@ -107,9 +107,7 @@ def names_in(text: str) -> list[GroupName]:
     Raises:
         ViewerError: the text names no group.
     """
-    parts = text.strip().split("/")
-    validate = parts[0] == VALIDATION and len(parts) > 1
-    step, *rest = parts[1:] if validate else parts
+    validate, (step, *rest) = parts_of(text.strip())
     if not step or not rest:
         raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
     samples = ["/".join(rest)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,31 +18,12 @@ _MAX_TRAJECTORIES: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A trajectory of a group.
-
-    Attributes:
-        path: its name.
-        trace_id: id of its trace.
-        state: ``ok``, ``error`` or ``running``.
-        reward: its reward; null if it has none that is finite.
-        seconds: its duration; null while it runs.
-    """
-
-    path: str
-    trace_id: str
-    state: str
-    reward: float | None
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class StepGroup:
     """A group of a step.
 
     Attributes:
         path: its name; None for trajectories without a dataset row, which are no group.
-        members: its trajectories.
+        members: the rows of its trajectories in the view ``report_rows``.
         mean: the mean reward; null without one.
         spread: the greatest reward less the least; null with fewer than two.
         turns: mean model calls of a trajectory.
@@ -51,7 +33,7 @@ class StepGroup:
     """
 
     path: str | None
-    members: tuple[Member, ...]
+    members: Sequence[Mapping[str, Any]]
     mean: float | None
     spread: float | None
     turns: float
@@ -104,12 +86,11 @@ def step_of(engine: Engine, run: Run, step: int | None, validate: bool = False) 
 
 
 def _group(rows: list[dict[str, Any]]) -> StepGroup:
-    members = tuple(Member(*(row[name] for name in Member.__slots__)) for row in rows)
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     path = rows[0]["group_path"] if rows[0]["sample_index"] is not None else None
     return StepGroup(
         path,
-        members,
+        rows,
         mean=sum(rewards) / len(rewards) if rewards else None,
         spread=max(rewards) - min(rewards) if len(rewards) > 1 else None,
         turns=sum(row["turns"] for row in rows) / len(rows),
