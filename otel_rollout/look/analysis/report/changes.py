@@ -315,9 +315,7 @@ def histories_of(steps: Sequence[StepReport]) -> list[ToolHistory]:
 
 
 def _history(name: str | None, tools: Sequence[Tool | None], steps: Sequence[StepReport]) -> ToolHistory:
-    types: Counter[str] = Counter()
-    for tool in filter(None, tools):
-        types.update(tool.error_types)
+    types = sum((Counter(tool.error_types) for tool in tools if tool), Counter[str]())
     calls = [tool.calls if tool else 0 for tool in tools]
     errors = [tool.errors if tool else 0 for tool in tools]
     place = _risen_at(calls, errors)

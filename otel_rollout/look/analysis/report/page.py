@@ -184,9 +184,7 @@ def _left_out(steps: Sequence[StepReport]) -> dict[str, list[float | None]]:
 
 def _reasons(steps: Sequence[StepReport]) -> list[str]:
     """Return the most frequent reasons of the filter, if there are several."""
-    counts: Counter[str] = Counter()
-    for step in steps:
-        counts.update(step.trainer.filtered if step.trainer else {})
+    counts = sum((Counter(step.trainer.filtered) for step in steps if step.trainer), Counter[str]())
     return [name for name, _ in counts.most_common(len(_COLOURS) - 1)] if len(counts) > 1 else []
 
 
