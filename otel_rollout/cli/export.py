@@ -29,7 +29,6 @@ from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import Listing
 from otel_rollout.look.sources.table_source import conversations_in
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.schema import has_time
 
 _HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
@@ -75,7 +74,7 @@ def _export(
         columns = ", ".join(["trace_id", *_FACTS, "step_text", "error_message"])
         selected = Selected(store, view, listing, given, run, where, sort, columns)
         engine = selected.engine
-        rows = dicts_of(engine.run(selected.checked(), limit))
+        rows = engine.dicts(selected.checked(), limit)
         if not rows:
             raise ViewerError(selected.nothing())
         if format_ == _MESSAGES:

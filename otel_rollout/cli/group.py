@@ -8,13 +8,12 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.cli.dumps import reading
-from otel_rollout.cli.page_output import HtmlOption, answer
+from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer
 from otel_rollout.cli.show import FromOption, RunOption, opened, refuse_options
 from otel_rollout.cli.table import errors_reported
 from otel_rollout.look.analysis.group import text as group_text
@@ -23,7 +22,7 @@ from otel_rollout.look.analysis.group.siblings import names_in, siblings_in
 from otel_rollout.look.analysis.group.text import Gap, TurnLine
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree, tree_of
 from otel_rollout.look.conversation import excerpt, formatting
-from otel_rollout.look.conversation.terminal import CHANGED, STYLES, continuations, facts, text_of
+from otel_rollout.look.conversation.terminal import CHANGED, STYLES, beside, continuations, facts, text_of
 from otel_rollout.look.fitted_table import STATES
 
 
@@ -39,7 +38,7 @@ def group(
     from_: FromOption = None,
     run: RunOption = None,
     html: HtmlOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the siblings of a group as a tree: where they part, and what the good branch did differently."""
     refuse_options(context, name)
@@ -150,19 +149,12 @@ def _line(line: TurnLine | Gap) -> Text:
 def _contrast(found: Contrast) -> RenderableType:
     """Return the two continuations side by side, the better one left."""
     shown = excerpt.beginning(found.comparison, _CONTINUED, _MAX_TEXT)
-    names = Table.grid(expand=True, padding=(0, 1))
-    for _ in range(2):
-        names.add_column(ratio=1, overflow="fold")
-    names.add_row(
-        *(
-            text_of(f"{in_one_line(each.name)} · {group_text.marks(each)}", "bold")
-            for each in (found.left, found.right)
-        )
-    )
+    pair = (found.left, found.right)
+    names = [text_of(f"{in_one_line(each.name)} · {group_text.marks(each)}", "bold") for each in pair]
     where = text_of(formatting.divergence(found.comparison), "red")
     hint = text_of(
         f"All turns: otel-rollout compare {formatting.quoted(found.left.reference)} "
         f"{formatting.quoted(found.right.reference)}",
         "dim",
     )
-    return Group(where, names, continuations(shown), hint)
+    return Group(where, beside([names]), continuations(shown), hint)

@@ -13,12 +13,12 @@ from rich.text import Text
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.cli.dumps import reading
-from otel_rollout.cli.page_output import HtmlOption, answer
+from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
 from otel_rollout.look.analysis.health import checks
-from otel_rollout.look.analysis.health.findings import Health
-from otel_rollout.look.analysis.health.page import page_of_health, verdict_of
+from otel_rollout.look.analysis.health.findings import ORDER, Health
+from otel_rollout.look.analysis.health.page import page_of_health
 from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.conversation.formatting import counted, show_command
 from otel_rollout.look.fitted_table import print_sentence
@@ -26,8 +26,6 @@ from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
 _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
-_ORDER: Final = ("healthy", "unobserved", "unhealthy")
-"""Order on the terminal, where a person looks at the last lines."""
 _SHOWN: Final = 5
 """Trajectories of a finding that the terminal names."""
 _WHY: Final = "--all says what is missing"
@@ -51,7 +49,7 @@ def health(
     only: OnlyOption = None,
     skip: SkipOption = None,
     all_: Annotated[bool, typer.Option("--all", help="Print every check, healthy ones too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
     html: HtmlOption = None,
 ) -> None:
     """Check whether a run is to be trusted: rewards, replies, tools, siblings, contexts, weights, processes.
@@ -103,7 +101,8 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
     console = Console(highlight=False)
     left = 0
     ways: dict[str, list[str]] = {}
-    for finding in sorted(health.findings, key=lambda each: _ORDER.index(each.status)):
+    # On the terminal, a person looks at the last lines.
+    for finding in sorted(health.findings, key=lambda each: -ORDER.index(each.status)):
         mark, style = _MARKS[finding.status]
         if is_all or finding.status == "unhealthy":
             print_sentence(console, Text(f"{mark}  {in_one_line(finding.name)}", style))
@@ -120,7 +119,7 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
     for way, names in ways.items():
         print_sentence(console, Text(f"?  {', '.join(names)}\n   → {way}", "yellow"))
     name = in_one_line(health.run.name)
-    print_sentence(console, Text(f"\n{name}: {health.checked}, {verdict_of(health)}"))
+    print_sentence(console, Text(f"\n{name}: {health.checked}, {health.verdict}"))
     if left:
         console.print(Text(f"{counted(left, 'other check')}: --all", "dim"))
     print_sentence(console, Text(f"from {in_one_line(location)}", "dim"))

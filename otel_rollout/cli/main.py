@@ -28,6 +28,7 @@ from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import probe, report_output, runs
 from otel_rollout.cli.commands import DELIVER, MAINTAIN, CommandGroup, epilog
+from otel_rollout.cli.page_output import JsonOption
 from otel_rollout.exporting import entry_points
 
 _WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
@@ -135,7 +136,7 @@ def main(
 @app.command(epilog=epilog("status"), rich_help_panel=DELIVER)
 def status(
     spool: SpoolOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
     all_runs: Annotated[bool, typer.Option("--all", help="Every run, not only the latest.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until Ctrl-C.")] = False,
     steps: Annotated[
@@ -343,7 +344,7 @@ def doctor(
         typer.Argument(help="Address of the Ray cluster. \\[default: this machine's]", show_default=False),
     ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Check every node of a Ray cluster too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Check why traces do not arrive; on a cluster's nodes too.
 

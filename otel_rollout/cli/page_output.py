@@ -17,6 +17,8 @@ HtmlOption = Annotated[
     typer.Option("--html", help="Write an HTML page to this file instead; - is standard output."),
 ]
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 
 def answer(
     html: Path | None,

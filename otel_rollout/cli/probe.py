@@ -10,10 +10,10 @@ import typer
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.setting_parsers import listed
+from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
     from otel_rollout.doctor.diagnosis import DoctorFinding
-    from otel_rollout.settings import Settings
 
 _MAX_LINES: Final = 20
 """Findings that are printed; an event of Kubernetes keeps 1 kB."""

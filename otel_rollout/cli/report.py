@@ -39,7 +39,6 @@ _STEPS: Final = re.compile(
     r"\s*(?P<first_after>-?\d+)(?:\s*-\s*(?P<last_after>-?\d+))?\s*"
 )
 """Two steps ``40..60``, or two ranges ``30-40..50-60``."""
-JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
 
 
 @reading
@@ -61,7 +60,7 @@ def report(
     ] = False,
     all_: Annotated[bool, typer.Option("--all", help="With --compare: every figure, not only five.")] = False,
     html: HtmlOption = None,
-    json: JsonOption = False,
+    json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
     with errors_reported(), _opened(from_) as (engine, location):
@@ -85,7 +84,7 @@ def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    condition = None if step is None else filters.steps(step, "--step")
+    condition = "true" if step is None else filters.steps(step, "--step")
     found = report_of(engine, run, condition)
     if not found.steps:
         raise QueryError(f"{run.name} has no step {step!r} in {location}. It has {steps_of(engine, run)}.")

@@ -24,8 +24,7 @@ from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
 from otel_rollout.table import figures, filters, views
 from otel_rollout.table.errors import TableError
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.select import QueryError
 from otel_rollout.table.store import Store
 
@@ -313,7 +312,7 @@ def _columns_of_runs(engine: Engine) -> list[str]:
     """Return the columns that tell the table's runs apart; none if it has one run."""
     names = Run._fields
     sql = f"SELECT DISTINCT {', '.join(names)} FROM {views.RECORDED} WHERE validate IS NOT NULL"  # noqa: S608
-    runs = dicts_of(engine.run(f"{sql} AND score_name IS NULL"))
+    runs = engine.dicts(f"{sql} AND score_name IS NULL")
     values = {name: {run[name] for run in runs} for name in names}
     if len(values["run_id"]) == len(runs) > 1:
         return ["run_id"]

@@ -21,7 +21,7 @@ from rich.text import Text
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.look.fitted_table import TableColumn, print_fitted
 from otel_rollout.look.listings import ListedColumn, cell
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import dicts_of
 
 if TYPE_CHECKING:
     from arro3.core import Table as ArrowTable

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.cli.dumps import reading
-from otel_rollout.cli.page_output import HtmlOption, answer, writing
+from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer, writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, errors_reported
 from otel_rollout.look.analysis.run_choice import run_of, source_said
@@ -63,7 +63,7 @@ def timeline(
     from_: FromOption = None,
     perfetto: PerfettoOption = None,
     html: HtmlOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show what the wall time of a step went into, and which trajectories held it."""
     with errors_reported():

@@ -161,7 +161,6 @@ def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Doc
 
 _RECEIVER: Final = DoctorCheck("receiver")
 _NEEDED: Final = ("uvicorn", "opentelemetry.proto", "google.rpc")
-_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _DEFAULT_ENDPOINT: Final = "http://localhost:4318"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -175,9 +174,7 @@ def check_receiver(environ: Mapping[str, str], configured: settings.Settings) ->
         advice = "Install it with: pip install 'otel-rollout[receive]'"
         yield _RECEIVER.fail(f"cannot start without {', '.join(missing)}", advice)
         return
-    endpoint = next(
-        filter(None, (without_receiver(environ).get(name, "").strip() for name in _ENDPOINTS)), ""
-    )
+    endpoint = variables.otlp_endpoint(without_receiver(environ))
     if "otlp" in configured.exporters and _is_at(configured, endpoint or _DEFAULT_ENDPOINT):
         yield _RECEIVER.fail(
             "the exporter otlp delivers to the address at which this run receives",

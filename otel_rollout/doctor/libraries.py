@@ -17,6 +17,7 @@ from opentelemetry import trace
 
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.integrations.instrumentor_switch import module_of
 from otel_rollout.integrations.instrumentors import (
     HTTP_CLIENTS,
@@ -116,10 +117,7 @@ def _unusable_choices(choice: Choice) -> Iterator[DoctorFinding]:
 
 def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[DoctorFinding]:
     """Check for libraries that this process has imported and no instrumentor records."""
-    by_key: dict[str, list[Instrumentor]] = {}
-    for each in found:
-        by_key.setdefault(each.key, []).append(each)
-    for key, several in by_key.items():
+    for key, several in grouped(found, lambda each: each.key).items():
         if any(each.is_on for each in several) or key in HTTP_CLIENTS:
             continue
         imported = [each for each in several if _is_imported(each)]

@@ -22,6 +22,7 @@ _MIN_MASKED: Final = 3
 _COMMON_WORDS: Final = frozenset({"true", "false", "none"})
 """Values that are never masked."""
 _LOOPBACK: Final = re.compile(r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0", re.IGNORECASE)
+_OTLP_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _ADDRESS_NAMES: Final = re.compile("ADDRESS|ENDPOINT|HOST|URI|URL")
 """Pattern in the names of variables whose values are addresses."""
 
@@ -89,8 +90,12 @@ def on_loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, A
 
 
 def _is_otlp_endpoint_set(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
-    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    return "endpoint" in arguments or any(environ.get(name, "").strip() for name in names)
+    return "endpoint" in arguments or bool(otlp_endpoint(environ))
+
+
+def otlp_endpoint(environ: Mapping[str, str]) -> str:
+    """Return the endpoint that the variables name; empty without one."""
+    return next(filter(None, (environ.get(name, "").strip() for name in _OTLP_ENDPOINTS)), "")
 
 
 def is_target_a_file(environ: Mapping[str, str], options: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from otel_rollout.base.printable import in_one_line
+from otel_rollout.look.conversation.formatting import score_value
 from otel_rollout.table import figures, filters, training
 from otel_rollout.table.select import literal
 
@@ -16,7 +17,6 @@ _NAMES: Final = ("path", "group_path", "trace_id", "span_id", "run_id")
 """Columns of a query that a person pastes."""
 _MAX_CELL: Final = 200
 """Maximum characters of a value in a table."""
-_DIGITS: Final = 6
 _DIGITS_OF_ID: Final = 8
 """Digits of a trace id in a table, which `show` takes."""
 
@@ -134,14 +134,12 @@ def cell(form: Form, value: Any) -> str:
     """Return a value as a cell of a table."""
     if value is None or (form == "mark" and not value):
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)) and form in ("seconds", "number"):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and form in ("seconds", "number"):
         from otel_rollout.look.analysis.report import text as report_text
 
         return report_text.seconds(value) if form == "seconds" else report_text.number(value)
-    if isinstance(value, float):
-        return f"{value:.1f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"
+    if isinstance(value, (bool, float)):
+        return score_value(value)
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
     text = in_one_line(value.hex() if isinstance(value, bytes) else str(value))

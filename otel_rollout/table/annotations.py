@@ -15,8 +15,7 @@ from otel_rollout.otlp.origin import Resource, SpanScope
 from otel_rollout.otlp.span import Span, with_utf8
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import equals
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.rows import batch_of, row_of
 from otel_rollout.table.store import Store
 
@@ -152,7 +151,7 @@ def _roots(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for part in chunks(traces, _TRACES_AT_ONCE):
         condition = equals(_TRACE_ID, part)
-        rows = dicts_of(engine.run(f"SELECT {columns} FROM roots WHERE {condition}"))  # noqa: S608
+        rows = engine.dicts(f"SELECT {columns} FROM roots WHERE {condition}")  # noqa: S608
         found |= {row[_TRACE_ID]: row for row in rows}
     return found
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.table import schema
 from otel_rollout.table.errors import TableError
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store, writer_properties
 
@@ -142,6 +141,8 @@ class FileReader:
 
     def select(self, files: Sequence[DataFile], columns: str, groups: str) -> list[dict[str, Any]]:
         """Run ``SELECT columns … GROUP BY file, groups``; column ``file`` is the file's index."""
+        from otel_rollout.table.query import dicts_of
+
         with self._store.describing():
             _, rows = self._rows(files)
             query = f"SELECT {columns} FROM ({rows}) GROUP BY file, {groups}"  # noqa: S608

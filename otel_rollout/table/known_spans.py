@@ -15,7 +15,6 @@ from otel_rollout.otlp.span import UNREADABLE, Span
 from otel_rollout.table import views
 from otel_rollout.table.filters import equals
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 
 _LINES_AT_ONCE: Final = 2_000
 """Maximum lines whose spans are looked up with one query."""
@@ -62,7 +61,7 @@ class NewSpans:
             return set()
         condition = equals("trace_id", sorted(traces))
         sql = f"SELECT trace_id, span_id FROM {views.RECORDED} WHERE {condition}"  # noqa: S608
-        return {(row["trace_id"], row["span_id"]) for row in dicts_of(self._engine().run(sql))}
+        return {(row["trace_id"], row["span_id"]) for row in self._engine().dicts(sql)}
 
 
 def _ids_in(line: bytes) -> list[Ids]:

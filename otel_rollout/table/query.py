@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table import schema, views
@@ -46,6 +46,8 @@ _SESSION: Final = {
 window over a UNION ALL with constants."""
 _CONDITION: Final = "reward < 0.1 AND tool_errors > 0"
 _EXAMPLE: Final = f"SELECT path, reward FROM trajectories WHERE {_CONDITION}"  # noqa: S608
+_NOT_SHOWN: Final = "Interval"
+"""Arrow type without a Python value; arro3 panics on it."""
 _MAX_COLUMNS: Final = 40
 _MAX_WORDS: Final = 300
 _SHARED_KEPT: Final = views.SLOW | {"trajectories"}
@@ -149,6 +151,14 @@ class Engine:
         except BaseException as error:  # a panic of the engine is no Exception
             raise QueryError(_in_words(str(error), example)) from error
 
+    def dicts(self, sql: str, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the rows of a statement that this package has made or checked; see :meth:`run`."""
+        return dicts_of(self.run(sql, limit))
+
+    def count(self, source: str) -> int:
+        """Return the number of rows of an SQL source, with a condition after it or none."""
+        return int(self.run(f"SELECT count(*) AS number FROM {source}")["number"][0].as_py())  # noqa: S608
+
     def keep(self, name: str, sql: str) -> None:
         """Keep the rows of a query that this package has made, for further queries of this engine.
 
@@ -227,8 +237,7 @@ class Engine:
 
     def _has_repeated_spans(self) -> bool:
         """Return whether some rows may be of one span: only then spans have to be compared."""
-        found = self.run(f"SELECT count(*) AS number FROM {views.REPEATED}")  # noqa: S608
-        return bool(found["number"][0].as_py())
+        return bool(self.count(views.REPEATED))
 
     def _has_requests(self) -> bool:
         """Return whether an engine's requests are recorded: only then what they took has to be computed."""
@@ -243,6 +252,20 @@ class Engine:
 
     def _execute(self, sql: str) -> None:
         self._builder.execute(sql).read_all()
+
+
+def dicts_of(table: Table) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow table as dicts.
+
+    Raises:
+        QueryError: a column has a type without a Python value.
+    """
+    names: list[str] = table.column_names
+    for field in map(table.schema.field, names):
+        if _NOT_SHOWN in str(field.type):
+            raise QueryError(f"Column {field.name!r} is an interval: write CAST(… AS VARCHAR) to show it.")
+    columns = [column.to_pylist() for column in table.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _first_rows(reader: RecordBatchReader, limit: int) -> Table:

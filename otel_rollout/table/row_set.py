@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table import filters
-from otel_rollout.table.query import Engine
+from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.select import QueryError, query
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ _MAX_SHOWN: Final = 20
 """Maximum rows of a notebook's display."""
 _MAX_CELL: Final = 120
 """Maximum characters of a value in a notebook's display."""
-_NOT_SHOWN: Final = "Interval"
-"""Arrow type without a Python value; arro3 panics on it."""
 
 
 @dataclass(frozen=True)
@@ -225,20 +223,6 @@ def of_query(engine: Engine, sql: str) -> Rows:
     """
     engine.check(sql)
     return Rows(engine, query(sql))
-
-
-def dicts_of(table: Table) -> list[dict[str, Any]]:
-    """Return the rows of an Arrow table as dicts.
-
-    Raises:
-        QueryError: a column has a type without a Python value.
-    """
-    names: Sequence[str] = table.column_names
-    for field in map(table.schema.field, names):
-        if _NOT_SHOWN in str(field.type):
-            raise QueryError(f"Column {field.name!r} is an interval: write CAST(… AS VARCHAR) to show it.")
-    columns = [column.to_pylist() for column in table.columns]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _cell(value: Any) -> str:

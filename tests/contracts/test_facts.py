@@ -29,8 +29,7 @@ from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.otlp.outcome import CallTokens, TrajectoryOutcome
 from otel_rollout.table.location import location_of
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.store import Store
 from tests.mlflow_server import stored
 

@@ -11,8 +11,7 @@ from otel_rollout.cli.sources import store_at
 from otel_rollout.look.dumps import cache
 from otel_rollout.look.dumps.opening import Dumps
 from otel_rollout.look.dumps.readers.messages import Mapped
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 
 
 class OpenedDump:

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from otel_rollout.cli import app
 from otel_rollout.cli.sources import as_table
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_example import ROOT
 from tests.dumps.test_readers import CALL, EPISODE, LOOP

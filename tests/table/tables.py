@@ -12,8 +12,7 @@ from arro3.core import Table
 from deltalake import DeltaTable, QueryBuilder
 
 from otel_rollout.table.location import location_of
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.rows import batch_of
 from otel_rollout.table.store import Store
 from tests.table.generated_table import Shape, batches

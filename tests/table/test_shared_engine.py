@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.table import views
-from otel_rollout.table.query import Engine, SharedEngine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, SharedEngine, dicts_of
 from otel_rollout.table.select import QueryError
 from otel_rollout.table.store import Store
 from tests.table.generated_table import Shape

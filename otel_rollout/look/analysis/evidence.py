@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from otel_rollout.look.analysis.run_choice import Run, rows_of, run_of
+from otel_rollout.look.analysis.run_choice import Run, StepKey, rows_of, run_of
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import literal
 
 _EXAMPLES: Final = 3
@@ -22,7 +21,7 @@ class Search:
 
     Attributes:
         run: the run.
-        steps: the steps, each with whether it is of validation.
+        steps: the steps.
         order: SQL expression on a trajectory's row, or with a tool, on the tool's calls.
         is_descending: whether the greatest come first.
         is_counted: whether only trajectories count whose expression is above zero.
@@ -30,7 +29,7 @@ class Search:
     """
 
     run: Run
-    steps: tuple[tuple[bool, filters.Step], ...]
+    steps: tuple[StepKey, ...]
     order: str
     is_descending: bool
     is_counted: bool
@@ -47,7 +46,7 @@ def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, .
     return [tuple(names[run, row["trace_id"]] for row in rows) for run, rows in found]
 
 
-def in_steps(steps: Sequence[tuple[bool, filters.Step]]) -> str:
+def in_steps(steps: Sequence[StepKey]) -> str:
     """Return the SQL condition that a row is of one of some steps."""
     return filters.any_of(
         f"({filters.equals('validate', validate)} AND {filters.of_steps(of_kind)})"
@@ -58,9 +57,8 @@ def in_steps(steps: Sequence[tuple[bool, filters.Step]]) -> str:
 
 def _found(engine: Engine, search: Search) -> list[dict[str, Any]]:
     direction = "DESC" if search.is_descending else "ASC"
-    rows = (
-        f"(SELECT * FROM {_with_groups(rows_of(engine, search.run))} WHERE {in_steps(search.steps)}) AS row"  # noqa: S608
-    )
+    of_run, of_steps = _with_groups(rows_of(engine, search.run)), in_steps(search.steps)
+    rows = f"(SELECT * FROM {of_run} WHERE {of_steps}) AS row"  # noqa: S608
     source, grouping = rows, ""
     if search.tool is not None:
         called = f"call.kind = 'TOOL' AND call.tool_name = {literal(search.tool)}"
@@ -68,11 +66,9 @@ def _found(engine: Engine, search: Search) -> list[dict[str, Any]]:
         grouping = " GROUP BY row.trace_id, row.path"
     sql = f"SELECT row.trace_id, row.path, {search.order} AS shown FROM {source}{grouping}"  # noqa: S608
     wanted = "shown > 0" if search.is_counted else "shown IS NOT NULL"
-    return dicts_of(
-        engine.run(
-            f"SELECT trace_id, path FROM ({sql}) AS ordered WHERE {wanted} "  # noqa: S608
-            f"ORDER BY shown {direction}, path LIMIT {_EXAMPLES}"
-        )
+    return engine.dicts(
+        f"SELECT trace_id, path FROM ({sql}) AS ordered WHERE {wanted} "  # noqa: S608
+        f"ORDER BY shown {direction}, path LIMIT {_EXAMPLES}"
     )
 
 
@@ -92,10 +88,8 @@ def _named(engine: Engine, run: Run, rows: Sequence[dict[str, Any]]) -> list[tup
     if run.run_id is None and run_of(engine) != run:
         return [(row, row["trace_id"]) for row in rows]
     paths = filters.equals("path", [row["path"] for row in rows])
-    repeated = dicts_of(
-        engine.run(
-            f"SELECT path FROM {rows_of(engine, run)} WHERE {paths} GROUP BY path HAVING count(*) > 1"  # noqa: S608
-        )
+    repeated = engine.dicts(
+        f"SELECT path FROM {rows_of(engine, run)} WHERE {paths} GROUP BY path HAVING count(*) > 1"  # noqa: S608
     )
     ambiguous = {row["path"] for row in repeated}
     return [(row, row["trace_id"] if row["path"] in ambiguous else row["path"]) for row in rows]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 
 LATEST: Final = "latest"
@@ -18,6 +20,10 @@ _NAMED: Final = 10
 """Runs that an error names at most."""
 _MAX_TOOLS: Final = 100
 """Tools that a person may choose from at most."""
+
+
+StepKey = tuple[bool, filters.Step]
+"""Whether a step is of validation, and the step."""
 
 
 class Run(NamedTuple):
@@ -106,8 +112,8 @@ def runs_in(engine: Engine) -> list[Run]:
 
 def steps_of(engine: Engine, run: Run) -> str:
     """Return the steps that a run has, as words."""
-    rows = engine.run(f"SELECT DISTINCT step, step_text FROM roots WHERE {run.condition}")  # noqa: S608
-    return steps_in_words(map(filters.step_in, dicts_of(rows)))
+    rows = engine.dicts(f"SELECT DISTINCT step, step_text FROM roots WHERE {run.condition}")  # noqa: S608
+    return steps_in_words(map(filters.step_in, rows))
 
 
 def tools_of(engine: Engine, condition: str) -> list[str]:
@@ -118,8 +124,8 @@ def tools_of(engine: Engine, condition: str) -> list[str]:
         condition: SQL condition on the identity's columns.
     """
     named = f"{condition} AND tool_name IS NOT NULL ORDER BY tool_name LIMIT {_MAX_TOOLS}"
-    rows = engine.run(f"SELECT DISTINCT tool_name FROM tool_calls WHERE {named}")  # noqa: S608
-    return [row["tool_name"] for row in dicts_of(rows)]
+    rows = engine.dicts(f"SELECT DISTINCT tool_name FROM tool_calls WHERE {named}")  # noqa: S608
+    return [row["tool_name"] for row in rows]
 
 
 def rows_of(engine: Engine, run: Run) -> str:
@@ -127,3 +133,8 @@ def rows_of(engine: Engine, run: Run) -> str:
     name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
     engine.keep(name, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
     return name
+
+
+def by_step(rows: Iterable[dict[str, Any]]) -> dict[StepKey, list[dict[str, Any]]]:
+    """Return the rows of each step, in their order; none for any other step."""
+    return defaultdict(list, grouped(rows, lambda row: (row["validate"], filters.step_in(row))))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.base.printable import in_one_line
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Score, Summary, Tokens, start_time
@@ -149,9 +150,7 @@ def quoted(reference: str) -> str:
 
 def runs(summaries: Sequence[Summary]) -> Iterator[str]:
     """Yield a line for each run: number of trajectories, name and first start."""
-    by_run: dict[str, list[Summary]] = {}
-    for summary in summaries:
-        by_run.setdefault(f"run {run(summary)}" if summary.run else run(summary), []).append(summary)
+    by_run = grouped(summaries, lambda summary: f"{'run ' if summary.run else ''}{run(summary)}")
     for named, found in by_run.items():
         start = start_time(min(found, key=lambda summary: summary.start_ns or math.inf))
         number = counted(len(found), "trajectory")

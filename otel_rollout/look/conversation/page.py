@@ -10,7 +10,14 @@ from otel_rollout.base.printable import in_one_line
 from otel_rollout.look.conversation import formatting, training
 from otel_rollout.look.conversation.comparison import Comparison
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.summary import VALIDATION, Summary, group_of, references, reward_of
+from otel_rollout.look.conversation.summary import (
+    VALIDATION,
+    Summary,
+    group_of,
+    parts_of,
+    references,
+    reward_of,
+)
 from otel_rollout.look.pages.rendering import Links, render
 from otel_rollout.table.filters import step_named
 
@@ -81,8 +88,7 @@ def way_to(summary: Summary, links: Links) -> tuple[Link, ...]:
     """Return the link to a trajectory's step."""
     if not summary.path:
         return ()
-    validate = summary.path.startswith(f"{VALIDATION}/")
-    step = summary.path.split("/")[1 if validate else 0]
+    validate, (step, *_) = parts_of(summary.path)
     address = links.step(step_named(step), validate)
     return _known([(f"{VALIDATION} step {step}" if validate else f"step {step}", address)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from otel_rollout.base import semconv
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.otlp.span import Span
 
 
@@ -13,10 +14,12 @@ class SpanTree:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = {span.span_id: span for span in spans}
-        self._children: dict[str | None, list[Span]] = {}
-        for span in sorted(self.spans.values(), key=lambda span: (span.start_ns, -span.end_ns)):
-            is_known = span.parent_id in self.spans and span.parent_id != span.span_id
-            self._children.setdefault(span.parent_id if is_known else None, []).append(span)
+        by_start = sorted(self.spans.values(), key=lambda span: (span.start_ns, -span.end_ns))
+        self._children = grouped(by_start, self._known_parent)
+
+    def _known_parent(self, span: Span) -> str | None:
+        is_known = span.parent_id in self.spans and span.parent_id != span.span_id
+        return span.parent_id if is_known else None
 
     def descendants(self, span: Span) -> list[Span]:
         """Return the spans below ``span``, by start time."""

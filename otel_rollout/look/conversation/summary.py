@@ -102,6 +102,13 @@ def path_of(identity: Mapping[str, Any]) -> str:
     return "/".join([VALIDATION, *parts] if is_validation else parts)
 
 
+def parts_of(path: str) -> tuple[bool, list[str]]:
+    """Return whether a path is of a validation, and its step, sample and rollout, or the first of these."""
+    parts = path.split("/")
+    is_validation = parts[0] == VALIDATION and len(parts) > 1
+    return is_validation, parts[is_validation:]
+
+
 def group_of(summary: Summary) -> str:
     """Return the name of a trajectory's group; empty for a trace that is no trajectory."""
     return summary.path.rpartition("/")[0]

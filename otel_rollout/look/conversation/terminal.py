@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -87,13 +87,18 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
 
 def facts(named: Iterable[tuple[str, str]]) -> RenderableType:
     """Return the facts above what is shown, a row for each that is not empty."""
+    rows = ((name, text_of(value, _FAILED if name == "error" else "")) for name, value in named if value)
+    return Padding(_grid(rows, {"style": "dim"}, {"overflow": "fold"}), (0, 0, 1, 0))
+
+
+def _grid(rows: Iterable[tuple[str | Text, ...]], *columns: dict[str, Any]) -> Table:
+    """Return rows without a frame, in columns that are described as Rich takes it."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for name, value in named:
-        if value:
-            table.add_row(text_of(name), text_of(value, _FAILED if name == "error" else ""))
-    return Padding(table, (0, 0, 1, 0))
+    for column in columns:
+        table.add_column(**column)
+    for row in rows:
+        table.add_row(*(text_of(each) if isinstance(each, str) else each for each in row))
+    return table
 
 
 def _turn(turn: Turn, number: int) -> RenderableType:
@@ -139,14 +144,9 @@ def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Tex
 
 
 def _training(found: training.Training) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in found.facts:
-        table.add_row(text_of(name), text_of(value))
-    if found.mismatch:
-        shown = f" (number {found.turn} above)" if found.turn else ""
-        table.add_row(text_of("largest mismatch"), text_of(f"{found.mismatch}{shown}"))
+    shown = f" (number {found.turn} above)" if found.turn else ""
+    mismatch = [("largest mismatch", f"{found.mismatch}{shown}")] if found.mismatch else []
+    table = _grid([*found.facts, *mismatch], {"style": "bold"}, {"overflow": "fold"})
     return Group(Rule("training", style="dim", align="left"), table)
 
 
@@ -163,13 +163,9 @@ def _tokens(window: training.TokenWindow) -> Table:
 
 
 def _scores(conversation: Conversation) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim", overflow="fold")
     scores = training.others(conversation)
-    for given in scores:
-        table.add_row(text_of(given.name), text_of(formatting.score(given)), text_of(given.comment))
+    rows = ((given.name, formatting.score(given), given.comment) for given in scores)
+    table = _grid(rows, {"style": "bold"}, {"justify": "right"}, {"style": "dim", "overflow": "fold"})
     return Group(Rule("scores", style="dim", align="left"), table) if scores else Text("no scores", "dim")
 
 
@@ -193,12 +189,20 @@ def compare(comparison: Comparison, console: Console) -> None:
 
 def continuations(comparison: Comparison) -> RenderableType:
     """Return the turns from the divergence on, side by side."""
+    first = len(comparison.shared) + 1
+    return beside(
+        [_cell(turn, number, comparison if number == first else None) for turn in pair]
+        for number, pair in enumerate(comparison.rows, start=first)
+    )
+
+
+def beside(rows: Iterable[Iterable[RenderableType]]) -> Table:
+    """Return pairs in two columns of equal width."""
     table = Table.grid(expand=True, padding=(0, 1))
     for _ in range(2):
         table.add_column(ratio=1, overflow="fold")
-    first = len(comparison.shared) + 1
-    for number, pair in enumerate(comparison.rows, start=first):
-        table.add_row(*(_cell(turn, number, comparison if number == first else None) for turn in pair))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

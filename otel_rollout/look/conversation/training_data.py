@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from otel_rollout.base import semconv
-from otel_rollout.exporting.batching import chunks
+from otel_rollout.exporting.batching import chunks, grouped
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.conversation.summary import Summary, path_of
@@ -74,13 +74,11 @@ def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Exa
     two conversations are unknown, equal, or begin with different prompts has no pair; one line of the log
     counts them. A trajectory without dataset row is in no group.
     """
-    groups: dict[tuple[Any, ...], list[Example]] = {}
-    for row in trajectories.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts():
-        if row["reward"] is not None and row["sample_index"] is not None:
-            groups.setdefault(tuple(row[name] for name in _GROUP), []).append(row)
-    for siblings in groups.values():
-        siblings.sort(key=lambda row: row["rollout_n"] or 0)
-    chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in groups.values())
+    rows = trajectories.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts()
+    rated = [row for row in rows if row["reward"] is not None and row["sample_index"] is not None]
+    groups = grouped(rated, lambda row: tuple(row[name] for name in _GROUP)).values()
+    ordered = (sorted(siblings, key=lambda row: row["rollout_n"] or 0) for siblings in groups)
+    chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in ordered)
     spreads = ((best, worst, _reward(best) - _reward(worst)) for best, worst in chosen)
     differing = ((best, worst) for best, worst, spread in spreads if spread > 0 and spread >= min_spread)
     without = 0
@@ -132,9 +130,7 @@ def _reward(row: Example) -> float:
 def _chats(engine: Engine, traces: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the chat messages of each trace."""
     rows = Rows(engine, views.RECORDED).where(equals("trace_id", traces)).dicts()
-    by_trace: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_trace.setdefault(row["trace_id"], []).append(row)
+    by_trace = grouped(rows, lambda row: str(row["trace_id"]))
     return {trace_id: chat_of_rows(spans) for trace_id, spans in by_trace.items()}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from otel_rollout.base import semconv, training_scores
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.conversation.summary import Score, Summary, Tokens, facts_of
 from otel_rollout.look.conversation.turn import EngineRequest
 from otel_rollout.otlp import evaluations
@@ -16,7 +17,6 @@ from otel_rollout.table import training, views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import all_of, equals, of_steps, step_in
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.spans import span_of
 
 _Row = Mapping[str, Any]
@@ -122,7 +122,7 @@ def trajectory_in(engine: Engine, trace_id: str, part: int | None = None) -> Rec
 
 
 def _rows_of(narrowed: Engine) -> list[dict[str, Any]]:
-    return dicts_of(narrowed.run(f"SELECT * FROM {views.SPANS}"))  # noqa: S608
+    return narrowed.dicts(f"SELECT * FROM {views.SPANS}")  # noqa: S608
 
 
 def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, RecordedTrajectory]:
@@ -133,11 +133,9 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
         narrowed: the rows alone, for everything else.
         rows: the rows of the trajectories' spans.
     """
-    spans: dict[str, list[Span]] = {}
-    for row in rows:
-        spans.setdefault(row["trace_id"], []).append(span_of(dict(row)))
-    figures = dicts_of(narrowed.run(f"SELECT {_FIGURES} FROM trajectories"))  # noqa: S608
-    roots = dicts_of(narrowed.run("SELECT trace_id, span_id, start_ns, name FROM roots"))
+    spans = grouped((span_of(dict(row)) for row in rows), lambda span: span.trace_id)
+    figures = narrowed.dicts(f"SELECT {_FIGURES} FROM trajectories")  # noqa: S608
+    roots = narrowed.dicts("SELECT trace_id, span_id, start_ns, name FROM roots")
     root_of = {row["trace_id"]: row for row in roots}
     scores, values = _scores_of(engine, narrowed, rows)
     kinds, names = ({row[column] for row in rows} for column in ("kind", "name"))
@@ -174,7 +172,7 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
 def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[str, _Row]]:
     """Return the rows of a query by trace and span."""
     found: dict[str, dict[str, _Row]] = {}
-    for row in dicts_of(narrowed.run(sql)):
+    for row in narrowed.dicts(sql):
         found.setdefault(row["trace_id"], {})[row["span_id"]] = row
     return found
 
@@ -194,13 +192,13 @@ def _scores_of(
     named = of_steps(set(map(step_in, rows)) - {None})
     by_identity = f"SELECT span_id FROM {views.RECORDED} WHERE score_by = 'identity' AND {named} LIMIT 1"  # noqa: S608
     asked = engine if traces and engine.run(by_identity).num_rows else narrowed
-    found = asked.run(
+    found = asked.dicts(
         "SELECT trace_id, name, value, label, comment, score_span_id, score_trace_id FROM newest_scores "  # noqa: S608
         f"WHERE {equals('trace_id', traces)} ORDER BY time_ns, name"
     )
     scores: dict[str, list[Score]] = {}
     values: dict[str, Mapping[str, str]] = {}
-    for row in dicts_of(found):
+    for row in found:
         value = evaluations.value_of(row["value"], row["label"])
         scores.setdefault(row["trace_id"], []).append(
             Score(row["name"], "" if value is None else value, row["comment"] or "")
@@ -212,7 +210,7 @@ def _scores_of(
 
 def _attributes(engine: Engine, trace_id: str, span_id: str) -> Mapping[str, str]:
     named = [equals("trace_id", trace_id), equals("span_id", span_id)]
-    rows = dicts_of(engine.run(f"SELECT attributes FROM {views.RECORDED}{all_of(named)}"))  # noqa: S608
+    rows = engine.dicts(f"SELECT attributes FROM {views.RECORDED}{all_of(named)}")  # noqa: S608
     found: dict[str, str] = json.loads((rows[0]["attributes"] if rows else None) or "{}")
     return found
 
@@ -248,8 +246,8 @@ def summaries_of(engine: Engine, conditions: Sequence[str], limit: int | None = 
         TableError: the table cannot be read.
     """
     end = "" if limit is None else f" LIMIT {limit}"
-    rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER}{end}")  # noqa: S608
-    return [summary_of(row) for row in dicts_of(rows)]
+    rows = engine.dicts(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER}{end}")  # noqa: S608
+    return [summary_of(row) for row in rows]
 
 
 def summary_of(row: _Row) -> Summary:

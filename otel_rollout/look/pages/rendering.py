@@ -1,4 +1,4 @@
-"""Render a template as an HTML page that loads nothing, with links to other pages or without."""
+"""Render a template as an HTML page that loads nothing; name the addresses of the pages around it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from markupsafe import Markup
 
 from otel_rollout.base.printable import printable
 from otel_rollout.table.filters import NO_STEP, Step
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 class Links:
@@ -31,17 +34,26 @@ class Links:
     refresh_seconds: int | None = None
     refresh_switch: tuple[str, str] | None = None
 
+    def to(self, page: str, /, **parameters: str) -> str | None:
+        """Return the address of a page of the run.
+
+        Args:
+            page: path of the page.
+            parameters: what the page shows.
+        """
+        return None
+
     def step(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of a step's page."""
-        return self._address("/step", _of_step(step, validate))
+        return self.to("/step", **_of_step(step, validate))
 
     def timeline(self, step: Step, validate: bool = False) -> str | None:
         """Return the address of the page that shows a step's time."""
-        return self._address("/timeline", _of_step(step, validate))
+        return self.to("/timeline", **_of_step(step, validate))
 
     def health(self) -> str | None:
         """Return the address of the page with the run's checks."""
-        return self._address("/health", {})
+        return self.to("/health")
 
     def trajectories(self, filters: Mapping[str, str] | None = None) -> str | None:
         """Return the address of the list of trajectories.
@@ -49,7 +61,7 @@ class Links:
         Args:
             filters: field of its form → text.
         """
-        return self._address("/trajectories", filters or {})
+        return self.to("/trajectories", **(filters or {}))
 
     def group(self, path: str) -> str | None:
         """Return the address of a group's page.
@@ -57,7 +69,7 @@ class Links:
         Args:
             path: the group's name in the view ``groups``, such as ``1/29``.
         """
-        return self._address("/group", {"name": path})
+        return self.to("/group", name=path)
 
     def trajectory(self, reference: str) -> str | None:
         """Return the address of a trajectory's page.
@@ -65,27 +77,19 @@ class Links:
         Args:
             reference: a name such as ``1/29/1``, or a trace id.
         """
-        return self._address("/trajectory", {"name": reference})
+        return self.to("/trajectory", name=reference)
 
     def comparison(self, left: str, right: str) -> str | None:
         """Return the address of the page that shows two trajectories side by side."""
-        return self._address("/compare", {"left": left, "right": right})
+        return self.to("/compare", left=left, right=right)
 
     def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
         """Return name and address of the trajectory in other tools, such as MLflow."""
         return []
 
-    def _address(self, page: str, parameters: Mapping[str, str]) -> str | None:
-        """Return the address of a page with parameters; None where pages have no addresses."""
-        return None
-
 
 def _of_step(step: Step, validate: bool) -> dict[str, str]:
     return {"step": NO_STEP if step is None else str(step), **({"validate": "true"} if validate else {})}
-
-
-if TYPE_CHECKING:
-    import jinja2
 
 
 def render(template: str, links: Links | None = None, **variables: Any) -> str:

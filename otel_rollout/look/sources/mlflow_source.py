@@ -14,7 +14,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.entry_points import READERS, offered
-from otel_rollout.look.conversation.summary import VALIDATION, Summary, path_of
+from otel_rollout.look.conversation.summary import Summary, parts_of, path_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.otlp.json_line import spans_of
@@ -137,9 +137,7 @@ def _tags(reference: Reference) -> Iterator[dict[str, str]]:
     if not reference.path:
         yield {}
         return
-    parts = reference.path.split("/")
-    is_validation = parts[0] == VALIDATION
-    step, *rest = parts[is_validation:]
+    is_validation, (step, *rest) = parts_of(reference.path)
     tags = {semconv.VALIDATE: str(is_validation)}
     if integer_in(step) is not None:
         tags[semconv.STEP] = step

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_rollout.look.conversation import trajectories
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
-from otel_rollout.look.conversation.summary import VALIDATION, Summary
+from otel_rollout.look.conversation.summary import Summary, parts_of
 from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
@@ -16,7 +16,6 @@ from otel_rollout.table import views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import all_of, equals
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import literal
 
@@ -112,7 +111,7 @@ class TableSource:
     ) -> list[Summary]:
         """Return a page of trajectories with scores and tokens."""
         if count is None:
-            count = self._rows("trajectories", "count(*) AS number", conditions)[0]["number"]
+            count = self.engine.count(f"trajectories{all_of(conditions)}")
         found = summaries_of(self.engine, conditions, None if reference else MAX_LISTED)
         found = [summary for summary in found if reference is None or reference.matches(summary)][:MAX_LISTED]
         if count and count > len(found):
@@ -128,7 +127,7 @@ class TableSource:
 
     def _rows(self, source: str, columns: str, conditions: list[str], end: str = "") -> list[dict[str, Any]]:
         sql = f"SELECT {columns} FROM {source}{all_of(conditions)}{end}"  # noqa: S608
-        return dicts_of(self.engine.run(sql))
+        return self.engine.dicts(sql)
 
 
 @contextmanager
@@ -165,13 +164,13 @@ def runs_with(
         TableError: the table cannot be read.
     """
     wanted = all_of([*conditions, "validate IS NOT NULL", "score_name IS NULL"])
-    rows = engine.run(
+    rows = engine.dicts(
         f"SELECT {_RUN}, trace_id, path FROM {views.RECORDED}{wanted} "  # noqa: S608
         f"GROUP BY {_RUN}, trace_id, path ORDER BY min(start_ns) DESC"
     )
     found = [
         tuple(row[name] for name in _RUN.split(", "))
-        for row in dicts_of(rows)
+        for row in rows
         if has(Summary(row["trace_id"], path=row["path"]))
     ]
     return [dict(zip(_RUN.split(", "), run, strict=True)) for run in dict.fromkeys(found)]
@@ -183,7 +182,5 @@ def _conditions(reference: Reference) -> list[str]:
         return [equals("trace_id", reference.trace)]
     if reference.trace:
         return [f"trace_id LIKE {literal(reference.trace + '%')}"]
-    parts = reference.path.split("/")
-    is_validation = parts[0] == VALIDATION
-    step = parts[1 if is_validation and len(parts) > 1 else 0]
+    is_validation, (step, *_) = parts_of(reference.path)
     return [equals("validate", is_validation), equals("step", integer_in(step))]

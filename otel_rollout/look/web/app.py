@@ -21,17 +21,16 @@ from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.pages.rendering import render
 from otel_rollout.look.web import run_pages
 from otel_rollout.look.web.answers import Answers
-from otel_rollout.look.web.links import ALL_RUNS, MLFLOW, ServedLinks, Trackers
+from otel_rollout.look.web.links import ALL_RUNS, MLFLOW, RUN_PARAMETERS, ServedLinks, Trackers
 from otel_rollout.look.web.live import Live, NotReadyError, utc
 from otel_rollout.look.web.request import (
     PENDING_SECONDS,
     REFRESH_SECONDS,
-    RUN_PARAMETERS,
     Asked,
     PendingError,
+    SeveralError,
 )
 from otel_rollout.look.web.snapshot import Snapshot
-from otel_rollout.look.web.trajectory_choice import SeveralError
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import equals
 from otel_rollout.table.select import QueryError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlencode
 
@@ -19,6 +19,8 @@ from otel_rollout.look.pages.rendering import Links
 
 ALL_RUNS: Final = "/"
 """Address of the page of all runs."""
+RUN_PARAMETERS: Final[tuple[str, ...]] = ("run", "project", "experiment")
+"""Parameters that name a run, in the order of its fields."""
 Elsewhere = Callable[[str], list[tuple[str, str]]]
 """Function: trace id → name and address of the trajectory in other tools."""
 
@@ -34,33 +36,27 @@ class ServedLinks(Links):
     def __init__(self, run: Run | None = None, elsewhere: Elsewhere = lambda trace_id: []) -> None:
         self._run = run
         self._elsewhere = elsewhere
-        self.places = [("all runs", ALL_RUNS)]
-        if run is not None:
-            own = (self.of_run(run), self._address("/trajectories", {}), self._address("/health", {}))
-            self.places += zip(("run", "trajectories", "health"), own, strict=True)
+        pages = ("run", "trajectories", "health") if run else ()
+        self.places = [("all runs", ALL_RUNS), *((name, self.to(f"/{name}")) for name in pages)]
 
     def of_run(self, run: Run) -> str:
         """Return the address of a run's page."""
-        return _address("/run", {}, run)
+        return ServedLinks(run).to("/run")
+
+    def to(self, page: str, /, **parameters: str) -> str:
+        """Return the address of a page of the run."""
+        of_run = run_parameters(self._run) if self._run else {}
+        query = urlencode({**of_run, **parameters}, errors="replace")
+        return f"{page}?{query}" if query else page
 
     def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
         """Return name and address of the trajectory in other tools."""
         return self._elsewhere(trace_id)
 
-    def _address(self, page: str, parameters: Mapping[str, str]) -> str:
-        return _address(page, parameters, self._run)
-
-
-def _address(page: str, parameters: Mapping[str, str], run: Run | None) -> str:
-    named = run_parameters(run) if run is not None else {}
-    query = urlencode({**named, **parameters}, errors="replace")
-    return f"{page}?{query}" if query else page
-
 
 def run_parameters(run: Run) -> dict[str, str]:
     """Return the parameters that name a run; a part that was not recorded has none."""
-    parts = {"run": run.run_id, "project": run.project, "experiment": run.experiment}
-    return {name: value for name, value in parts.items() if value is not None}
+    return {name: value for name, value in zip(RUN_PARAMETERS, run, strict=True) if value is not None}
 
 
 # --- pages of trajectories in MLflow and Weave -------------------------------------------------------------

@@ -1,19 +1,22 @@
-"""Hold what a page needs to know about a request."""
+"""Hold what a page needs to know about a request, and find the trajectory that its address names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.conversation.trajectories import summary_of
+from otel_rollout.look.sources import reference
 from otel_rollout.look.web.answers import Answers, Make, PageAnswer
 from otel_rollout.look.web.links import ServedLinks
 from otel_rollout.look.web.live import utc
 from otel_rollout.look.web.snapshot import RunRow, Snapshot
-from otel_rollout.table.filters import NO_STEP, Step, step_named
-from otel_rollout.table.select import QueryError
+from otel_rollout.table.filters import NO_STEP, Step, equals, step_named
+from otel_rollout.table.select import QueryError, literal
 
 REFRESH: Final = "refresh"
 """Parameter that says whether a browser loads the page again by itself: ``on`` or ``off``."""
@@ -21,11 +24,34 @@ REFRESH_SECONDS: Final = 5
 """Time after which a browser loads a page of a live run again."""
 PENDING_SECONDS: Final = 2
 """Time after which a browser loads a page again that is being prepared."""
-RUN_PARAMETERS: Final[tuple[str, ...]] = ("run", "project", "experiment")
+_COLUMNS: Final = (
+    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, path, group_path, name, "
+    "state, start_time, seconds, reward, reward_label"
+)
+_ORDER: Final = " ORDER BY rollout_n, start_time, trace_id"
+_MAX_FOUND: Final = 256
+"""Maximum trajectories that are read for one name or group."""
+
+Row = Mapping[str, Any]
+"""A row of the view ``trajectories``."""
 
 
 class PendingError(Exception):
     """A page is being prepared; the message is one sentence."""
+
+
+class SeveralError(QueryError):
+    """A name is that of several trajectories.
+
+    Attributes:
+        run: their run.
+        found: their rows.
+    """
+
+    def __init__(self, name: str, run: Run, found: Sequence[Row]) -> None:
+        super().__init__(f"{name} names {len(found)} trajectories of {run.name}; choose one.")
+        self.run = run
+        self.found = found
 
 
 @dataclass(frozen=True)
@@ -76,6 +102,37 @@ class Asked:
         if not self.given.get(parameter):
             raise QueryError(f"The address has no {parameter}.")
         return self.given[parameter]
+
+    def trajectory(self, parameter: str) -> tuple[Row, int | None]:
+        """Return the row of the trajectory that a parameter names, and the id of its first span.
+
+        The id is None unless the name is that of a trajectory inside another one.
+
+        Raises:
+            SeveralError: several trajectories have this name.
+            QueryError: there is no such trajectory.
+            ViewerError: the text is no name.
+        """
+        name = self.name(parameter)
+        wanted = reference.parse(name)
+        if wanted.trace:
+            found = self._rows(f"trace_id LIKE {literal(wanted.trace + '%')}")  # hex digits: no wildcard
+        else:
+            found = self._rows(f"{self.run.condition} AND {equals('path', wanted.path)}")
+        if not found:
+            raise QueryError(f"There is no trajectory {name} in {self.run.name}.")
+        if len(found) > 1:
+            raise SeveralError(name, self.run, found)
+        return found[0], wanted.span
+
+    def siblings_of(self, row: Row) -> list[Summary]:
+        """Return the trajectories of a trajectory's group in their order, with it."""
+        of_group = equals("group_path", row["group_path"])
+        return [summary_of(each) for each in self._rows(f"{self.run.condition} AND {of_group}")]
+
+    def _rows(self, condition: str) -> list[dict[str, Any]]:
+        sql = f"SELECT {_COLUMNS} FROM trajectories WHERE {condition}{_ORDER} LIMIT {_MAX_FOUND}"  # noqa: S608
+        return self.snapshot.rows(sql)
 
     def refreshed(self, by_default: bool = True, is_changing: bool | None = None) -> None:
         """Let a browser load the page again while the run is live.

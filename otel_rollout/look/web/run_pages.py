@@ -26,7 +26,6 @@ from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.look.web.answers import Make
 from otel_rollout.look.web.request import Asked
 from otel_rollout.look.web.snapshot import RunRow, Snapshot
-from otel_rollout.look.web.trajectory_choice import row_of, siblings_of
 from otel_rollout.look.web.trajectory_list import Filters, page_of_trajectories
 
 _RUNNING: Final = "running"
@@ -85,11 +84,11 @@ def trajectories(asked: Asked) -> str:
 
 def trajectory(asked: Asked) -> str:
     """Return the page of a trajectory, turn by turn."""
-    row, part = row_of(asked.snapshot, asked.run, asked.name("name"))
+    row, part = asked.trajectory("name")
     asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
     recorded = trajectory_in(asked.snapshot.engine, row["trace_id"], part)
     found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, recorded))
-    siblings = siblings_of(asked.snapshot, asked.run, row)
+    siblings = asked.siblings_of(row)
     return page.of_conversation(
         found, asked.links, siblings, time_bar_of(asked.snapshot.engine.narrowed(recorded.rows))
     )
@@ -97,11 +96,9 @@ def trajectory(asked: Asked) -> str:
 
 def comparison(asked: Asked) -> str:
     """Return the page of two trajectories side by side."""
-    chosen = (row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right"))
-    left, right = (
-        conversation_of(trajectory_in(asked.snapshot.engine, row["trace_id"], part)) for row, part in chosen
-    )
-    return page.of_comparison(compare(left, right), asked.links)
+    chosen = map(asked.trajectory, ("left", "right"))
+    read = (trajectory_in(asked.snapshot.engine, row["trace_id"], part) for row, part in chosen)
+    return page.of_comparison(compare(*map(conversation_of, read)), asked.links)
 
 
 def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_rollout.look.analysis.run_choice import Run, rows_of, run_of
+from otel_rollout.look.sources.private_table import table_of
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.web.links import run_parameters
 from otel_rollout.table.query import SharedEngine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 from otel_rollout.table.store import Store
 
@@ -83,7 +83,7 @@ class Snapshot:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query that this package has made."""
-        return dicts_of(self.engine.run(sql))
+        return self.engine.dicts(sql)
 
     def row_of(self, given: Mapping[str, str]) -> RunRow:
         """Return the run that parts of its name tell.
@@ -209,7 +209,5 @@ class SpoolOrigin:
     @contextmanager
     def table(self) -> Iterator[DeltaTable]:
         """Yield a table of the spans; its files are removed afterwards."""
-        from otel_rollout.look.sources.private_table import table_of
-
         with table_of(self._source()) as store:
             yield store.open()

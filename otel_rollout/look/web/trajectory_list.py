@@ -151,7 +151,7 @@ def _rows(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
     source = figures.trajectories_with([conditions])
-    count = snapshot.rows(f"SELECT count(*) AS number FROM {source}{conditions}")[0]["number"]  # noqa: S608
+    count = snapshot.engine.count(f"{source}{conditions}")
     rows = snapshot.rows(
         f"SELECT * FROM {figures.trajectories_with([conditions, *further])}{conditions} ORDER BY {order} "  # noqa: S608
         f"LIMIT {PAGE_ROWS} OFFSET {(page - 1) * PAGE_ROWS}"

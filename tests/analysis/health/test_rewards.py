@@ -166,6 +166,18 @@ def test_reward_that_is_inverted_is_unhealthy(tmp_path: Path) -> None:
     assert finding.message.startswith("The usual reward is -1 if the verifier says that the answer is right")
 
 
+def test_evidence_against_the_verdict_is_of_each_step_in_order(tmp_path: Path) -> None:
+    """A person who looks again finds the same trajectories."""
+    rows = []
+    for step in range(1, 9):
+        rows += [*trajectories(64, step)]
+        for index, is_right in enumerate(_RIGHT):
+            comment = "correct" if is_right else "incorrect"
+            rows.append(given(index, step, -float(is_right), score_comment=comment))
+    finding = answer(tmp_path, "reward_disagrees", rows)
+    assert [name.partition("/")[0] for name in finding.evidence[:8]] == [str(step) for step in range(1, 9)]
+
+
 def test_shaped_reward_agrees_with_the_verdict(tmp_path: Path) -> None:
     """A bonus for the format and a penalty for the length do not contradict the verifier."""
     rows = [*trajectories(64)]

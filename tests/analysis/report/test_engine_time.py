@@ -45,10 +45,10 @@ def test_report_has_the_times_of_requests(tmp_path: Path) -> None:
     assert [step.engine is not None for step in found.steps] == [True, True, False]
     first, second, third = map(report_text.engine, found.steps)
     assert first
-    assert first[:6] == ("1", "8", "0", "240 ms", "160 ms", "2.40 s")
+    assert list(first.values())[:5] == ["8", "0", "240 ms", "160 ms", "2.40 s"]
     assert second
-    assert second[1:4] == ("4", "4", "1.50 s")
-    assert second[6:] == ("1.50 s", "1.50 s", "1.58 s", "1.58 s")
+    assert list(second.values())[:3] == ["4", "4", "1.50 s"]
+    assert list(second.values())[5:] == ["1.50 s", "1.50 s", "1.58 s", "1.58 s"]
     assert third is None
     assert dict(report_text.facts(found.steps[0]))["engine, queue"] == "240 ms"
     (one,) = report_of(engine, run_of(engine), "step = 2").steps

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from otel_rollout.look.analysis.timeline.lanes import lanes_in
 from otel_rollout.look.analysis.timeline.phases import Segment, filled
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 from tests.table.tables import START_NS, row, written
 
 KINDS = {"generate": "LLM", "tool": "TOOL", "reward": "EVALUATOR"}

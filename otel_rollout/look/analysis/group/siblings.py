@@ -10,7 +10,7 @@ from otel_rollout.base.printable import in_one_line
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.conversation import Conversation
-from otel_rollout.look.conversation.summary import VALIDATION, Summary, references
+from otel_rollout.look.conversation.summary import VALIDATION, Summary, parts_of, references
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.private_table import Source
@@ -18,7 +18,6 @@ from otel_rollout.look.sources.table_source import TableSource, conversations_in
 from otel_rollout.table import views
 from otel_rollout.table.filters import all_of, any_of, equals
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.rows import integer_in
 
 MAX_SIBLINGS: Final = 128
@@ -108,9 +107,7 @@ def names_in(text: str) -> list[GroupName]:
     Raises:
         ViewerError: the text names no group.
     """
-    parts = text.strip().split("/")
-    validate = parts[0] == VALIDATION and len(parts) > 1
-    step, *rest = parts[1:] if validate else parts
+    validate, (step, *rest) = parts_of(text.strip())
     if not step or not rest:
         raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
     samples = ["/".join(rest)]
@@ -156,24 +153,21 @@ def _in_table(table: TableSource, name: GroupName) -> Siblings | None:
 def _named(engine: Engine, name: GroupName) -> list[str]:
     """Return the paths of groups that a list shows as this name."""
     sql = f"SELECT DISTINCT group_path FROM {views.RECORDED}{all_of(name.conditions)}"  # noqa: S608
-    paths = (row["group_path"] for row in dicts_of(engine.run(sql)))
+    paths = (row["group_path"] for row in engine.dicts(sql))
     return sorted(path for path in paths if path and in_one_line(path) == in_one_line(name.path))
 
 
 def _trace_ids(engine: Engine, conditions: Sequence[str], run: Run) -> tuple[list[str], int]:
     """Return the trace ids of a group's first siblings, and the number of all."""
     of_group = f"FROM {views.RECORDED}{all_of([run.condition, *conditions])}"
-    rows = dicts_of(
-        engine.run(
-            f"SELECT trace_id, min(rollout_n) AS rollout, min(start_ns) AS start {of_group} "
-            f"GROUP BY trace_id ORDER BY rollout, start, trace_id LIMIT {MAX_SIBLINGS + 1}"
-        )
+    rows = engine.dicts(
+        f"SELECT trace_id, min(rollout_n) AS rollout, min(start_ns) AS start {of_group} "
+        f"GROUP BY trace_id ORDER BY rollout, start, trace_id LIMIT {MAX_SIBLINGS + 1}"
     )
     ids = [row["trace_id"] for row in rows[:MAX_SIBLINGS]]
     if len(rows) <= MAX_SIBLINGS:
         return ids, len(rows)
-    counted = dicts_of(engine.run(f"SELECT count(DISTINCT trace_id) AS number {of_group}"))
-    return ids, int(counted[0]["number"])
+    return ids, engine.count(f"(SELECT DISTINCT trace_id {of_group}) AS siblings")
 
 
 def _read(engine: Engine, trace_ids: Sequence[str], name: GroupName) -> tuple[Sibling, ...]:

@@ -32,8 +32,7 @@ from otel_rollout.look.analysis.run_choice import Run, steps_of
 from otel_rollout.look.rollout_table import open_table
 from otel_rollout.table import filters
 from otel_rollout.table.errors import TableError
-from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.select import QueryError
 
 _GROUP: Final = "otel_rollout_health_check"

@@ -52,12 +52,11 @@ def retokenized(scope: Scope) -> Finding:
 
 def _has_ids(scope: Scope) -> bool:
     """Return whether the run records token ids: the forwarder compares the prompts of such calls."""
-    found = scope.rows(
-        f"SELECT count(*) AS n FROM (SELECT output, break_kind FROM {scope.spans} AS span "  # noqa: S608
-        "WHERE kind = 'LLM' AND (continues IS NOT NULL OR break_kind IS NOT NULL) "
-        f"LIMIT {_SAMPLE}) AS calls WHERE break_kind IS NOT NULL OR regexp_like(output, '{ID_MARKS}')"
+    calls = (
+        f"(SELECT output, break_kind FROM {scope.spans} AS span "  # noqa: S608
+        f"WHERE kind = 'LLM' AND (continues IS NOT NULL OR break_kind IS NOT NULL) LIMIT {_SAMPLE}) AS calls"
     )
-    return bool(found[0]["n"])
+    return scope.number(f"{calls} WHERE break_kind IS NOT NULL OR regexp_like(output, '{ID_MARKS}')") > 0
 
 
 def _prompts(scope: Scope, sign: str, whole: str) -> str:

@@ -13,6 +13,8 @@ HEALTHY: Final = "healthy"
 UNHEALTHY: Final = "unhealthy"
 UNOBSERVED: Final = "unobserved"
 """What the check needs was not recorded: nobody knows whether the run is healthy."""
+ORDER: Final = (UNHEALTHY, UNOBSERVED, HEALTHY)
+"""Order in which a person reads the answers."""
 MAX_EVIDENCE: Final = 10
 """Trajectories that a finding names at most."""
 
@@ -72,12 +74,15 @@ class Health:
     @property
     def is_unhealthy(self) -> bool:
         """Whether any check has found something."""
-        return self.unhealthy > 0
+        return any(finding.status == UNHEALTHY for finding in self.findings)
 
     @property
-    def unhealthy(self) -> int:
-        """Number of checks that have found something."""
-        return sum(finding.status == UNHEALTHY for finding in self.findings)
+    def verdict(self) -> str:
+        """How many checks gave each answer, in words."""
+        numbers = {status: sum(each.status == status for each in self.findings) for status in ORDER}
+        return (
+            ", ".join(f"{number} {status}" for status, number in numbers.items() if number) or "no check ran"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return the answers as ``otel-rollout health --json`` prints them."""

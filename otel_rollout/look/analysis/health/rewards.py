@@ -56,8 +56,7 @@ _RIGHT_WORDS: Final = r"\b(correct|right|passed|passes|matches|solved)\b"
 
 def missing(scope: Scope) -> Finding:
     """Find steps whose trajectories ended without an error and without a reward."""
-    given = scope.rows(f"SELECT count(*) AS n FROM {scope.trajectories} WHERE NOT has_no_reward")  # noqa: S608
-    if not given[0]["n"]:
+    if not scope.number(f"{scope.trajectories} WHERE NOT has_no_reward"):
         return unobserved(_NO_REWARD)
     counts = scope.counts(
         "SELECT trace_id, step, has_no_reward AS is_bad "  # noqa: S608
@@ -155,7 +154,8 @@ def disagrees(scope: Scope) -> Finding:
     """Find rewards that contradict the verdict of a verifier: a right answer's is low, a wrong one's high."""
     rows = scope.rows(
         f"SELECT step, verdict, reward, count(*) AS number, min(trace_id) AS first, max(trace_id) AS last "  # noqa: S608
-        f"FROM ({_verdicts(scope)}) AS judged GROUP BY step, verdict, reward"
+        f"FROM ({_verdicts(scope)}) AS judged GROUP BY step, verdict, reward "
+        "ORDER BY step, verdict, reward"
     )
     if not any(row["step"] in scope.steps for row in rows):
         return unobserved("No verdict of a verifier is recorded beside a reward.")

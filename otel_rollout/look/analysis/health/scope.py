@@ -13,7 +13,6 @@ from otel_rollout.look.analysis.health.rates import Count
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
     from arro3.core import RecordBatch, Table
@@ -109,8 +108,7 @@ class Scope:
     @functools.cached_property
     def validate(self) -> bool:
         """Whether the checked trajectories are of validation."""
-        found = self.rows(f"SELECT count(*) AS n FROM roots WHERE {self._wanted} AND NOT validate")  # noqa: S608
-        return not found[0]["n"]
+        return not self.number(f"roots WHERE {self._wanted} AND NOT validate")
 
     @functools.cached_property
     def condition(self) -> str:
@@ -194,11 +192,15 @@ class Scope:
     @functools.cached_property
     def size(self) -> int:
         """Number of trajectories of the chosen steps."""
-        return int(self.rows(f"SELECT count(*) AS n FROM roots WHERE {self.chosen}")[0]["n"])  # noqa: S608
+        return self.number(f"roots WHERE {self.chosen}")
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query, which are few."""
-        return dicts_of(self._engine.run(sql))
+        return self._engine.dicts(sql)
+
+    def number(self, source: str) -> int:
+        """Return the number of rows of an SQL source."""
+        return self._engine.count(source)
 
     def rows_of_steps(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query that are of the steps whose faults are findings."""

@@ -243,21 +243,15 @@ def _parts(measure: Measure, sides: tuple[Sequence[StepReport], Sequence[StepRep
     """Return the causes whose share of what the measure counts has changed."""
     if measure.parts is None:
         return ()
-    counted: list[dict[str, int]] = [{}, {}]
-    wholes = [0, 0]
+    wholes, counted = [0, 0], (Counter[str](), Counter[str]())
     for index, side in enumerate(sides):
         for step in side:
             value = measure.of(step)
             wholes[index] += value.count if value else 0
-            for name, count in measure.parts(step).items():
-                counted[index][name] = counted[index].get(name, 0) + count
-    names = {**counted[0], **counted[1]}
+            counted[index].update(measure.parts(step))
     parts = [
-        Cause(
-            name,
-            *(counts.get(name, 0) / max(1, whole) for counts, whole in zip(counted, wholes, strict=True)),
-        )
-        for name in names
+        Cause(name, *(counts[name] / max(1, whole) for counts, whole in zip(counted, wholes, strict=True)))
+        for name in {**counted[0], **counted[1]}
     ]
     changed = [part for part in parts if abs(part.after - part.before) >= _MIN_PART]
     changed.sort(key=lambda part: (-abs(part.after - part.before), part.name))
@@ -321,9 +315,7 @@ def histories_of(steps: Sequence[StepReport]) -> list[ToolHistory]:
 
 
 def _history(name: str | None, tools: Sequence[Tool | None], steps: Sequence[StepReport]) -> ToolHistory:
-    types: Counter[str] = Counter()
-    for tool in filter(None, tools):
-        types.update(tool.error_types)
+    types = sum((Counter(tool.error_types) for tool in tools if tool), Counter[str]())
     calls = [tool.calls if tool else 0 for tool in tools]
     errors = [tool.errors if tool else 0 for tool in tools]
     place = _risen_at(calls, errors)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_rollout.look.analysis.run_choice import Run
+from otel_rollout.look.analysis.run_choice import Run, StepKey
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +38,8 @@ class StepEngineTime:
     first_token_p95: float | None
 
 
-def engine_times_of(
-    engine: Engine, run: Run, condition: str | None
-) -> dict[tuple[bool, filters.Step], StepEngineTime]:
-    """Return the figures of each step that has requests, by whether of validation, and step.
+def engine_times_of(engine: Engine, run: Run, condition: str) -> dict[StepKey, StepEngineTime]:
+    """Return the figures of each step that has requests.
 
     Args:
         engine: the table.
@@ -50,6 +47,5 @@ def engine_times_of(
         condition: SQL condition on ``step``, ``step_text`` and ``validate``, to read only some steps.
     """
     columns = ", ".join(("validate", "step", "step_text", *StepEngineTime.__slots__))
-    where = filters.all_of([run.condition, *([condition] if condition else [])])
-    rows = dicts_of(engine.run(f"SELECT {columns} FROM engine_steps{where}"))  # noqa: S608
+    rows = engine.dicts(f"SELECT {columns} FROM engine_steps WHERE {run.condition} AND ({condition})")  # noqa: S608
     return {filters.step_out_of(row): StepEngineTime(**row) for row in rows}

@@ -142,6 +142,18 @@ def _trainer(of: Callable[[Trainer], _Given]) -> _Of:
     return lambda step: None if step.trainer is None else of(step.trainer)
 
 
+def _phase(name: str, label: str) -> Measure:
+    """Return the mean time of a trajectory in a phase."""
+    order = f"{name}_seconds"
+    return _seconds(f"seconds_{name}", label, lambda step: (getattr(step.seconds, name), _ended(step)), order)
+
+
+def _engine_phase(name: str, label: str) -> Measure:
+    """Return the mean time of a trajectory with requests in a phase of the engine."""
+    order = f"{name}_seconds"
+    return _seconds(f"engine_{name}", label, _engine(lambda of: (getattr(of, order), of.trajectories)), order)
+
+
 _STEP_MEASURES: Final = (
     Measure("reward_mean", "reward, mean", "number", lambda step: _reward(step.reward), "down", "reward"),
     _number("reward_std", "reward, spread", lambda step: (step.reward.std, step.reward.count), "reward"),
@@ -193,33 +205,13 @@ _STEP_MEASURES: Final = (
         "seconds_p95", "duration, p95",
         lambda step: (step.seconds.p95, max(1, _ended(step) // 20)), "seconds",
     ),
-    _seconds(
-        "seconds_generate", "time in model calls", lambda step: (step.seconds.generate, _ended(step)),
-        "generate_seconds",
-    ),
-    _seconds(
-        "seconds_tool", "time in tools", lambda step: (step.seconds.tool, _ended(step)), "tool_seconds",
-    ),
-    _seconds(
-        "seconds_reward", "time in rewards", lambda step: (step.seconds.reward, _ended(step)),
-        "reward_seconds",
-    ),
-    _seconds(
-        "seconds_waiting", "time waiting", lambda step: (step.seconds.waiting, _ended(step)),
-        "waiting_seconds",
-    ),
-    _seconds(
-        "engine_queue", "waiting in the engine's queue",
-        _engine(lambda of: (of.queue_seconds, of.trajectories)), "queue_seconds",
-    ),
-    _seconds(
-        "engine_prefill", "prefill in the engine",
-        _engine(lambda of: (of.prefill_seconds, of.trajectories)), "prefill_seconds",
-    ),
-    _seconds(
-        "engine_decode", "decode in the engine", _engine(lambda of: (of.decode_seconds, of.trajectories)),
-        "decode_seconds",
-    ),
+    _phase("generate", "time in model calls"),
+    _phase("tool", "time in tools"),
+    _phase("reward", "time in rewards"),
+    _phase("waiting", "time waiting"),
+    _engine_phase("queue", "waiting in the engine's queue"),
+    _engine_phase("prefill", "prefill in the engine"),
+    _engine_phase("decode", "decode in the engine"),
     _seconds(
         "first_token_p50", "first token of a request, median",
         _engine(lambda of: (of.first_token_p50, of.requests)), "first_token_seconds",

@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.look.analysis.health.findings import UNHEALTHY, Health
-from otel_rollout.look.analysis.health.page import verdict_of
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunComparison, histories_of
 from otel_rollout.look.analysis.report.measures import MEASURES, Unit, is_said, values_of
@@ -100,7 +99,7 @@ def _verdict(health: Health | None, links: Links) -> str:
         return "This run is being checked." if links.health() else "Is anything wrong with this run?"
     wrong = [finding for finding in health.findings if finding.status == UNHEALTHY]
     if not wrong:
-        return f"No check finds anything wrong: {verdict_of(health)}."
+        return f"No check finds anything wrong: {health.verdict}."
     more = f" And {counted(len(wrong) - 1, 'other check')} found something." if len(wrong) > 1 else ""
     return f"{wrong[0].message}{more}"
 
@@ -185,9 +184,7 @@ def _left_out(steps: Sequence[StepReport]) -> dict[str, list[float | None]]:
 
 def _reasons(steps: Sequence[StepReport]) -> list[str]:
     """Return the most frequent reasons of the filter, if there are several."""
-    counts: Counter[str] = Counter()
-    for step in steps:
-        counts.update(step.trainer.filtered if step.trainer else {})
+    counts = sum((Counter(step.trainer.filtered) for step in steps if step.trainer), Counter[str]())
     return [name for name, _ in counts.most_common(len(_COLOURS) - 1)] if len(counts) > 1 else []
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.report.engine_time import StepEngineTime, engine_times_of
 from otel_rollout.look.analysis.report.trainer import Trainer, trainers_of
-from otel_rollout.look.analysis.run_choice import Run, operations_outside, rows_of
+from otel_rollout.look.analysis.run_choice import Run, StepKey, by_step, operations_outside, rows_of
 from otel_rollout.look.pages.scale import finite
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 
-StepKey = tuple[bool, filters.Step]
-"""Whether a step is of validation, and the step."""
+_Row = Mapping[str, Any]
+_Rows = Sequence[_Row]
 _MAX_VALUES: Final = 5
 """Different rewards of a run up to which each is counted."""
 _MIN_GROUPS: Final = 10
@@ -218,7 +217,7 @@ class RunReport:
         }
 
 
-def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunReport:
+def report_of(engine: Engine, run: Run, condition: str = "true") -> RunReport:
     """Compute the figures of a run's steps.
 
     Args:
@@ -226,49 +225,43 @@ def report_of(engine: Engine, run: Run, condition: str | None = None) -> RunRepo
         run: the run.
         condition: SQL condition on ``step``, ``step_text`` and ``validate``, to compute only some steps.
     """
-    rows = rows_of(engine, run)
-    where = filters.all_of([condition] if condition else [])
-    groups = {filters.step_out_of(row): row for row in _asked(engine, _GROUPS, rows, where)}
-    errors: dict[StepKey, dict[str, int]] = defaultdict(dict)
-    for row in _asked(engine, _ERRORS, rows, where):
-        errors[filters.step_out_of(row)][row["error_type"]] = row["failed"]
-    tools = _tools(engine, rows, where)
-    trainers = trainers_of(engine, f"(SELECT * FROM {rows}{where}) AS row")  # noqa: S608
+    kept = rows_of(engine, run)
+
+    def asked(sql: str, rows: str = kept) -> list[dict[str, Any]]:
+        return engine.dicts(sql.replace("{rows}", _some(rows, condition)))
+
+    groups, errors, values = (by_step(asked(sql)) for sql in (_GROUPS, _ERRORS, _VALUES))
+    engine.keep(f"{kept}_tools", _TOOLS.replace("{rows}", kept))
+    tools = by_step(asked("SELECT * FROM {rows} ORDER BY calls DESC, error_type", f"{kept}_tools"))
+    trainers = trainers_of(engine, _some(kept, condition))
     engine_times = engine_times_of(engine, run, condition)
-    values: dict[StepKey, dict[float, int]] = defaultdict(dict)
-    for row in _asked(engine, _VALUES, rows, where):
-        values[filters.step_out_of(row)][row["reward"]] = row["number"]
     steps = []
-    for row in _asked(engine, _STEPS, rows, where):
+    for row in asked(_STEPS):
         key = filters.step_out_of(row)
-        step = _step(key, row, groups.get(key, {}), errors[key], tools.get(key, ()), values[key])
+        step = _step(key, row, groups[key][0] if groups[key] else {}, errors[key], tools[key], values[key])
         steps.append(replace(step, trainer=trainers.get(key), engine=engine_times.get(key)))
     training = tuple(step for step in steps if not step.validate)
     validation = tuple(step for step in steps if step.validate)
-    outside = dicts_of(engine.run(f"SELECT count(*) AS n FROM ({operations_outside(run)}) AS outside"))  # noqa: S608
-    return RunReport(run, training, validation, outside[0]["n"])
+    return RunReport(run, training, validation, engine.count(f"({operations_outside(run)}) AS outside"))
 
 
-def _asked(engine: Engine, sql: str, rows: str, where: str) -> list[dict[str, Any]]:
-    return dicts_of(engine.run(sql.replace("{rows}", f"(SELECT * FROM {rows}{where}) AS row")))  # noqa: S608
+def _some(rows: str, condition: str) -> str:
+    return f"(SELECT * FROM {rows} WHERE {condition}) AS row"  # noqa: S608
 
 
-def _step(
-    key: StepKey,
-    row: dict[str, Any],
-    groups: dict[str, Any],
-    errors: Mapping[str, int],
-    tools: Iterable[Tool],
-    values: Mapping[float, int],
-) -> StepReport:
-    """Build a step's report from the rows of the queries."""
+def _step(key: StepKey, row: _Row, groups: _Row, errors: _Rows, tools: _Rows, values: _Rows) -> StepReport:
+    """Build a step's report of the rows of the queries."""
     return StepReport(
         groups=groups.get("groups", 0),
         groups_compared=groups.get("compared", 0),
         groups_without_spread=groups.get("without_spread", 0),
-        error_types=errors,
-        tools=tuple(tools),
-        reward=Reward(**_part(row, "reward_"), mean_error=_error(groups), values=values),
+        error_types={each["error_type"]: each["failed"] for each in errors},
+        tools=tuple(_tools(tools)),
+        reward=Reward(
+            **_part(row, "reward_"),
+            mean_error=_error(groups),
+            values={each["reward"]: each["number"] for each in values},
+        ),
         seconds=Seconds(**_part(row, "seconds_")),
         policy_lag=PolicyLag(**_part(row, "lag_")),
         validate=key[0],
@@ -277,7 +270,7 @@ def _step(
     )
 
 
-def _error(groups: Mapping[str, Any]) -> float | None:
+def _error(groups: _Row) -> float | None:
     """Return the standard error of the mean reward of a step's groups; None with few groups."""
     number = groups.get("rewarded", 0)
     if number < _MIN_GROUPS:
@@ -288,27 +281,19 @@ def _error(groups: Mapping[str, Any]) -> float | None:
 _PARTS = ("reward_", "seconds_", "lag_")
 
 
-def _part(row: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _part(row: _Row, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def _tools(engine: Engine, rows: str, where: str) -> dict[StepKey, list[Tool]]:
-    """Return the calls of each tool in each step, the most called tool first."""
-    counted: dict[tuple[StepKey, str | None], list[dict[str, Any]]] = defaultdict(list)
-    kept = f"{rows}_tools"
-    engine.keep(kept, _TOOLS.replace("{rows}", rows))
-    for row in _asked(engine, "SELECT * FROM {rows} ORDER BY calls DESC, error_type", kept, where):
-        counted[filters.step_out_of(row), row["tool_name"]].append(row)
-    found: dict[StepKey, list[Tool]] = defaultdict(list)
-    for (key, name), parts in counted.items():
-        calls = sum(row["calls"] for row in parts)
+def _tools(rows: _Rows) -> list[Tool]:
+    """Return the calls of each tool in a step, the most called tool first."""
+    found = []
+    for name, parts in grouped(rows, lambda row: row["tool_name"]).items():
+        calls, timed = (sum(row[column] for row in parts) for column in ("calls", "timed"))
         types = {row["error_type"]: row["calls"] for row in parts if row["error_type"] is not None}
-        timed = sum(row["timed"] for row in parts)
         mean = sum(row["seconds"] or 0.0 for row in parts) / timed if timed else None
-        found[key].append(Tool(name, calls, sum(types.values()), types, mean))
-    for tools in found.values():
-        tools.sort(key=lambda tool: (-tool.calls, tool.name or ""))
-    return found
+        found.append(Tool(name, calls, sum(types.values()), types, mean))
+    return sorted(found, key=lambda tool: (-tool.calls, tool.name or ""))
 
 
 _STEPS = """

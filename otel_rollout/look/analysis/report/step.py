@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.report.report import StepReport, report_of
 from otel_rollout.look.analysis.run_choice import Run, rows_of
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 
 _MAX_TRAJECTORIES: Final = 4000
 """Trajectories of a step whose groups are listed; a larger step's page says how many are left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A trajectory of a group.
-
-    Attributes:
-        path: its name.
-        trace_id: id of its trace.
-        state: ``ok``, ``error`` or ``running``.
-        reward: its reward; null if it has none that is finite.
-        seconds: its duration; null while it runs.
-    """
-
-    path: str
-    trace_id: str
-    state: str
-    reward: float | None
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +24,7 @@ class StepGroup:
 
     Attributes:
         path: its name; None for trajectories without a dataset row, which are no group.
-        members: its trajectories.
+        members: the rows of its trajectories in the view ``report_rows``.
         mean: the mean reward; null without one.
         spread: the greatest reward less the least; null with fewer than two.
         turns: mean model calls of a trajectory.
@@ -54,7 +34,7 @@ class StepGroup:
     """
 
     path: str | None
-    members: tuple[Member, ...]
+    members: Sequence[Mapping[str, Any]]
     mean: float | None
     spread: float | None
     turns: float
@@ -95,28 +75,23 @@ def step_of(engine: Engine, run: Run, step: filters.Step, validate: bool = False
     if not found:
         kind = "validation step" if validate else "step"
         raise QueryError(f"There is no {kind} {filters.NO_STEP if step is None else step} in {run.name}.")
-    rows = dicts_of(
-        engine.run(
-            f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
-            "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "
-            f"LIMIT {_MAX_TRAJECTORIES}"
-        )
+    rows = engine.dicts(
+        f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
+        "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "
+        f"LIMIT {_MAX_TRAJECTORIES}"
     )
-    by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_group[row["group_path"]].append(row)
-    groups = sorted(map(_group, by_group.values()), key=lambda group: -(group.spread or 0.0))
+    by_group = grouped(rows, lambda row: row["group_path"]).values()
+    groups = sorted(map(_group, by_group), key=lambda group: -(group.spread or 0.0))
     left_out = found[0].trajectories - len(rows)
     return Step(run, found[0], tuple(groups), left_out, *_neighbours(engine, run, step, validate))
 
 
 def _group(rows: list[dict[str, Any]]) -> StepGroup:
-    members = tuple(Member(*(row[name] for name in Member.__slots__)) for row in rows)
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     path = rows[0]["group_path"] if rows[0]["sample_index"] is not None else None
     return StepGroup(
         path,
-        members,
+        rows,
         mean=sum(rewards) / len(rewards) if rewards else None,
         spread=max(rewards) - min(rewards) if len(rewards) > 1 else None,
         turns=sum(row["turns"] for row in rows) / len(rows),
@@ -130,11 +105,9 @@ def _neighbours(engine: Engine, run: Run, step: filters.Step, validate: bool) ->
     """Return the previous and the next step that the run has, of one that is a number."""
     if not isinstance(step, int):
         return None, None
-    row = dicts_of(
-        engine.run(
-            f"SELECT max(step) FILTER (WHERE step < {step}) AS before, "  # noqa: S608
-            f"min(step) FILTER (WHERE step > {step}) AS after "
-            f"FROM {rows_of(engine, run)} WHERE {'' if validate else 'NOT '}validate"
-        )
+    row = engine.dicts(
+        f"SELECT max(step) FILTER (WHERE step < {step}) AS before, "  # noqa: S608
+        f"min(step) FILTER (WHERE step > {step}) AS after "
+        f"FROM {rows_of(engine, run)} WHERE {'' if validate else 'NOT '}validate"
     )[0]
     return row["before"], row["after"]

@@ -92,31 +92,12 @@ def parts(given: RunChange) -> Iterator[str]:
         yield f"{part.name} {percent(part.before)} → {percent(part.after)}"
 
 
-FIGURES: Final = (
-    "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
-    "tokens out", "cut replies", "tool calls", "tool errors", "unparsable calls", "policy lag",
-)  # fmt: skip
-"""Headings of a step's figures."""
 LONGEST: Final = "longest trajectory"
 """Heading of the column whose cells name trajectories."""
-TIMES: Final = (
-    "step", "median", "p95", "longest", "generate", "tool", "reward", "waiting", LONGEST,
-)  # fmt: skip
-"""Headings of a step's durations; the parts are means of a trajectory."""
-TRAINER: Final = (
-    "step", "trained", "advantage", "trained reward", "reward differs", "policy lag", "mismatch", "at turn",
-    "importance ratio",
-)  # fmt: skip
-"""Headings of what training made of a step."""
-
-ENGINE: Final = (
-    "step", "requests", "calls without request", "queue", "prefill", "decode", "queue p50", "queue p95",
-    "first token p50", "first token p95",
-)  # fmt: skip
-"""Headings of what a step's requests took in the engine; the first times are means of a trajectory."""
 ENGINE_TITLE: Final = "in the engine: queue, prefill and decode of a trajectory, quantiles of a request"
 """Heading of the table."""
-_Row = Callable[["StepReport"], tuple[str, ...] | None]
+_Row = dict[str, str]
+"""Heading → cell."""
 
 
 def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]:
@@ -152,69 +133,79 @@ def error_types(counts: Mapping[str, int]) -> list[str]:
     return [f"{name} {count}" for name, count in by_class.most_common()]
 
 
-def figures(step: StepReport) -> tuple[str, ...]:
-    """Return a step's row, in the order of the headings."""
+def figures(step: StepReport) -> _Row:
+    """Return a step's figures."""
     reward = step.reward
     spread = "" if reward.std is None else f" ± {number(reward.std)}"
     ended = step.trajectories - step.running
     covered = f", of {reward.count} of {ended}" if 0 < reward.count < ended else ""
     covered += f", {reward.odd} NaN or infinite" if reward.odd else ""
-    trajectories = f"{step.trajectories}" + (f" ({step.running} running)" if step.running else "")
-    return (
-        step.name,
-        trajectories,
-        str(step.failed),
-        f"{number(reward.mean)}{spread}{covered}",
-        *map(number, (None,) * 3 if reward.values else (reward.p10, reward.p50, reward.p90)),
-        f"{step.groups_without_spread} of {step.groups_compared}" if step.groups_compared else UNKNOWN,
-        number(step.turns_mean),
-        *map(number, (step.tokens_in, step.tokens_out)),
-        share(step.replies_truncated, step.replies_ended),
-        str(step.tool_calls),
-        share(step.tool_errors, step.tool_calls),
-        str(step.parse_failures),
-        number(step.policy_lag.mean),
-    )
+    quantiles = {"p10": reward.p10, "p50": reward.p50, "p90": reward.p90}
+    compared = step.groups_compared
+    return {
+        "trajectories": f"{step.trajectories}" + (f" ({step.running} running)" if step.running else ""),
+        "failed": str(step.failed),
+        "reward": f"{number(reward.mean)}{spread}{covered}",
+        **{name: number(None if reward.values else value) for name, value in quantiles.items()},
+        "no spread": f"{step.groups_without_spread} of {compared}" if compared else UNKNOWN,
+        "turns": number(step.turns_mean),
+        "tokens in": number(step.tokens_in),
+        "tokens out": number(step.tokens_out),
+        "cut replies": share(step.replies_truncated, step.replies_ended),
+        "tool calls": str(step.tool_calls),
+        "tool errors": share(step.tool_errors, step.tool_calls),
+        "unparsable calls": str(step.parse_failures),
+        "policy lag": number(step.policy_lag.mean),
+    }
 
 
-def times(step: StepReport) -> tuple[str, ...] | None:
-    """Return a step's durations, in the order of the headings; None without any."""
+def times(step: StepReport) -> _Row | None:
+    """Return a step's durations; None without any. The parts are means of a trajectory."""
     known = step.seconds
     if known.slowest is None:
         return None
-    parts = (known.p50, known.p95, known.max, known.generate, known.tool, known.reward, known.waiting)
-    return (step.name, *map(seconds, parts), known.slowest)
+    parts = {name: seconds(getattr(known, name)) for name in ("generate", "tool", "reward", "waiting")}
+    quantiles = {"median": known.p50, "p95": known.p95, "longest": known.max}
+    return {**{name: seconds(value) for name, value in quantiles.items()}, **parts, LONGEST: known.slowest}
 
 
-def engine(step: StepReport) -> tuple[str, ...] | None:
-    """Return what a step's requests took in the engine, in the order of the headings; None without any."""
+def engine(step: StepReport) -> _Row | None:
+    """Return what a step's requests took in the engine; None without any.
+
+    The times of the three phases are means of a trajectory.
+    """
     known = step.engine
     if known is None:
         return None
-    times = (
-        *(known.queue_seconds, known.prefill_seconds, known.decode_seconds),
-        *(known.queue_p50, known.queue_p95, known.first_token_p50, known.first_token_p95),
-    )
-    return (step.name, str(known.requests), str(known.calls_without_request), *map(seconds, times))
+    return {
+        "requests": str(known.requests),
+        "calls without request": str(known.calls_without_request),
+        "queue": seconds(known.queue_seconds),
+        "prefill": seconds(known.prefill_seconds),
+        "decode": seconds(known.decode_seconds),
+        "queue p50": seconds(known.queue_p50),
+        "queue p95": seconds(known.queue_p95),
+        "first token p50": seconds(known.first_token_p50),
+        "first token p95": seconds(known.first_token_p95),
+    }
 
 
-def trainer(step: StepReport) -> tuple[str, ...] | None:
-    """Return what training made of a step, in the order of the headings; None if no score says so."""
+def trainer(step: StepReport) -> _Row | None:
+    """Return what training made of a step; None if no score says so."""
     known = step.trainer
     if known is None:
         return None
     by_step = ", by step" if known.lag_source == "step" else ""
-    return (
-        step.name,
-        share(known.trained, known.known),
-        number(known.advantage_magnitude),
-        number(known.reward_mean),
-        str(known.rewards_differing) if known.rewards_compared else UNKNOWN,
-        _with_most(known.lag_mean, known.lag_max, by_step),
-        _with_most(known.mismatch_mean, known.mismatch_max),
-        number(known.mismatch_turn),
-        number(known.importance_ratio),
-    )
+    return {
+        "trained": share(known.trained, known.known),
+        "advantage": number(known.advantage_magnitude),
+        "trained reward": number(known.reward_mean),
+        "reward differs": str(known.rewards_differing) if known.rewards_compared else UNKNOWN,
+        "policy lag": _with_most(known.lag_mean, known.lag_max, by_step),
+        "mismatch": _with_most(known.mismatch_mean, known.mismatch_max),
+        "at turn": number(known.mismatch_turn),
+        "importance ratio": number(known.importance_ratio),
+    }
 
 
 def _with_most(mean: float | None, most: float | None, further: str = "") -> str:
@@ -222,13 +213,13 @@ def _with_most(mean: float | None, most: float | None, further: str = "") -> str
     return UNKNOWN if mean is None else f"{number(mean)} (max {number(most)}{further})"
 
 
-_KINDS: Final[tuple[tuple[str, str, Sequence[str], _Row], ...]] = (
-    ("", "", FIGURES, figures),
-    ("time of a trajectory", "time, ", TIMES, times),
-    (ENGINE_TITLE, "engine, ", ENGINE, engine),
-    ("what training made of them", "trainer, ", TRAINER, trainer),
+_KINDS: Final[tuple[tuple[str, str, Callable[[StepReport], _Row | None]], ...]] = (
+    ("", "", figures),
+    ("time of a trajectory", "time, ", times),
+    (ENGINE_TITLE, "engine, ", engine),
+    ("what training made of them", "trainer, ", trainer),
 )
-"""Title of a table, beginning of a fact's name, headings, and a step's row."""
+"""Title of a table, beginning of a fact's name, and a step's row."""
 
 
 class StepTable(NamedTuple):
@@ -247,16 +238,13 @@ class StepTable(NamedTuple):
 
 def tables(steps: Sequence[StepReport]) -> Iterator[StepTable]:
     """Yield the tables that steps have figures for, with the columns that have something to say."""
-    for title, _, headings, row_of in _KINDS:
+    for title, _, row_of in _KINDS:
         rows = [(step, row) for step in steps if (row := row_of(step))]
-        columns = zip(headings, map(list, zip(*(row for _, row in rows), strict=True)), strict=False)
-        said = [
-            (heading, cells)
-            for heading, cells in columns
-            if heading == "step" or set(cells) - {UNKNOWN, _NEVER.get(heading)}
-        ]
-        if said:
-            yield StepTable(title, [step for step, _ in rows], said)
+        columns = [(heading, [row[heading] for _, row in rows]) for heading in (rows[0][1] if rows else ())]
+        said = [each for each in columns if set(each[1]) - {UNKNOWN, _NEVER.get(each[0])}]
+        if rows:
+            known = [step for step, _ in rows]
+            yield StepTable(title, known, [("step", [step.name for step in known]), *said])
 
 
 def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -283,9 +271,7 @@ def trainer_notes(steps: Sequence[StepReport]) -> Iterator[tuple[str, tuple[str,
 
 def _filter_notes(filtered: Sequence[tuple[StepReport, Mapping[str, int]]]) -> Iterator[str]:
     """Yield the most frequent reasons of the filter, and how many others there are."""
-    counts: Counter[str] = Counter()
-    for _, numbers in filtered:
-        counts.update(numbers)
+    counts = sum((Counter(numbers) for _, numbers in filtered), Counter[str]())
     shown = counts.most_common(_REASONS)
     for reason, number_ in shown:
         steps = _in(step for step, numbers in filtered if reason in numbers)
@@ -301,8 +287,8 @@ def _in(steps: Iterable[StepReport]) -> str:
 
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     """Yield what a step's page says below its heading, as names and values."""
-    for _, beginning, headings, row_of in _KINDS:
-        for name, value in zip(headings[1:], (row_of(step) or ())[1:], strict=False):
+    for _, beginning, row_of in _KINDS:
+        for name, value in (row_of(step) or {}).items():
             if name != LONGEST:
                 yield f"{beginning}{name}", value
     if step.reward.missing:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from otel_rollout.table.filters import Step, step_out_of
+from otel_rollout.look.analysis.run_choice import StepKey, by_step
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.training import DIFFERS
 
 _NAMED: Final = 3
@@ -69,31 +67,28 @@ class Trainer:
     not_finite: int
 
 
-def trainers_of(engine: Engine, rows: str) -> dict[tuple[bool, Step], Trainer]:
+def trainers_of(engine: Engine, rows: str) -> dict[StepKey, Trainer]:
     """Return the figures of each step that a trainer has scored.
-
-    A key says whether the step is of validation, and which it is.
 
     Args:
         engine: the table.
         rows: SQL source of rows from :func:`otel_rollout.look.analysis.run_choice.rows_of`, all or some.
     """
 
-    def asked(sql: str) -> list[dict[str, Any]]:
-        return dicts_of(engine.run(sql.replace("{rows}", rows)))
+    def asked(sql: str) -> dict[StepKey, list[dict[str, Any]]]:
+        return by_step(engine.dicts(sql.replace("{rows}", rows)))
 
-    found = asked(_FIGURES)
-    if not found:
+    figures = asked(_FIGURES)
+    if not figures:
         return {}
-    filtered: dict[tuple[bool, Step], dict[str, int]] = defaultdict(dict)
-    for row in asked(_FILTERED):
-        filtered[step_out_of(row)][row["reason"]] = row["number"]
-    differing: dict[tuple[bool, Step], list[str]] = defaultdict(list)
-    for row in asked(_DIFFERING):
-        differing[step_out_of(row)].append(row["path"])
+    filtered, differing = asked(_FILTERED), asked(_DIFFERING)
     return {
-        (key := step_out_of(row)): Trainer(filtered=filtered[key], differing=tuple(differing[key]), **row)
-        for row in found
+        key: Trainer(
+            filtered={row["reason"]: row["number"] for row in filtered[key]},
+            differing=tuple(row["path"] for row in differing[key]),
+            **{name: value for name, value in row.items() if name not in ("validate", "step", "step_text")},
+        )
+        for key, (row,) in figures.items()
     }
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.analysis.timeline.phases import OF_KIND, EnginePart, Segment, divided, filled, parts_of
 from otel_rollout.look.analysis.timeline.workers import Worker, worker_of
 from otel_rollout.table import filters
 from otel_rollout.table.json_text import MAX_INT
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 
 RUNNING: Final = "running"
 ERROR: Final = "error"
@@ -129,13 +129,13 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
     ]
     times = "min(start_ns) AS first, max(start_ns + coalesce(duration_ns, 0)) AS last"
     recorded = filters.all_of([*conditions, "start_time IS NOT NULL", "score_name IS NULL"])
-    (window,) = dicts_of(engine.run(f"SELECT {times} FROM recorded_spans{recorded}"))  # noqa: S608
+    (window,) = engine.dicts(f"SELECT {times} FROM recorded_spans{recorded}")  # noqa: S608
     if window["first"] is None:
         return []
     last = min(window["last"], MAX_INT)
     beside = f"validate IS NULL AND start_ns BETWEEN {window['first']} AND {last}"
     narrowed = engine.narrowed(f"({' AND '.join(conditions)}) OR ({beside})")
-    rooted = {row["trace_id"] for row in dicts_of(narrowed.run("SELECT trace_id FROM spans WHERE is_root"))}
+    rooted = {row["trace_id"] for row in narrowed.dicts("SELECT trace_id FROM spans WHERE is_root")}
     roots = [row for row in _roots(narrowed) if row["run_id"] == run.run_id]
     elsewhere = _with_root_elsewhere(
         engine, [row["trace_id"] for row in roots if row["trace_id"] not in rooted]
@@ -149,9 +149,7 @@ def lanes_in(narrowed: Engine) -> list[Lane]:
 
 
 def _roots(narrowed: Engine) -> list[dict[str, Any]]:
-    return dicts_of(
-        narrowed.run("SELECT trace_id, span_id, run_id, path, state, start_ns, duration_ns FROM roots")
-    )
+    return narrowed.dicts("SELECT trace_id, span_id, run_id, path, state, start_ns, duration_ns FROM roots")
 
 
 def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
@@ -178,11 +176,8 @@ def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
     return sorted(lanes, key=lambda lane: (lane.start, lane.trace_id))
 
 
-def _by_trace(narrowed: Engine, sql: str) -> dict[str, list[Row]]:
-    traces: dict[str, list[Row]] = defaultdict(list)
-    for row in dicts_of(narrowed.run(sql)):
-        traces[row["trace_id"]].append(row)
-    return dict(traces)
+def _by_trace(narrowed: Engine, sql: str) -> dict[str, list[dict[str, Any]]]:
+    return grouped(narrowed.dicts(sql), lambda row: row["trace_id"])
 
 
 def _with_root_elsewhere(engine: Engine, trace_ids: Sequence[str]) -> set[str]:
@@ -190,8 +185,8 @@ def _with_root_elsewhere(engine: Engine, trace_ids: Sequence[str]) -> set[str]:
     if not trace_ids:
         return set()
     named = filters.all_of(["is_root", filters.equals("trace_id", trace_ids)])
-    found = engine.run(f"SELECT trace_id FROM recorded_spans{named}")  # noqa: S608
-    return {row["trace_id"] for row in dicts_of(found)}
+    found = engine.dicts(f"SELECT trace_id FROM recorded_spans{named}")  # noqa: S608
+    return {row["trace_id"] for row in found}
 
 
 def _name(path: str, trace_id: str, is_shared: bool) -> Name:

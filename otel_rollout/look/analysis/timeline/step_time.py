@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.timeline.lanes import Lane
 from otel_rollout.look.analysis.timeline.phases import (
     DRAWN,
@@ -128,11 +128,9 @@ def ratio(part: float, whole: float) -> float:
 def _times(lanes: Sequence[Lane], named: Iterable[tuple[str, Segment]]) -> list[PhaseTime]:
     start, end = bounds_of(lanes)
     total = sum(lane.end - lane.start for lane in lanes)
-    found: dict[tuple[Phase, str], list[Segment]] = defaultdict(list)
-    for name, segment in named:
-        found[segment.phase, name].append(segment)
     times = []
-    for (phase, name), segments in found.items():
+    for (phase, name), found in grouped(named, lambda each: (each[1].phase, each[0])).items():
+        segments = [segment for _, segment in found]
         busy = sum(segment.end - segment.start for segment in segments)
         covered = _covered(segments)
         share, wall_share = ratio(busy, total), ratio(covered, end - start)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane, lanes_of
 from otel_rollout.look.analysis.timeline.step_time import (
@@ -27,7 +27,6 @@ from otel_rollout.look.analysis.timeline.workers import SlowWorker, Worker, name
 from otel_rollout.look.conversation.formatting import steps_in_words
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 
 _KINDS: Final = {False: "training", True: "validation"}
@@ -169,8 +168,8 @@ def _steps(engine: Engine, run: Run) -> list[_Step]:
     own = [run.condition, "validate IS NOT NULL", "coalesce(score_by, '') <> 'identity'"]
     columns = "step, step_text, validate, max(start_ns + coalesce(duration_ns, 0)) - min(start_ns) AS wall"
     ending = f"{filters.all_of(own)} GROUP BY step, step_text, validate ORDER BY step, step_text"
-    rows = engine.run(f"SELECT {columns} FROM timed_spans{ending}")  # noqa: S608
-    return [_Step(filters.step_in(row), row["validate"], row["wall"]) for row in dicts_of(rows)]
+    rows = engine.dicts(f"SELECT {columns} FROM timed_spans{ending}")  # noqa: S608
+    return [_Step(filters.step_in(row), row["validate"], row["wall"]) for row in rows]
 
 
 def _no_step(run: Run, step: filters.Step, validate: bool, steps: Sequence[_Step]) -> str:
@@ -213,10 +212,6 @@ def _timeline(
 
 def _workers(lanes: Sequence[Lane], names: dict[Worker, str], start: int) -> list[WorkerTime]:
     """Return the processes that trajectories ran in, the one that ended last first."""
-    by_worker: dict[Worker, list[Lane]] = defaultdict(list)
-    for lane in lanes:
-        if lane.worker:
-            by_worker[lane.worker].append(lane)
     found = [
         WorkerTime(
             names[worker],
@@ -225,7 +220,8 @@ def _workers(lanes: Sequence[Lane], names: dict[Worker, str], start: int) -> lis
             median(lane.seconds for lane in own),
             (max(lane.end for lane in own) - start) / 1e9,
         )
-        for worker, own in by_worker.items()
+        for worker, own in grouped(lanes, lambda lane: lane.worker).items()
+        if worker
     ]
     return sorted(found, key=lambda worker: (-worker.last_seconds, worker.name))
 
