@@ -113,6 +113,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("table prune --older-than 30d", "show what would go"),
         ("table prune --max-size 100GB --yes", "remove the oldest steps"),
     ),
+    "table verify": (("table verify", ""),),
     "table": (("table prune --older-than 30d", "show what would go"),),
     "status": (
         ("status", "the latest run of this machine"),

@@ -1,4 +1,4 @@
-"""Implement the commands ``table compact`` and ``table prune``: keep a rollout table small."""
+"""Implement the commands of ``table``: keep a rollout table small."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.listings import ListedColumn
-from otel_rollout.table import compaction, pruning
+from otel_rollout.table import compaction, pruning, views
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import DEFAULT_URI
 from otel_rollout.table.pruning import Choice, Shares
+from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
+from otel_rollout.table.verification import Difference, differences
 
 _HOUR: Final = 3600
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
@@ -107,6 +109,35 @@ def prune(
             typer.echo(f"Would remove {_counts(gone)}, and leave {_counts(left)}. Add --yes to remove them.")
         else:
             typer.echo(f"Nothing to remove: {store.location.uri} has {_counts(left)}.")
+
+
+@app.command(epilog=epilog("table verify"))
+def verify(uri: UriArgument = None) -> None:
+    """Compare what `compact` has stored of each trajectory with what its spans say.
+
+    Prints each difference: the figure as queries see it, and as the spans give
+    it. With differences, the exit status is 1; `compact` after the removal of
+    the directory `_trajectories` stores the figures anew.
+    """
+    with errors_reported():
+        store = _store(uri)
+        table, number = store.open(), 0
+        for found in differences(Engine(table), Engine(table, keep=views.SLOW, may_merge=False)):
+            typer.echo(_told(found))
+            number += 1
+    if number:
+        typer.echo(f"{counted(number, 'difference')} in {store.location.uri}.")
+        raise typer.Exit(1)
+    typer.echo(f"No difference in {store.location.uri}.")
+
+
+def _told(found: Difference) -> str:
+    """Return a difference as one line."""
+    if not found.column:
+        return (
+            f"{found.trace_id}: a row is {'stored, and not in the spans' if found.stored else 'not stored'}"
+        )
+    return f"{found.trace_id} {found.column}: stored {found.stored!r}, recomputed {found.recomputed!r}"
 
 
 def _store(uri: str | None) -> Store:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Final
 from otel_rollout.table.data_files import DIRECTORY, DataFile, FileReader, bins, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease
+from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
+from otel_rollout.table.trajectory_store import store_rows
+from otel_rollout.table.views import TRACE_ROWS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -64,7 +67,8 @@ def compact(store: Store, retention_hours: int = RETENTION_HOURS, say: Announce 
     with leased(store) as lease:
         table = store.open()
         before = files_of(store, table)
-        _merge(store, table, lease, before, say)
+        merged = _merge(store, table, lease, before, say)
+        store_trajectories(store, table, merged, retention_hours)
         removed = clean(store, retention_hours)
         after = files_of(store, store.open())
     return Compacted(len(before), len(after), _size(before), _size(after), removed)
@@ -80,22 +84,42 @@ def leased(store: Store) -> Iterator[Lease]:
         lease.release()
 
 
-def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile], say: Announce) -> None:
-    """Merge small files until all of one run and of neighbouring steps are together."""
+def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile], say: Announce) -> set[str]:
+    """Merge small files until all of one run and of neighbouring steps are together; return the files."""
     merged: set[str] = {file.path for file in files}
+    found = set(merged)
     while True:
         small = [file for file in files_of(store, table) if file.size < _SMALL_BYTES and file.path in merged]
         chosen = [each for each in bins(small) if len(each) > 1]
         if not chosen:
-            return
+            return found
         reader, merged = FileReader(store, table), set()
         for each in chosen:
             added = reader.rewritten(each)
             lease.commit([file.removal(is_change=False) for file in each], added)
             settle(store, added)
             merged |= {action.path for action in added}
+            found -= {file.path for file in each}
             say(f"{len(each)} files became {len(added)}")
+        found |= merged
         table = store.open()
+
+
+def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], retention_hours: int) -> None:
+    """Store what each trajectory came to.
+
+    Args:
+        store: the table.
+        table: the version whose rows are meant.
+        files: paths of the files that have these rows now.
+        retention_hours: hours for which replaced files stay.
+    """
+    rows = Engine(table).reader(f"SELECT * FROM {TRACE_ROWS}")  # noqa: S608
+    try:
+        store_rows(store, rows, files, retention_hours)
+    except TableError as error:
+        if not error.is_temporary:
+            raise  # else another commit came first, or an answer was lost: the next run stores them
 
 
 def _size(files: Iterable[DataFile]) -> int:

@@ -38,11 +38,13 @@ class DataFile(NamedTuple):
         path: path inside the table.
         size: its bytes.
         least: lower bounds of columns, by name.
+        most: upper bounds.
     """
 
     path: str
     size: int
     least: dict[str, Any]
+    most: dict[str, Any]
 
     @property
     def order(self) -> tuple[str, int, int]:
@@ -75,8 +77,11 @@ def files_of(store: Store, table: DeltaTable) -> list[DataFile]:
                 "otel-rollout does not write: use that program to compact or prune it."
             )
         found = table.get_add_actions()
-        columns = [found.column(name).to_pylist() for name in ("path", "size_bytes", "min")]
-    return [DataFile(path, size, least or {}) for path, size, least in zip(*columns, strict=True)]
+        columns = [found.column(name).to_pylist() for name in ("path", "size_bytes", "min", "max")]
+    return [
+        DataFile(path, size, least or {}, most or {})
+        for path, size, least, most in zip(*columns, strict=True)
+    ]
 
 
 def bins(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
@@ -141,12 +146,11 @@ class FileReader:
 
     def select(self, files: Sequence[DataFile], columns: str, groups: str) -> list[dict[str, Any]]:
         """Run ``SELECT columns … GROUP BY file, groups``; column ``file`` is the file's index."""
-        from otel_rollout.table.query import dicts_of
 
         with self._store.describing():
             _, rows = self._rows(files)
             query = f"SELECT {columns} FROM ({rows}) GROUP BY file, {groups}"  # noqa: S608
-            return dicts_of(self._builder.execute(query).read_all())
+            return list(self._builder.execute(query).read_all().to_struct_array().to_pylist())
 
     def _rows(self, files: Sequence[DataFile]) -> tuple[list[str], str]:
         """Return the columns of files, and the SELECT of all their rows."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
-from otel_rollout.table.compaction import clean, leased, settle
+from otel_rollout.table.compaction import clean, leased, settle, store_trajectories
 from otel_rollout.table.data_files import DataFile, FileReader, bins, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.select import literal
@@ -144,6 +144,8 @@ def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
         if gone:
             lease.commit([file.removal(is_change=True) for file in _files(gone)], added)
             settle(store, added)
+        table = store.open()
+        store_trajectories(store, table, {file.path for file in files_of(store, table)}, retention_hours)
         clean(store, retention_hours)
     return gone
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import logging
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_rollout.base.suggest import did_you_mean
-from otel_rollout.table import schema, views
+from otel_rollout.table import schema, trajectory_store, views
+from otel_rollout.table.query_errors import in_words
 from otel_rollout.table.select import QueryError, in_parentheses, literal, query
 
 if TYPE_CHECKING:
@@ -26,17 +27,6 @@ _TYPES: Final = {
     "bool": "BOOLEAN",
     "timestamp": "TIMESTAMP",
 }
-_NO_TABLE: Final = re.compile(r"table '(?:datafusion\.)?(?:public\.)?(?P<name>[^']*)' not found")
-_NO_COLUMN: Final = re.compile(r"No field named (?P<name>\S+?)\.?(?:\s+(?:Valid|Did)|\s*$)", re.DOTALL)
-_VALID: Final = re.compile(r"Valid fields are (?P<names>.*)", re.DOTALL)
-_PARSER: Final = re.compile(r'(?:ParserError|TokenizerError)\("')
-_LINE: Final = re.compile(r" at Line: (?P<line>\d+), Column: (?P<column>\d+)")
-_NO_FILE: Final = re.compile(r"Object at location (?P<path>\S+) not found")
-_PREFIX: Final = re.compile(
-    r"^(?:\w+\ncaused by\n)*(?:(?:Error during planning|Schema error|Execution error|Arrow error|SQL error|"
-    r"This feature is not implemented|External error|Optimizer rule '[^']*' failed|type_coercion|"
-    r"DataFusion error): ?)*"
-)
 _SESSION: Final = {
     "datafusion.execution.parquet.pushdown_filters": "true",
     "datafusion.sql_parser.enable_ident_normalization": "true",
@@ -48,12 +38,15 @@ _CONDITION: Final = "reward < 0.1 AND tool_errors > 0"
 _EXAMPLE: Final = f"SELECT path, reward FROM trajectories WHERE {_CONDITION}"  # noqa: S608
 _NOT_SHOWN: Final = "Interval"
 """Arrow type without a Python value; arro3 panics on it."""
-_MAX_COLUMNS: Final = 40
-_MAX_WORDS: Final = 300
 _SHARED_KEPT: Final = views.SLOW | {"trajectories"}
 """Views whose rows are kept: with them, a list of 100,000 trajectories takes milliseconds."""
 _SHARED_SESSION: Final = {"datafusion.optimizer.repartition_file_scans": "false"}
 """Rows of a table in memory are read by one thread, which keeps their order."""
+_OPEN_PART: Final = "open_part"
+"""Schema of the views that compute the rows of open traces."""
+_IS_WHOLE: Final = "true"
+"""SQL condition of all rows."""
+_logger = logging.getLogger(__name__)
 _OF_TABLES: Final = ("CREATE ", "DROP ")
 """Beginnings of statements that have no rows: they make or drop a table."""
 
@@ -67,6 +60,7 @@ class Engine:
         session: further settings of the engine, by their names in DataFusion.
         rows: SQL condition of the rows that the views see; all by default.
         are_trajectories: whether a trace without identity counts as a trajectory, too.
+        may_merge: whether to read the rows of trajectories that are stored.
     """
 
     def __init__(
@@ -74,8 +68,9 @@ class Engine:
         table: DeltaTable,
         keep: frozenset[str] = frozenset(),
         session: Mapping[str, str] = MappingProxyType({}),
-        rows: str = "true",
+        rows: str = _IS_WHOLE,
         are_trajectories: bool = False,
+        may_merge: bool = True,
     ) -> None:
         from deltalake import QueryBuilder
 
@@ -84,8 +79,15 @@ class Engine:
         self._are_trajectories = are_trajectories
         self._kept = views.SMALL | keep
         self._made: set[str] = set()
+        self._sql_of: views.Definition = views.sql_of
+        self._may_merge = may_merge and rows == _IS_WHOLE and not are_trajectories
         self._builder = QueryBuilder({**_SESSION, **session})
         self._builder.register(views.STORED_ROWS, table)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the engine reads stored rows of trajectories; known after the first query on them."""
+        return self._sql_of is views.of_merged_rows
 
     def narrowed(self, rows: str, in_memory: bool = False, are_trajectories: bool = False) -> Engine:
         """Return an engine on some rows of the same version of the table, for several queries.
@@ -149,7 +151,7 @@ class Engine:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the engine is no Exception
-            raise QueryError(_in_words(str(error), example)) from error
+            raise QueryError(in_words(str(error), example)) from error
 
     def dicts(self, sql: str, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the rows of a statement that this package has made or checked; see :meth:`run`."""
@@ -185,7 +187,7 @@ class Engine:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic of the engine is no Exception
-            raise QueryError(_in_words(str(error))) from error
+            raise QueryError(in_words(str(error), _EXAMPLE)) from error
 
     def columns_of(self, view: str) -> list[str]:
         """Return the names of a view's columns."""
@@ -193,8 +195,18 @@ class Engine:
 
     def definitions(self) -> Iterator[tuple[str, str]]:
         """Yield name and SQL of each view, for another engine that has the table's rows."""
+        plain = Engine(self._table, may_merge=False)
         for name in views.ORDER:
-            yield name, self._definition(name)
+            yield name, plain._definition(name)
+
+    def reader(self, sql: str) -> RecordBatchReader:
+        """Return the rows of a statement that this package has made, for deltalake; the engine runs it then.
+
+        Raises:
+            QueryError: the query is wrong, or the table cannot be read.
+        """
+        self.run(f"EXPLAIN {sql}")
+        return self._builder.execute(sql)
 
     def write_parquet(self, sql: str, path: Path, limit: int | None = None) -> None:
         """Write the rows of a query that a user has written to a new Parquet file.
@@ -213,11 +225,62 @@ class Engine:
 
     def _make(self, sql: str) -> None:
         """Make the views that a query reads."""
-        for name in views.needed_by(sql):
+        if "roots" in views.needed_by(sql):
+            self._merge()
+        for name in views.needed_by(sql, self._sql_of):
             if name not in self._made:
                 kind = "TABLE" if name in self._kept else "VIEW"
                 self._execute(f"CREATE {kind} {name} AS {self._definition(name)}")
                 self._made.add(name)
+
+    def _merge(self) -> None:
+        """Read the rows of trajectories that are stored, and compute those of open traces, if that is less.
+
+        Whatever is wrong with stored rows, the spans have the answer.
+        """
+        if not self._may_merge:
+            return
+        self._may_merge = False
+        try:
+            self._merge_stored_rows()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of the engine is no Exception
+            _logger.debug("the rows of trajectories are computed, not read", exc_info=True)
+
+    def _merge_stored_rows(self) -> None:
+        stored = trajectory_store.stored_rows(self._table)
+        if stored is None:
+            return
+        self._builder.register(trajectory_store.STORED, stored.table)
+        traces = f"SELECT * FROM {trajectory_store.STORED}"  # noqa: S608
+        if stored.recent:
+            self._make(f"FROM {views.RECORDED}")
+            opened = trajectory_store.open_traces(self._execute, stored.recent)
+            if opened is None:
+                return
+            self._compute_open(opened)
+            is_open = f"named_trace IN (SELECT trace_id FROM {trajectory_store.OPEN})"  # noqa: S608
+            traces += f" WHERE NOT {is_open} UNION ALL SELECT * FROM {_OPEN_PART}.{views.TRACE_ROWS}"  # noqa: S608
+        self._execute(f"CREATE VIEW {views.MERGED_TRACES} AS {traces}")
+        trajectories = f"SELECT * EXCLUDE (named_trace, names) FROM {views.MERGED_TRACES}"  # noqa: S608
+        self._execute(f"CREATE VIEW {views.MERGED} AS {trajectories} WHERE state IS NOT NULL")
+        self._sql_of = views.of_merged_rows
+        self._kept -= views.SLOW
+
+    def _compute_open(self, rows: str) -> None:
+        """Compute the rows of open traces, with views of their own."""
+        self._execute(f"CREATE SCHEMA {_OPEN_PART}")
+        for name in (views.STORED_ROWS, views.KEPT_RUNS, trajectory_store.OPEN):
+            self._execute(f"CREATE VIEW {_OPEN_PART}.{name} AS SELECT * FROM {name}")  # noqa: S608
+        part = copy.copy(self)
+        part._made, part._rows, part._sql_of = set(), rows, views.of_open_rows
+        part._kept = frozenset(views.ORDER) - views.WIDE
+        self._execute(f"SET datafusion.catalog.default_schema = '{_OPEN_PART}'")
+        try:
+            part._make(f"FROM {views.TRACE_ROWS}")
+        finally:
+            self._execute("SET datafusion.catalog.default_schema = 'public'")
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
@@ -233,7 +296,7 @@ class Engine:
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
         if name == views.REQUESTS and not self._has_requests():
             return f"SELECT * FROM ({views.sql_of(name)}) AS no_requests WHERE false"  # noqa: S608
-        return views.sql_of(name)
+        return self._sql_of(name)
 
     def _has_repeated_spans(self) -> bool:
         """Return whether some rows may be of one span: only then spans have to be compared."""
@@ -250,8 +313,8 @@ class Engine:
         missing = [column for column in schema.COLUMNS if column.name not in present]
         return "".join(f", CAST(NULL AS {_TYPES[column.type_]}) AS {column.name}" for column in missing)
 
-    def _execute(self, sql: str) -> None:
-        self._builder.execute(sql).read_all()
+    def _execute(self, sql: str) -> Table:
+        return self._builder.execute(sql).read_all()
 
 
 def dicts_of(table: Table) -> list[dict[str, Any]]:
@@ -281,43 +344,6 @@ def _first_rows(reader: RecordBatchReader, limit: int) -> Table:
     return Table.from_batches(batches, schema=reader.schema)
 
 
-def _in_words(message: str, example: str = _EXAMPLE) -> str:
-    """Turn an error of the engine into one sentence."""
-    if match := _NO_FILE.search(message):
-        return (
-            f"A file of the table is missing: {match['path']}. If the table was compacted or pruned "
-            "meanwhile, open it again."
-        )
-    if match := _NO_TABLE.search(message):
-        name = match["name"]
-        return f"There is no view {name!r}.{did_you_mean(name, views.NAMES)} Views: {', '.join(views.NAMES)}."
-    if match := _NO_COLUMN.search(message):
-        return _no_column(match["name"].strip("'\"`."), message)
-    if match := _PARSER.search(message):
-        words, _, _ = message[match.end() :].rpartition('")')
-        return f"The SQL is wrong: {_at_place(words)}. Right is, for example, {example}."
-    words = " ".join(_PREFIX.sub("", message).split())
-    return f"The query failed: {words[:_MAX_WORDS].rstrip('.')}."
-
-
-def _no_column(name: str, message: str) -> str:
-    valid = _VALID.search(message)
-    names = re.findall(r"[\w.\"]+", valid["names"]) if valid else []
-    known = list(dict.fromkeys(each.strip(".").rpartition(".")[2].strip('"') for each in names))
-    short = name.rpartition(".")[2].strip('"')
-    listed = f" Columns: {', '.join(known[:_MAX_COLUMNS])}." if known else ""
-    return f"There is no column {short!r}.{did_you_mean(short, known)}{listed}"
-
-
-def _at_place(words: str) -> str:
-    """Replace the parser's line by the line of the user's text, which begins one line later."""
-    match = _LINE.search(words)
-    words = _LINE.sub("", words).replace("\\'", "'").replace("found: EOF", "found: its end")
-    if match is None:
-        return words
-    return f"{words}, at line {max(1, int(match['line']) - 1)}, column {match['column']}"
-
-
 class SharedEngine(Engine):
     """An engine that several threads may use at once.
 
@@ -334,6 +360,7 @@ class SharedEngine(Engine):
         self._making = threading.RLock()
         self._keeping = threading.Lock()
         self._numbers = itertools.count()
+        self._merge()  # it changes the session, which threads share
 
     def keep(self, name: str, sql: str) -> None:
         """Keep the rows of a query; see :meth:`Engine.keep`. Two threads do not compute them twice."""
@@ -351,7 +378,9 @@ class SharedEngine(Engine):
             self._execute(f"DROP TABLE {answer}")
 
     def _make(self, sql: str) -> None:
-        if self._made.issuperset(views.needed_by(sql)):  # the usual case, also while a thread makes a view
+        if self._made.issuperset(
+            views.needed_by(sql, self._sql_of)
+        ):  # the usual case, also while a thread makes a view
             return
         with self._making:
             super()._make(sql)

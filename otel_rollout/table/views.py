@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+Definition = Callable[[str], str]
 _DIRECTORY: Final = Path(__file__).with_name("views")
-_WORD: Final = re.compile(r"\w+")
+_TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|[()]|\w+")
+_CLAUSES: Final = {
+    **dict.fromkeys(("from", "join"), True),
+    **dict.fromkeys(("select", "where", "group", "having", "window", "order", "limit"), False),
+}
+"""Keyword that begins a clause → whether its words may be tables."""
 
 
 class View(NamedTuple):
@@ -51,14 +57,20 @@ REPEATED: Final = "repeated_starts"
 RECORDED: Final = "recorded_spans"
 SPANS: Final = "spans"
 REQUESTS: Final = "engine_requests"
+KNOWN_RUNS: Final = "known_runs"
+SPAN_NAMES: Final = "span_names"
+TRACE_ROWS: Final = "trace_rows"
 ORDER: Final = (
     RECORDED,
+    SPAN_NAMES,
+    "trace_names",
     REPEATED,
     SPANS,
     "unended_traces",
     "inner_calls",
     "inner_tokens",
     "roots",
+    KNOWN_RUNS,
     "given_by_identity",
     "identity_scores",
     "unresolved_scores",
@@ -80,6 +92,7 @@ ORDER: Final = (
     REQUESTS,
     "request_figures",
     "trajectory_rows",
+    TRACE_ROWS,
     "trajectories",
     "scores",
     "training",
@@ -100,6 +113,15 @@ SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_toke
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})
 """Views with many rows that cost most of a query. A process with many queries keeps their rows."""
+WIDE: Final = frozenset({RECORDED, SPANS, "counted_calls", "turns", "tool_calls", "timed_spans"})
+"""Views of spans with their content. An engine for few traces keeps all others, to plan each once."""
+MERGED: Final = "merged_rows"
+"""Name under which an engine has the rows of all trajectories, if most of them are stored."""
+MERGED_TRACES: Final = "merged_traces"
+"""The same of all traces, with what their spans name."""
+KEPT_RUNS: Final = "kept_runs"
+"""Name under which an engine has the runs of stored trajectories that count."""
+_JOINED_ROOTS: Final = re.compile(r"FROM roots(?:\s+LEFT JOIN \w+ ON trace_id = \w+)+")
 
 
 @functools.cache
@@ -108,21 +130,52 @@ def sql_of(name: str) -> str:
     return (_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8").rstrip()
 
 
-def needed_by(sql: str) -> tuple[str, ...]:
-    """Return the views whose names a text has, and the views that these read, in order of creation."""
-    wanted = _named_in(sql.lower(), ORDER)
+def of_merged_rows(name: str) -> str:
+    """Return the SELECT of a view in an engine that has the rows of all trajectories."""
+    own = f"merged/{name}"
+    if (_DIRECTORY / f"{own}.sql").exists():
+        return sql_of(own)
+    return _JOINED_ROOTS.sub(f"FROM {MERGED}", sql_of(name))
+
+
+def of_open_rows(name: str) -> str:
+    """Return the SELECT of a view in an engine that computes the rows of some traces, beside stored ones."""
+    return sql_of(name) + (f" UNION SELECT run_id FROM {KEPT_RUNS}" if name == KNOWN_RUNS else "")  # noqa: S608
+
+
+def needed_by(sql: str, definition: Definition = sql_of) -> tuple[str, ...]:
+    """Return the views that a query reads, and those that these read, in order of creation.
+
+    Args:
+        sql: the query.
+        definition: returns the SELECT of a view.
+    """
+    wanted = _tables_in(sql).intersection(ORDER)
     for name in reversed(ORDER):
         if name in wanted:
-            wanted |= _reads(name)
+            wanted |= _reads(name, definition)
     return tuple(name for name in ORDER if name in wanted)
 
 
 @functools.cache
-def _reads(name: str) -> frozenset[str]:
-    """Return the views that a view reads, or whose names its columns have; all are made before it."""
-    without_comments = re.sub(r"--[^\n]*", "", sql_of(name))
-    return frozenset(_named_in(without_comments, ORDER[: ORDER.index(name)]))
+def _reads(name: str, definition: Definition) -> frozenset[str]:
+    """Return the views that a view reads; all are made before it."""
+    return frozenset(_tables_in(definition(name)).intersection(ORDER[: ORDER.index(name)]))
 
 
-def _named_in(sql: str, names: Iterable[str]) -> set[str]:
-    return set(_WORD.findall(sql)).intersection(names)
+def _tables_in(sql: str) -> set[str]:
+    """Return the words of a query's FROM clauses. Columns may have the names of views."""
+    found: set[str] = set()
+    around: list[bool] = []
+    is_table = False
+    for match in _TOKEN.finditer(sql.lower()):
+        word = match[0]
+        if word == "(":
+            around.append(is_table)
+        elif word == ")":
+            is_table = bool(around) and around.pop()
+        elif word in _CLAUSES:
+            is_table = _CLAUSES[word]
+        elif is_table:
+            found.add(word)
+    return found

@@ -40,6 +40,7 @@ ARGUMENTS: Final[Mapping[str, list[str]]] = {
     "import": ["spans.jsonl.zst", "--to", "delta"],
     "table compact": [],
     "table prune": ["--older-than", "1d"],
+    "table verify": [],
     "status": [],
     "forward": [],
     "replay": ["spans.jsonl.zst", "--to", "test-file"],
@@ -75,7 +76,7 @@ class Place(NamedTuple):
 
 PLACES: Final = {
     "rollouts": Place(EVERY_COMMAND - {"status", "forward", "replay"}, {"OTEL_TRACES_EXPORTER": "delta"}),
-    "spool": Place(EVERY_COMMAND - {"table compact", "table prune"}),
+    "spool": Place(EVERY_COMMAND - {"table compact", "table prune", "table verify"}),
     "mlflow.db": Place(
         frozenset({*ARGUMENTS_FOR_MLFLOW, "demo", "doctor"}),
         {"OTEL_TRACES_EXPORTER": "mlflow", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"},

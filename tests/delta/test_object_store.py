@@ -19,6 +19,7 @@ from tests.delta.test_problems import export
 from tests.faults.forwarding import forward, node_directory, record_and_die
 from tests.faults.inside import DEATHS_COMMITTING
 from tests.table.exactness import compact_beside_writers, kill_at_every_point
+from tests.table.test_stored_rows import HISTORY, check_history
 from tests.waiting import wait_for
 
 OTEL_ROLLOUT = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
@@ -108,6 +109,12 @@ def test_process_killed_at_every_point_leaves_the_rows_exact(
 def test_two_compactors_at_once_beside_writers_keep_the_rows_exact(tmp_path: Path) -> None:
     """The lease is an entry of the table's log, which the store writes once."""
     compact_beside_writers(f"{BUCKET}/compacted", tmp_path, writers=4, commits=8)
+
+
+@pytest.mark.usefixtures("objects")
+def test_views_with_stored_trajectories_are_those_of_all_spans() -> None:
+    """The credentials of the table are those of the rows below it."""
+    check_history(f"{BUCKET}/trajectories", HISTORY)
 
 
 @pytest.mark.usefixtures("objects")

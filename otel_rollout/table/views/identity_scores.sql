@@ -3,7 +3,7 @@
 -- count; compare otlp/score_identity.py.
 WITH given AS (
   SELECT given_by_identity.*, own.run_id IS NOT NULL AS has_own
-  FROM given_by_identity LEFT JOIN (SELECT DISTINCT coalesce(run_id, '') AS run_id FROM roots) AS own
+  FROM given_by_identity LEFT JOIN known_runs AS own
     ON coalesce(given_by_identity.run_id, '') = own.run_id
 ), fitting AS (
   SELECT

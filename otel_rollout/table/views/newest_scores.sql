@@ -36,7 +36,8 @@ WITH parts AS (
     *,
     row_number() OVER (
       PARTITION BY trace_id, name
-      ORDER BY is_dated DESC, time_ns DESC, coalesce(comment, '') <> '' DESC, place DESC, score_span_id DESC
+      ORDER BY is_dated DESC, time_ns DESC, coalesce(comment, '') <> '' DESC, place DESC, score_span_id DESC,
+        score_trace_id DESC
     ) AS rank
   FROM candidates
 )

@@ -22,7 +22,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from otel_rollout.base.waits import WAITS_VARIABLE
-from otel_rollout.table import compaction, pruning
+from otel_rollout.table import compaction, pruning, trajectory_store
 from otel_rollout.table.data_files import FileReader
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease, LeaseHeldError
@@ -35,6 +35,7 @@ POINTS = (
     "after the rows are written",
     "in the log",
     "after the commit",
+    "before trajectories are stored",
     "after files are removed",
     "after the checkpoint",
     "before the release",
@@ -71,6 +72,11 @@ def replaces(_: Lease, removed: Any = (), added: Any = ()) -> bool:
     return bool(removed)
 
 
+def is_of_rows(table: DeltaTable) -> bool:
+    """Whether a table has the rows of spans, not those of trajectories."""
+    return trajectory_store.DIRECTORY not in table.table_uri
+
+
 def watch(directory: Path, pattern: str) -> None:
     """Die as soon as a new file appears."""
     known = set(directory.glob(pattern))
@@ -96,8 +102,10 @@ def arrange(point: str, directory: Path) -> None:
         wrap(Lease, "commit", start, None)
     elif point == "after the commit":
         wrap(Lease, "commit", None, lambda *given: die() if replaces(*given) else None)
+    elif point == "before trajectories are stored":
+        wrap(compaction, "store_rows", lambda *_: die(), None)
     elif point == "after files are removed":
-        wrap(DeltaTable, "vacuum", None, lambda *_: die())
+        wrap(DeltaTable, "vacuum", None, lambda table, *_: die() if is_of_rows(table) else None)
     elif point == "after the checkpoint":
         wrap(DeltaTable, "create_checkpoint", None, lambda *_: die())
     elif point == "before the release":

@@ -1,0 +1,185 @@
+"""Store what each trajectory came to, and find the traces that later spans may change.
+
+The rows are a Delta table below the rollout table. Its commit names the data files that the rows are of and a
+digest of the definitions. Beside other files or definitions the rows do not count: they are absent or exact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_rollout.table import schema, views
+from otel_rollout.table.data_files import files_of
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.location import location_of
+from otel_rollout.table.store import Store, writer_properties
+
+if TYPE_CHECKING:
+    from arro3.core import RecordBatchReader, Table
+    from deltalake import DeltaTable
+
+DIRECTORY: Final = "_trajectories"
+"""Directory of the rollout table that has the rows; vacuum leaves a name with this beginning alone."""
+STORED: Final = "stored_traces"
+"""Name under which an engine has them."""
+OPEN: Final = "open_traces"
+"""Name under which an engine has the traces whose rows are computed anew."""
+_COVERED: Final = "rollout.trajectories.files"
+_DEFINITIONS: Final = "rollout.trajectories.definitions"
+_VACUUM: Final = "VACUUM"
+"""Beginning of the operations that change no row."""
+_MOST_OPEN: Final = 0.25
+"""Part of the table above which all rows are computed anew: that is faster."""
+_RANGES: Final = 16
+"""Maximum ranges of a condition; more cost more than they spare."""
+
+
+class StoredRows(NamedTuple):
+    """Rows that are of files of a table's version.
+
+    Attributes:
+        table: has the rows.
+        recent: SQL condition that holds for all rows of the other files; empty without such files.
+    """
+
+    table: DeltaTable
+    recent: str
+
+
+def stored_rows(table: DeltaTable) -> StoredRows | None:
+    """Return the stored rows that count for a table's version; None without any."""
+    with suppress(TableError, ValueError):
+        store = Store(location_of(table.table_uri))
+        if store.location.path is not None and not (store.location.path / DIRECTORY).is_dir():
+            return None
+        with store.describing():
+            return _counting(store, table)
+    return None
+
+
+def _counting(store: Store, table: DeltaTable) -> StoredRows | None:
+    from deltalake import DeltaTable
+
+    found = DeltaTable(_address(store), storage_options=store.options)
+    written = next(each for each in found.history() if not each["operation"].startswith(_VACUUM))
+    covered = set(json.loads(written.get(_COVERED, "[null]")))
+    files = files_of(store, table)
+    if written.get(_DEFINITIONS) != _definitions() or not covered.issubset(file.path for file in files):
+        return None
+    recent = [file for file in files if file.path not in covered]
+    bounds = [(file.least["start_ns"], file.most["start_ns"]) for file in recent]
+    is_much = sum(file.size for file in recent) > _MOST_OPEN * sum(file.size for file in files)
+    if is_much:
+        return None
+    return StoredRows(found, _within("start_ns", bounds) if recent else "")
+
+
+def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], retention_hours: int) -> None:
+    """Store the rows of all traces in place of earlier ones.
+
+    Args:
+        store: the rollout table.
+        rows: of view ``trace_rows``.
+        covered: paths of the files that the rows are of.
+        retention_hours: hours for which the replaced rows stay for those who read them.
+
+    Raises:
+        TableError: the rows cannot be written.
+    """
+    from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+    described = {_COVERED: json.dumps(sorted(covered)), _DEFINITIONS: _definitions()}
+    with store.describing():
+        write_deltalake(
+            _address(store),
+            rows,
+            mode="overwrite",
+            schema_mode="overwrite",
+            storage_options=store.options,
+            writer_properties=writer_properties(),
+            commit_properties=CommitProperties(custom_metadata=described),
+        )
+        written = DeltaTable(_address(store), storage_options=store.options)
+        written.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False)
+
+
+def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
+    """Make the table of the open traces; return the SQL condition of their rows, or None for too many.
+
+    A trace is open if it has a recent row; if it names a run that may get its first trajectory or lose its
+    last one, because that decides what the run's scores by identity fit; and if it names a step that an open
+    trace names, because scores by identity are of steps.
+
+    Args:
+        ask: runs a statement.
+        recent: see :class:`StoredRows`.
+    """
+    names = "trace_id, run_id, project, experiment, step, beginning, may_be_trajectory"
+    parts = ", ".join(f"named['{name.strip()}'] AS {name.strip()}" for name in names.split(",")[1:])
+    is_open = f"trace_id IN (SELECT trace_id FROM {OPEN})"  # noqa: S608
+    changed = "(SELECT trace_id FROM recent_names)"
+    ask(f"CREATE TABLE recent_names AS {views.sql_of(views.SPAN_NAMES)} WHERE {recent}")
+    ask(
+        f"CREATE VIEW all_names AS SELECT {names} FROM recent_names UNION ALL SELECT trace_id, {parts} "  # noqa: S608
+        f"FROM (SELECT named_trace AS trace_id, unnest(names) AS named FROM {STORED}) AS of_stored"
+    )
+    ask(
+        f"CREATE TABLE {OPEN} AS SELECT DISTINCT trace_id FROM all_names WHERE trace_id IN {changed} "  # noqa: S608
+        f"OR run_id IN (SELECT run_id FROM all_names WHERE may_be_trajectory AND trace_id IN {changed} "
+        f"EXCEPT {_runs_without(changed)})"
+    )
+    (stored,), found = _values(ask(f"SELECT count(*) AS number FROM {STORED}")), -1  # noqa: S608
+    while found < (found := next(_values(ask(f"SELECT count(*) AS number FROM {OPEN}")))):  # noqa: S608
+        if found > _MOST_OPEN * stored:
+            return None
+        ask(
+            f"CREATE OR REPLACE TABLE {OPEN} AS SELECT trace_id FROM {OPEN} UNION "  # noqa: S608
+            "SELECT each.trace_id FROM all_names AS each JOIN ("
+            f"SELECT DISTINCT project, experiment, beginning FROM all_names WHERE {is_open}"
+            ") AS opened USING (project, experiment, beginning)"
+        )
+    if next(_values(ask("SELECT count(*) AS number FROM all_names WHERE beginning LIKE '%-'"))):
+        return None  # the group of a trajectory without a step may have this name, too
+    ask(f"CREATE TABLE {views.KEPT_RUNS} AS {_runs_without(f'(SELECT trace_id FROM {OPEN})')}")  # noqa: S608
+    steps = ask(f"SELECT DISTINCT step FROM all_names WHERE step IS NOT NULL AND {is_open}")  # noqa: S608
+    within = _within("step", ((step, step) for step in _values(steps)))
+    return f"({within} OR step IS NULL) AND {is_open}" if within else is_open
+
+
+def _runs_without(traces: str) -> str:
+    """Return the query of the runs that have a stored trajectory in other traces."""
+    return (
+        f"SELECT DISTINCT coalesce(run_id, '') AS run_id FROM {STORED} "  # noqa: S608
+        f"WHERE state IS NOT NULL AND named_trace NOT IN {traces}"
+    )
+
+
+def _address(store: Store) -> str:
+    return f"{store.location.uri}/{DIRECTORY}"
+
+
+def _values(found: Table) -> Iterator[Any]:
+    return iter(found.column(0).to_pylist())
+
+
+def _within(column: str, ranges: Iterable[tuple[int, int]]) -> str:
+    """Return the condition that a column is in one of several ranges, or in a small gap between two."""
+    ordered = sorted(ranges)
+    ends = list(itertools.accumulate((end for _, end in ordered), max))
+    gaps = ((ordered[place][0] - end, place) for place, end in enumerate(ends[:-1], 1))
+    cuts = sorted(place for gap, place in heapq.nlargest(_RANGES - 1, gaps) if gap > 0)
+    parts = zip([0, *cuts], [*cuts, len(ordered)], strict=True)
+    listed = " OR ".join(f"{column} BETWEEN {ordered[i][0]} AND {ends[j - 1]}" for i, j in parts if ordered)
+    return f"({listed})" if listed else ""
+
+
+def _definitions() -> str:
+    """Return a digest of all that the rows follow from, beside the spans."""
+    texts = [*map(views.sql_of, views.ORDER), str(schema.SCHEMA_VERSION)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()

@@ -1,0 +1,2 @@
+-- The roots, with further columns.
+SELECT * FROM merged_rows

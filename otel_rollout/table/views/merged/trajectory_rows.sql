@@ -1,0 +1,2 @@
+-- Each trajectory with all its figures.
+SELECT * FROM merged_rows
