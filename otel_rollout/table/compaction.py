@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ _SMALL_BYTES: Final = 64 << 20
 """Files of fewer bytes are merged."""
 _UNKNOWN_HOURS: Final = 7 * 24
 """Hours after which a file that no version of the table has is removed: its writer was killed."""
+_logger = logging.getLogger(__name__)
 Announce = Callable[[str], None]
 """Tells a person about progress."""
 
@@ -106,7 +108,7 @@ def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile],
 
 
 def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], retention_hours: int) -> None:
-    """Store what each trajectory came to.
+    """Store what each trajectory came to; if that fails, questions read the spans.
 
     Args:
         store: the table.
@@ -114,12 +116,11 @@ def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], 
         files: paths of the files that have these rows now.
         retention_hours: hours for which replaced files stay.
     """
-    rows = Engine(table).reader(f"SELECT * FROM {TRACE_ROWS}")  # noqa: S608
     try:
+        rows = Engine(table).reader(f"SELECT * FROM {TRACE_ROWS}")  # noqa: S608
         store_rows(store, rows, files, retention_hours)
     except TableError as error:
-        if not error.is_temporary:
-            raise  # else another commit came first, or an answer was lost: the next run stores them
+        _logger.warning("what trajectories came to is not stored: %s", error)
 
 
 def _size(files: Iterable[DataFile]) -> int:

@@ -181,6 +181,20 @@ def test_spans_answer_if_the_stored_rows_cannot_be_read(table: RealTable) -> Non
     assert not table.check()
 
 
+def test_rows_that_cannot_be_stored_do_not_fail_a_compaction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The files are merged, a warning says what is missing, and the spans answer."""
+    made = RealTable(str(tmp_path / "table"))
+    made.do(Deliver([root("1")]))
+    made.do(Deliver([root("2", step=2)]))
+    (tmp_path / "table" / trajectory_store.DIRECTORY).write_text("a file in the place of the directory")
+    made.do(Compact([], False))
+    assert "what trajectories came to is not stored: " in caplog.text
+    assert len(list((tmp_path / "table/compacted").iterdir())) == 1
+    assert not made.check()
+
+
 def test_table_with_many_recent_rows_is_read_as_without_stored_ones(table: RealTable) -> None:
     """To compute most rows and merge them would take longer than to compute all."""
     table.do(Deliver([root(f"{number:x}", step=number) for number in range(10, 40)]))
