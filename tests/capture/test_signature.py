@@ -1,6 +1,5 @@
 """The generated binder agrees with Python on every signature."""
 
-import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,17 +49,6 @@ def test_receiver_is_left_out():
     assert make_binder(lambda self, a: None)(object(), 1) == {"a": 1}
     assert make_binder(lambda cls, a: None)(object(), 1) == {"a": 1}
     assert make_binder(lambda a, self: None)(1, 2) == {"a": 1, "self": 2}
-
-
-def test_parameter_that_ray_writes_into_the_methods_of_an_actor_is_no_argument():
-    """A class of a script travels to the worker by value, with the signatures that Ray has changed."""
-
-    class Engine:
-        def generate(self, prompt):
-            return prompt
-
-    ray.remote(Engine)
-    assert make_binder(Engine.generate)(None, "Why?") == {"prompt": "Why?"}
 
 
 def test_callable_without_a_signature_is_bound_by_position():

@@ -5,9 +5,11 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
 import orjson
 import pytest
+import ray
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
+from otel_rollout.record.capture.signature import make_binder
 from otel_rollout.record.propagation.ray_incoming_calls import receiving
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
 
@@ -198,3 +200,14 @@ def test_interleaved_generators_keep_their_contexts():
 async def anext_of(generator):
     """Return the next value of an asynchronous generator."""
     return await generator.__anext__()
+
+
+def test_parameter_that_ray_writes_into_the_methods_of_an_actor_is_no_argument():
+    """A class of a script travels to the worker by value, with the signatures that Ray has changed."""
+
+    class Engine:
+        def generate(self, prompt):
+            return prompt
+
+    ray.remote(Engine)
+    assert make_binder(Engine.generate)(None, "Why?") == {"prompt": "Why?"}
