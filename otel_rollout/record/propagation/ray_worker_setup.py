@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -211,6 +210,7 @@ def setup_hook(
     # this call, but no name of this module.
     def otel_rollout_worker_setup() -> None:
         import importlib
+        import logging
         import os
         import sys
 
