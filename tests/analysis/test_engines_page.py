@@ -55,6 +55,7 @@ def test_page_names_every_column(view: str, table: Path) -> None:
         "project",
         "experiment",
         "step",
+        "step_text",
         "sample_index",
         "rollout_n",
         "validate",
