@@ -56,7 +56,9 @@ def of_report(source: Path, recording: Recording) -> Iterator[Told]:
     """Compare the figures of each step of `report`."""
     told = asked.parsed(source, "report", "--run", recording.run, "--json")
     found = {
-        (step["validate"], step["step"]): step for kind in ("training", "validation") for step in told[kind]
+        (step["validate"], str(step["step"])): step
+        for kind in ("training", "validation")
+        for step in told[kind]
     }
     steps = {key[1:]: of for key, of in recording.steps().items() if key[0] == recording.run}
     assert found.keys() == steps.keys()

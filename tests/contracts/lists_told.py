@@ -51,7 +51,9 @@ def of_groups(source: Path, recording: Recording) -> Iterator[Told]:
 
 def of_steps(source: Path, recording: Recording) -> Iterator[Told]:
     """Compare each step of `steps`."""
-    found = {(row["run_id"], row["validate"], row["step"]): row for row in asked.rows(source, "steps")}
+    rows = asked.rows(source, "steps")
+    texts = [str(row["step_text"] if row["step"] is None else row["step"]) for row in rows]
+    found = {(row["run_id"], row["validate"], step): row for row, step in zip(rows, texts, strict=True)}
     steps = recording.steps()
     assert found.keys() == steps.keys()
     for key, of in steps.items():

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from otel_rollout.look.errors import ViewerError
-from tests.cli.command import run_here
+from tests.cli.command import run, run_here
 from tests.dumps.reading import verl_line, write_lines
 from tests.dumps.test_readers import LOOP
 from tests.waiting import wait_for
@@ -105,7 +105,7 @@ def test_what_holds_no_rollouts_is_said_in_one_line(tmp_path, place, told, comma
     (tmp_path / "nothing").mkdir()
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "text.log").write_text("some words")
-    said = run_here(*command, place, code=2)
+    said = run(*command, place, code=2)
     assert told in said
     assert said.count("\n") == 1
 
