@@ -334,7 +334,7 @@ def test_line_on_a_terminal_breaks_between_words(
     """A path stays whole; so does a line that has a command, which a person pastes."""
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(at_exit, "is_on_a_terminal", lambda: True)
-    monkeypatch.setattr(at_exit._logger, "hasHandlers", lambda: False)
+    monkeypatch.setattr(at_exit.logger, "hasHandlers", lambda: False)
     target = f"the table at /data/{'x' * 40}"
     at_exit.say(report_of(ExporterCount(delivered=5, destination=target), 5), tmp_path)
     said = capsys.readouterr().err

@@ -230,7 +230,8 @@ def assert_table_has_every_span(path: Path, printed: str) -> None:
     recorded, delivered = re.search(r"(\d+) spans recorded .*, (\d+) delivered to delta", printed).groups()
     assert len(otel_rollout.open_table(str(path)).spans) == int(recorded) == int(delivered)
     lines = printed.partition("Look at them:\n")[2].splitlines()
-    view, report, show = (line.partition("  #")[0].split()[1:] for line in lines if "  #" in line)
+    commands = (line.partition("  #")[0] for line in lines)
+    view, report, show = (command.split()[1:] for command in commands if "otel-rollout" in command)
     assert (view, report, show[0]) == (["view"], ["report"], "show")
     assert otel_rollout.open_table(str(path)).trajectory(show[1]).scores["reward"] is not None
     assert "http" not in printed.partition("Look at them:")[2], "addresses are behind --verbose"

@@ -11,7 +11,11 @@ from otel_rollout.table import figures, views
 from otel_rollout.table.query import Engine
 from tests.table.tables import asked, root, row, score, written
 
-_IDENTITY = {"run_id", "project", "experiment", "step", "sample_index", "rollout_n", "validate", "trace_id"}
+_IDENTITY = {"trace_id", "run_id", "project", "experiment", "step", "step_text"} | {
+    "sample_index",
+    "rollout_n",
+    "validate",
+}
 
 
 @pytest.mark.parametrize("reason", [*sorted(CUT_BY_LENGTH), "stop"])
