@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout.record.launch import launcher
 from tests.forwarder.test_delivery import node_directory, record
+from tests.forwarders import forwarders
 from tests.small_segments import set_segment_bytes
 from tests.waiting import wait_for
 
@@ -31,5 +31,5 @@ def archived(
         otel_rollout.record.runtime.current().writer.flush(10)  # type: ignore[attr-defined]
     otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for(lambda: not forwarders(node_dir), what="the end of the forwarder, and of one that just begins")
     return node_dir
