@@ -56,9 +56,10 @@ def assert_whole(directory: Path) -> None:
 def cluster() -> Iterator[Cluster]:
     """Three nodes that were started before, with a dashboard; the last one has variables of its own."""
     head = {"num_cpus": 1, "include_dashboard": True, "resources": {"head": 1}}
+    any_port = {"dashboard_agent_listen_port": None}  # the default is taken where another cluster runs
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("RAY_AUTH_MODE", "disabled")
-        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
+        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args={**head, **any_port}))
         start_ray(lambda: started.add_node(num_cpus=1))
         patched.setenv("OTEL_RESOURCE_ATTRIBUTES", "rack=of the last node")
         start_ray(lambda: started.add_node(num_cpus=1, resources={"last": 1}))
