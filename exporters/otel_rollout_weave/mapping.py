@@ -34,6 +34,7 @@ _KINDS: Final = {
     "GUARDRAIL": "guardrail",
     "RETRIEVER": "search",
 }
+_KINDS_WITH_USAGE: Final = (semconv.KIND_LLM, model_calls.KIND_EMBEDDING)
 _NOT_ATTRIBUTES: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
 _NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX, semconv.TOKENS_PREFIX)
 
@@ -187,9 +188,8 @@ def summary_of(span: Span) -> dict[str, Any]:
     source = span.attributes
     failed = span.has_failed
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}
-    kind = kind_of(source)
-    if kind == "agent" or (span.name == semconv.ENGINE_REQUEST and kind is None):
-        return summary  # the model calls below or above have the usage; Weave would add both up
+    if model_calls.kind_of(source) not in _KINDS_WITH_USAGE:
+        return summary  # an agent or a chain may repeat what its model calls have; Weave would add both up
     used = {
         "input_tokens": _count(source.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
         "output_tokens": _count(source.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)),

@@ -73,12 +73,13 @@ def test_summary_has_status_usage_and_latency(weave, project, rollouts, exporter
     assert abs(generate["weave"]["latency_ms"] - took) <= 1
 
 
-def test_sum_of_an_agent_is_no_usage_of_its_own(weave, project, rollouts, exporter):
-    """Agent libraries repeat the counts of their calls on the agent; Weave's server would add both up."""
+@pytest.mark.parametrize("kind", ["AGENT", "CHAIN"])
+def test_only_model_calls_have_usage(kind, weave, project, rollouts, exporter):
+    """Agent libraries repeat the counts of their calls on what is above; Weave's server would add both up."""
     counts = {"gen_ai__usage__input_tokens": 10, "gen_ai__usage__output_tokens": 5}
     with (
         rollouts.span("Agent.run", "AGENT"),
-        rollouts.span("invoke_agent", "AGENT", **counts),
+        rollouts.span("outer", kind, **counts),
         rollouts.span("chat", "LLM", **counts),
     ):
         pass
