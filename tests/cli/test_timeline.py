@@ -49,7 +49,7 @@ def test_slowest_step_is_the_default(table):
     """The command says that it chose the step."""
     printed = run("timeline", "--from", table).output
     assert printed.startswith("Step 12 of first · run-1\n")
-    assert "The step with the longest wall time of the run." in printed
+    assert "This step has the longest wall time of the run." in printed
 
 
 def test_json_trace_and_page_are_written(table, tmp_path):

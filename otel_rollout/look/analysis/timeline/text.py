@@ -74,7 +74,7 @@ def slow(timeline: Timeline, worker: SlowWorker) -> str:
 def notes(timeline: Timeline) -> Iterator[str]:
     """Yield what a reader must know of the figures."""
     if timeline.is_slowest:
-        yield "The step with the longest wall time of the run."
+        yield "This step has the longest wall time of the run."
     if timeline.running:
         yield (
             f"{timeline.running} of {len(timeline.lanes)} trajectories still run, or lost their root span: "
