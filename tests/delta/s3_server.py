@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,11 +18,12 @@ _START_SECONDS = 60
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[dict[str, str]]:
+def running(directory: Path, options: Sequence[str] = ()) -> Iterator[dict[str, str]]:
     """Run the server with an empty bucket; yield the variables for those who use it.
 
     Args:
         directory: for the objects, each of which is a file below ``directory/rollouts``.
+        options: further options of the server.
     """
     (directory / BUCKET).mkdir(parents=True)
     port = free_port()
@@ -32,6 +33,7 @@ def running(directory: Path) -> Iterator[dict[str, str]]:
         "--port",
         f"127.0.0.1:{port}",
         "--quiet",
+        *options,
         "posix",
         str(directory),
     ]
