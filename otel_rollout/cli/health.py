@@ -22,7 +22,7 @@ from otel_rollout.look.analysis.health.page import page_of_health
 from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.conversation.formatting import counted, show_command
 from otel_rollout.look.fitted_table import print_sentence
-from otel_rollout.table import filters, views
+from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 
 _MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
@@ -83,7 +83,7 @@ def _checked(
     """Run the checks; return their answers and the name of the source."""
     steps = None if step is None else filters.steps(step, "--step")
     with as_table(from_) as (store, location):
-        engine = Engine(store.open(), keep=views.SLOW)
+        engine = Engine(store.open())
         chosen = checks.chosen(only, skip, store.location.uri)
         found = checks.health_of(engine, run_of(engine, run), chosen, steps)
         return found, source_said(engine, run, location)

@@ -17,7 +17,7 @@ from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.listings import ListedColumn
-from otel_rollout.table import compaction, pruning, views
+from otel_rollout.table import compaction, pruning
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import DEFAULT_URI
 from otel_rollout.table.pruning import Choice, Shares
@@ -122,7 +122,7 @@ def verify(uri: UriArgument = None) -> None:
     with errors_reported():
         store = _store(uri)
         table, number = store.open(), 0
-        for found in differences(Engine(table), Engine(table, keep=views.SLOW, may_merge=False)):
+        for found in differences(Engine(table), Engine(table, may_merge=False)):
             typer.echo(_told(found))
             number += 1
     if number:

@@ -30,7 +30,7 @@ from otel_rollout.look.analysis.run_choice import Run, run_of, source_said, step
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.fitted_table import TableColumn, print_fitted, print_sentence
 from otel_rollout.look.pages.scale import finite
-from otel_rollout.table import filters, views
+from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
 
@@ -80,7 +80,7 @@ def report(
 def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
     """Yield an engine on the table that is meant, and the name of its source."""
     with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
-        yield Engine(store.open(), keep=views.SLOW), location
+        yield Engine(store.open()), location
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:

@@ -201,7 +201,7 @@ class Selected:
         self.asked = " ".join([*by_column, *filter(None, (where, sort))])
         named = [self.asked, *by_column.values(), columns or ""]
         self._source = figures.trajectories_with(named) if view == "trajectories" else view
-        self.engine = Engine(store.open(), keep=frozenset() if self._source == view else views.SLOW)
+        self.engine = Engine(store.open())
         self._of_run = run_of(self.engine, run).condition if run is not None else "true"
         conditions = [self._of_run, *by_column.values(), *([] if where is None else [filters.where(where)])]
         known = self.engine.columns_of(self._source)

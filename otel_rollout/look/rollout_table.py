@@ -64,7 +64,7 @@ class RolloutTable:
     def refresh(self) -> RolloutTable:
         """Read the newest version of the table from now on."""
         self._delta = self._store.open()
-        self._engine = Engine(self._delta, keep=views.SLOW)
+        self._engine = Engine(self._delta)
         self._source: TableSource | None = None
         return self
 

@@ -38,8 +38,8 @@ _CONDITION: Final = "reward < 0.1 AND tool_errors > 0"
 _EXAMPLE: Final = f"SELECT path, reward FROM trajectories WHERE {_CONDITION}"  # noqa: S608
 _NOT_SHOWN: Final = "Interval"
 """Arrow type without a Python value; arro3 panics on it."""
-_SHARED_KEPT: Final = views.SLOW | {"trajectories"}
-"""Views whose rows are kept: with them, a list of 100,000 trajectories takes milliseconds."""
+_SHARED_KEPT: Final = frozenset({"trajectories"})
+"""Views whose rows are kept, too: with them, a list of 100,000 trajectories takes milliseconds."""
 _SHARED_SESSION: Final = {"datafusion.optimizer.repartition_file_scans": "false"}
 """Rows of a table in memory are read by one thread, which keeps their order."""
 _OPEN_PART: Final = "open_part"
@@ -56,7 +56,7 @@ class Engine:
 
     Args:
         table: the opened table.
-        keep: views whose rows are kept in memory, for many queries.
+        keep: further views whose rows are kept in memory, for many queries.
         session: further settings of the engine, by their names in DataFusion.
         rows: SQL condition of the rows that the views see; all by default.
         are_trajectories: whether a trace without identity counts as a trajectory, too.
@@ -77,7 +77,7 @@ class Engine:
         self._table = table
         self._rows = rows
         self._are_trajectories = are_trajectories
-        self._kept = views.SMALL | keep
+        self._kept = views.SMALL | views.SLOW | keep
         self._made: set[str] = set()
         self._sql_of: views.Definition = views.sql_of
         self._may_merge = may_merge and rows == _IS_WHOLE and not are_trajectories
@@ -97,8 +97,8 @@ class Engine:
             in_memory: whether to read these rows once, with their content, and keep them.
             are_trajectories: whether a trace without identity counts as a trajectory, too.
         """
-        kept = views.SLOW | ({views.RECORDED} if in_memory else set())
-        return Engine(self._table, keep=kept, rows=rows, are_trajectories=are_trajectories)
+        kept = {views.RECORDED} if in_memory else set()
+        return Engine(self._table, keep=frozenset(kept), rows=rows, are_trajectories=are_trajectories)
 
     def select(self, sql: str) -> Table:
         """Run a query that a user has written.

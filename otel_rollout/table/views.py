@@ -112,7 +112,7 @@ ORDER: Final = (
 SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_tokens"})
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})
-"""Views with many rows that cost most of a query. A process with many queries keeps their rows."""
+"""Views that other views read often. An engine that keeps their rows plans and computes them once."""
 WIDE: Final = frozenset({RECORDED, SPANS, "counted_calls", "turns", "tool_calls", "timed_spans"})
 """Views of spans with their content. An engine for few traces keeps all others, to plan each once."""
 MERGED: Final = "merged_rows"
