@@ -83,7 +83,7 @@ def _write_beside(
     given = ["--table", f"s3://{s3_server.BUCKET}/table", f"--every={every}", f"--seconds={seconds}"]
     command = [sys.executable, "-m", "benchmarks.table_writers", *given]
     with ExitStack() as stack:
-        writers = []
+        writers: list[Any] = []
         for _ in range(number):
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             writer = subprocess.Popen(command, env=environ, text=True, **pipes)
