@@ -175,11 +175,6 @@ _TAIL_RULES: Final[Mapping[str, Callable[[str], float] | None]] = {
 :mod:`otel_rollout.deliver.tail_rules`."""
 
 
-def tail_rule_forms() -> str:
-    """Return how each rule is written: ```errors`, `spread=X```."""
-    return ", ".join(f"`{name}=X`" if parse else f"`{name}`" for name, parse in _TAIL_RULES.items())
-
-
 def tail_rules(value: str) -> dict[str, float]:
     """Parse ``errors,spread=0.5``: rule → its number; 1 for a rule without a number.
 

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 Definition = Callable[[str], str]
 _DIRECTORY: Final = Path(__file__).with_name("views")
@@ -18,39 +18,11 @@ _CLAUSES: Final = {
 """Keyword that begins a clause → whether its words may be tables."""
 
 
-class View(NamedTuple):
-    """A view that a user may query.
-
-    Attributes:
-        name: the view's name.
-        meaning: its rows, in one sentence.
-    """
-
-    name: str
-    meaning: str
-
-
-PUBLIC: Final = (
-    View("trajectories", "A row per trajectory: identity, state, duration, counts, reward, broken prefixes."),
-    View("turns", "A row per model call: tokens, finish reason, messages by role, reply, input and output."),
-    View("prefix_breaks", "A row per turn whose tokens are not the beginning of the next prompt."),
-    View("tool_calls", "A row per call of a tool: arguments, result and error."),
-    View("scores", "The newest score of each name of each trajectory."),
-    View("training", "A row per trajectory: what training made of it, and the mismatch of its tokens."),
-    View("unresolved_scores", "A row per score by identity that belongs to no trajectory, with the reason."),
-    View("groups", "A row per group: the trajectories of one dataset row in one step."),
-    View("steps", "A row per training or validation step of a run."),
-    View("phases", "A row per trajectory: seconds of model calls, tools, rewards and waiting."),
-    View("engine_requests", "A row per request in an inference engine: queue, prefill, decode, first token."),
-    View(
-        "engine_time", "A row per trajectory with such requests: their seconds, and model calls without one."
-    ),
-    View("engine_steps", "A row per step with such requests: means of a trajectory, quantiles of a request."),
-    View("runs", "A row per run."),
-    View("spans", "Each span once: the columns of the table, and the names of its trajectory and group."),
-)
-"""The views for users."""
-NAMES: Final = tuple(view.name for view in PUBLIC)
+NAMES: Final = (
+    "trajectories", "turns", "prefix_breaks", "tool_calls", "scores", "training", "unresolved_scores",
+    "groups", "steps", "phases", "engine_requests", "engine_time", "engine_steps", "runs", "spans",
+)  # fmt: skip
+"""The views for users, which docs/table.md describes."""
 STORED_ROWS: Final = "stored_rows"
 """Name under which an engine has the table itself."""
 REPEATED: Final = "repeated_starts"
