@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Final
 
@@ -63,7 +62,12 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
-    with errors_reported(), _opened(from_) as (engine, location):
+    with (
+        errors_reported(),
+        as_table(from_) as (store, location),
+        ended_by_ctrl_c(store.location.uri == location),
+    ):
+        engine = Engine(store.open(), keep=views.SLOW)
         chosen = run_of(engine, run)
         found: RunReport | RunComparison
         if compare is None:
@@ -74,13 +78,6 @@ def report(
             changed = _changes(engine, chosen, compare, step, validation)
             show = partial(show_changes, changed, location, all_)
             answer(html, json, partial(page_of_changes, changed), changed.as_json, show)
-
-
-@contextmanager
-def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
-    """Yield an engine on the table that is meant, and the name of its source."""
-    with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
-        yield Engine(store.open(), keep=views.SLOW), location
 
 
 def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:

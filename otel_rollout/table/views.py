@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
 Definition = Callable[[str], str]
 _DIRECTORY: Final = Path(__file__).with_name("views")
+_FILES: Final = frozenset(path.stem for path in _DIRECTORY.glob("*.sql"))
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|[()]|\w+")
 _CLAUSES: Final = {
     **dict.fromkeys(("from", "join"), True),
@@ -32,55 +34,6 @@ REQUESTS: Final = "engine_requests"
 KNOWN_RUNS: Final = "known_runs"
 SPAN_NAMES: Final = "span_names"
 TRACE_ROWS: Final = "trace_rows"
-ORDER: Final = (
-    RECORDED,
-    SPAN_NAMES,
-    "trace_names",
-    REPEATED,
-    SPANS,
-    "unended_traces",
-    "inner_calls",
-    "inner_tokens",
-    "roots",
-    KNOWN_RUNS,
-    "given_by_identity",
-    "identity_scores",
-    "unresolved_scores",
-    "newest_scores",
-    "rewards",
-    "outcomes",
-    "score_lists",
-    "counted_calls",
-    "call_figures",
-    "unparsed_calls",
-    "turns",
-    "tool_calls",
-    "prefix_breaks",
-    "break_figures",
-    "timed_spans",
-    "segments",
-    "phase_figures",
-    "engine_phases",
-    REQUESTS,
-    "request_figures",
-    "trajectory_rows",
-    TRACE_ROWS,
-    "trajectories",
-    "scores",
-    "training",
-    "phases",
-    "engine_time",
-    "engine_steps",
-    "first_breaks",
-    "reply_figures",
-    "finite_rewards",
-    "report_rows",
-    "step_numbers",
-    "groups",
-    "steps",
-    "runs",
-)
-"""All views, each after the views that it reads."""
 SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_tokens"})
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})
@@ -131,8 +84,8 @@ def needed_by(sql: str, definition: Definition = sql_of) -> tuple[str, ...]:
 
 @functools.cache
 def _reads(name: str, definition: Definition) -> frozenset[str]:
-    """Return the views that a view reads; all are made before it."""
-    return frozenset(_tables_in(definition(name)).intersection(ORDER[: ORDER.index(name)]))
+    """Return the views that a view reads."""
+    return frozenset(_tables_in(definition(name)).intersection(_FILES))
 
 
 def _tables_in(sql: str) -> set[str]:
@@ -151,3 +104,8 @@ def _tables_in(sql: str) -> set[str]:
         elif is_table:
             found.add(word)
     return found
+
+
+_READ: Final = {name: sorted(_reads(name, sql_of) | _reads(name, of_merged_rows)) for name in sorted(_FILES)}
+ORDER: Final = tuple(TopologicalSorter(_READ).static_order())
+"""All views, each after the views that it reads."""
