@@ -177,8 +177,10 @@ def show_report(report: RunReport, location: str) -> None:
         for table in report_text.tables(shown):
             console.print(Text(table.title, style="bold"), end="\n" if table.title else "")
             _print_columns(console, table.columns)
-        for line in _trainer_notes(shown):
-            console.print(line, soft_wrap=True)
+        for note, names in report_text.trainer_notes(shown):
+            console.print(Text(in_one_line(note), "bold red" if names else ""), soft_wrap=True)
+            if names:
+                console.print(Text(f"    {formatting.show_command(names)}", "dim"), soft_wrap=True)
         if len(steps) > _MAX_STEPS:
             print_sentence(
                 console, Text(f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
@@ -188,14 +190,6 @@ def show_report(report: RunReport, location: str) -> None:
     if report.operations_outside:
         print_sentence(console, Text(f"{said_of_operations_outside(report.operations_outside)}."))
     print_sentence(console, Text(printable(f"from {location}")))
-
-
-def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
-    """Yield rewards that differ, numbers that are not finite, and the reasons of the filter."""
-    for note, names in report_text.trainer_notes(steps):
-        yield Text(in_one_line(note), "bold red" if names else "")
-        if names:
-            yield Text(f"    {formatting.show_command(names)}", "dim")
 
 
 def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None:

@@ -139,13 +139,13 @@ def _as_viewer_errors() -> Iterator[None]:
 
 
 def conversations_in(engine: Engine, trace_ids: Sequence[str]) -> Iterator[Conversation]:
-    """Yield trajectories of a table turn by turn; those without spans are left out.
+    """Yield trajectories of a table turn by turn, in the order of the ids; those without spans are left out.
 
     Raises:
         TableError: the table cannot be read.
     """
-    for recorded in trajectories.trajectories_in(engine, trace_ids).values():
-        yield conversation_of(recorded)
+    found = trajectories.trajectories_in(engine, trace_ids)
+    yield from (conversation_of(found[trace_id]) for trace_id in trace_ids if trace_id in found)
 
 
 def runs_with(
