@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 from otel_rollout.base import redaction_names, setting_parsers
 
@@ -96,7 +96,7 @@ class Settings:
     )
     sample_validation: ValidationSampling = _setting(
         "OTEL_ROLLOUT_SAMPLE_VALIDATION",
-        setting_parsers.choice(*get_args(ValidationSampling)),
+        setting_parsers.choice(ValidationSampling),
         "sampled",
         forwarder="founder",
     )
@@ -115,19 +115,16 @@ class Settings:
     traceparent_hosts: str = _setting("OTEL_ROLLOUT_TRACEPARENT_HOSTS", setting_parsers.hosts, "private")
     identity_hosts: str = _setting("OTEL_ROLLOUT_IDENTITY_HOSTS", setting_parsers.hosts)
     application_provider: ApplicationProvider = _setting(
-        "OTEL_ROLLOUT_APPLICATION_PROVIDER", setting_parsers.choice(*get_args(ApplicationProvider)), "auto"
+        "OTEL_ROLLOUT_APPLICATION_PROVIDER", setting_parsers.choice(ApplicationProvider), "auto"
     )
     capture_content: CaptureContent = _setting(
-        "OTEL_ROLLOUT_CAPTURE_CONTENT",
-        setting_parsers.choice(*get_args(CaptureContent)),
-        "full",
-        otherwise="none",
+        "OTEL_ROLLOUT_CAPTURE_CONTENT", setting_parsers.choice(CaptureContent), "full", otherwise="none"
     )
     redact: str = _setting("OTEL_ROLLOUT_REDACT", forwarder="founder", otherwise=redaction_names.EVERYTHING)
     token2text: bool = _setting("OTEL_ROLLOUT_TOKEN2TEXT", setting_parsers.flag, False)
     tokenizer: str = _setting("OTEL_ROLLOUT_TOKENIZER", setting_parsers.path_text)
     turns: ExportedTurns = _setting(
-        "OTEL_ROLLOUT_TURNS", setting_parsers.choice(*get_args(ExportedTurns)), "tokens", forwarder="founder"
+        "OTEL_ROLLOUT_TURNS", setting_parsers.choice(ExportedTurns), "tokens", forwarder="founder"
     )
     value_limit: int = _setting("OTEL_ROLLOUT_VALUE_LIMIT", setting_parsers.positive, 1 << 20)
     spool_limit: int = _setting("OTEL_ROLLOUT_SPOOL_LIMIT", setting_parsers.count, 0)
@@ -143,18 +140,12 @@ class Settings:
     receive: str = _setting("OTEL_ROLLOUT_RECEIVE", setting_parsers.listening_address)
     receive_token: str = _setting("OTEL_ROLLOUT_RECEIVE_TOKEN", setting_parsers.bearer_token)
     receive_traces: ReceivedTraces = _setting(
-        "OTEL_ROLLOUT_RECEIVE_TRACES",
-        setting_parsers.choice(*get_args(ReceivedTraces)),
-        "all",
-        forwarder="founder",
+        "OTEL_ROLLOUT_RECEIVE_TRACES", setting_parsers.choice(ReceivedTraces), "all", forwarder="founder"
     )
     metrics: bool = _setting("OTEL_ROLLOUT_METRICS", setting_parsers.flag, False)
     training_tokens: bool = _setting("OTEL_ROLLOUT_TRAINING_TOKENS", setting_parsers.flag, False)
     step_metrics: StepMetrics = _setting(
-        "OTEL_ROLLOUT_STEP_METRICS",
-        setting_parsers.choice(*get_args(StepMetrics)),
-        "none",
-        forwarder="founder",
+        "OTEL_ROLLOUT_STEP_METRICS", setting_parsers.choice(StepMetrics), "none", forwarder="founder"
     )
     shutdown_timeout: float = _setting("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", setting_parsers.seconds, 30.0)
     instrument: str = _setting("OTEL_ROLLOUT_INSTRUMENT")

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import unquote
 
 from otel_rollout.base.suggest import did_you_mean
@@ -94,8 +94,9 @@ def share(value: str) -> float:
     return parsed
 
 
-def choice(*allowed: str) -> Callable[[str], str]:
-    """Return a parser that accepts these words, in any case."""
+def choice(words: Any) -> Callable[[str], str]:
+    """Return a parser that accepts the words of a ``Literal``, in any case."""
+    allowed = get_args(words)
 
     def parse(value: str) -> str:
         word = value.strip().lower()

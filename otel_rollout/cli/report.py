@@ -71,21 +71,16 @@ def report(
         chosen = run_of(engine, run)
         found: RunReport | RunComparison
         if compare is None:
-            found = _report(engine, chosen, step, location)
+            found = report_of(engine, chosen, "true" if step is None else filters.steps(step, "--step"))
+            if not found.steps:
+                known = steps_of(engine, chosen)
+                raise QueryError(f"{chosen.name} has no step {step!r} in {location}. It has {known}.")
             show = partial(show_report, found, source_said(engine, run, location))
             answer(html, json, partial(page_of_report, found), found.as_json, show)
         else:
             changed = _changes(engine, chosen, compare, step, validation)
             show = partial(show_changes, changed, location, all_)
             answer(html, json, partial(page_of_changes, changed), changed.as_json, show)
-
-
-def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    condition = "true" if step is None else filters.steps(step, "--step")
-    found = report_of(engine, run, condition)
-    if not found.steps:
-        raise QueryError(f"{run.name} has no step {step!r} in {location}. It has {steps_of(engine, run)}.")
-    return found
 
 
 def _changes(engine: Engine, run: Run, compare: str, step: str | None, validation: bool) -> RunComparison:
