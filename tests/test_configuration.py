@@ -4,13 +4,14 @@ Mistakes stop no training.
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 
 import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, settings, settings_reader
+from otel_rollout.base import setting_parsers
+from otel_rollout.base.environment import DELIVERY_PREFIXES
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.launch import launcher
 from otel_rollout.record.runs import membership
@@ -375,18 +378,47 @@ def test_import_loads_no_heavy_module():
     assert ran.stdout.strip() == "[]"
 
 
-def test_table_in_docs_is_that_of_the_settings():
-    """docs/configuration.md lists variable, default and meaning of each setting that a user may set."""
+def rows_of_settings():
+    """Return the rows of the page's table of settings: variable, argument, default, and what it means."""
     page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
-    rows = ["| variable | `configure()` argument | default | meaning |", "|---|---|---|---|"]
-    for field in filter(lambda field: field.metadata["meaning"], dataclasses.fields(settings.Settings)):
+    table = page.partition("| variable | `configure()` argument | default | meaning |\n|---|---|---|---|\n")[
+        2
+    ]
+    lines = itertools.takewhile(lambda line: line.startswith("| "), table.splitlines())
+    return [[cell.strip() for cell in line.strip("|").split(" | ", 3)] for line in lines]
+
+
+def test_table_in_docs_is_that_of_the_settings():
+    """docs/configuration.md says of each setting that a user may set its variable, default and meaning."""
+    rows = []
+    for field in dataclasses.fields(settings.Settings):
         default = "" if field.default is dataclasses.MISSING else field.default
         shown = f"`{default}`" if default not in ("", False) else ""
-        meaning = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", field.metadata["meaning"])
-        rows.append(f"| `{settings.variable_of(field)}` | `{field.name}` | {shown} | {meaning} |")
-    assert "\n".join(rows) + "\n" in page
-    fields = {field.name for field in dataclasses.fields(settings.Settings)}
-    assert {name for name in fields if f"| `{name}` |" not in page} == {"working_dir", "target_variables"}
+        if field.name not in ("working_dir", "target_variables"):  # made by the run's first process
+            rows.append([f"`{settings.variable_of(field)}`", f"`{field.name}`", shown])
+    documented = rows_of_settings()
+    assert [row[:3] for row in documented] == rows
+    assert all(meaning.endswith(".") for *_, meaning in documented)
+
+
+def test_row_of_a_setting_names_every_word_that_it_takes():
+    """Words of a choice, rules of tail sampling, and the variables that the forwarder gets."""
+    meanings = {argument.strip("`"): meaning for _, argument, _, meaning in rows_of_settings()}
+    with pytest.raises(ValueError, match="none of") as refused:
+        setting_parsers.tail_rules("?")
+    words = {
+        name: get_args(type_)
+        for name, type_ in get_type_hints(settings.Settings).items()
+        if get_origin(type_) is Literal
+    }
+    words["outcome_keep"] = tuple(str(refused.value).partition("none of ")[2].split(", "))
+    words["forwarder_variables"] = DELIVERY_PREFIXES
+    assert len(words) > 7
+    for name, each in words.items():
+        said = (
+            f"{meanings[name]} `{getattr(settings.Settings(), name)}`"  # the default has a column of its own
+        )
+        assert [word for word in each if f"`{word}" not in said] == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import unquote
 
 from otel_rollout.base.suggest import did_you_mean
@@ -94,8 +94,9 @@ def share(value: str) -> float:
     return parsed
 
 
-def choice(*allowed: str) -> Callable[[str], str]:
-    """Return a parser that accepts these words, in any case."""
+def choice(words: Any) -> Callable[[str], str]:
+    """Return a parser that accepts the words of a ``Literal``, in any case."""
+    allowed = get_args(words)
 
     def parse(value: str) -> str:
         word = value.strip().lower()
@@ -173,11 +174,6 @@ _TAIL_RULES: Final[Mapping[str, Callable[[str], float] | None]] = {
 }
 """Tail-sampling rule → parser of its number; None for a rule without a number. The rules themselves are in
 :mod:`otel_rollout.deliver.tail_rules`."""
-
-
-def tail_rule_forms() -> str:
-    """Return how each rule is written: ```errors`, `spread=X```."""
-    return ", ".join(f"`{name}=X`" if parse else f"`{name}`" for name, parse in _TAIL_RULES.items())
 
 
 def tail_rules(value: str) -> dict[str, float]:

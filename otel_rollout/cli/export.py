@@ -107,8 +107,7 @@ def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dic
 def _conversations(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[Conversation]:
     """Yield the trajectories of rows, in their order."""
     for part in chunks((row["trace_id"] for row in rows), _AT_ONCE):
-        found = {each.summary.trace_id: each for each in conversations_in(engine, part)}
-        yield from (found[trace_id] for trace_id in part if trace_id in found)
+        yield from conversations_in(engine, part)
 
 
 def _write_trials(conversations: Iterator[Conversation], to: Path) -> int:

@@ -59,9 +59,14 @@ def health(
     """
     if html and json:
         raise typer.BadParameter("--html and --json exclude each other.")
+    named = _names(only, "--only"), _names(skip, "--skip")
     with errors_reported():
-        found, location = _checked(from_, run, step, _names(only, "--only"), _names(skip, "--skip"))
-        show = partial(_show, found, location, run, is_all=all_)
+        steps = None if step is None else filters.steps(step, "--step")
+        with as_table(from_) as (store, location):
+            engine = Engine(store.open())
+            chosen = checks.chosen(*named, store.location.uri)
+            found = checks.health_of(engine, run_of(engine, run), chosen, steps)
+            show = partial(_show, found, source_said(engine, run, location), run, is_all=all_)
         answer(html, json, partial(page_of_health, found), found.as_json, show)
     if found.is_unhealthy:
         raise typer.Exit(_UNHEALTHY)
@@ -75,18 +80,6 @@ def _names(text: str | None, option: str) -> list[str]:
     if not names:
         raise typer.BadParameter(f"{option} names no check")
     return names
-
-
-def _checked(
-    from_: str | None, run: str | None, step: str | None, only: list[str], skip: list[str]
-) -> tuple[Health, str]:
-    """Run the checks; return their answers and the name of the source."""
-    steps = None if step is None else filters.steps(step, "--step")
-    with as_table(from_) as (store, location):
-        engine = Engine(store.open())
-        chosen = checks.chosen(only, skip, store.location.uri)
-        found = checks.health_of(engine, run_of(engine, run), chosen, steps)
-        return found, source_said(engine, run, location)
 
 
 def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:

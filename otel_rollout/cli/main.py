@@ -144,9 +144,9 @@ def status(
     ] = False,
     check: probe.CheckOption = False,
     only: probe.OnlyOption = None,
-    max_age: probe.MaxAgeOption = probe.MAX_AGE,
-    max_pending: probe.MaxPendingOption = probe.MAX_PENDING,
-    min_free: probe.MinFreeOption = probe.MIN_FREE,
+    max_age: probe.MaxAgeOption = 600.0,
+    max_pending: probe.MaxPendingOption = 1.0,
+    min_free: probe.MinFreeOption = 5.0,
 ) -> None:
     """Show how many spans this machine has recorded and delivered.
 

@@ -50,9 +50,6 @@ MinFreeOption = Annotated[
         metavar="PERCENT",
     ),
 ]
-MAX_AGE: Final = 600.0
-MAX_PENDING: Final = 1.0
-MIN_FREE: Final = 5.0
 
 
 def check(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Final
 
@@ -63,32 +62,25 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
-    with errors_reported(), _opened(from_) as (engine, location):
+    with (
+        errors_reported(),
+        as_table(from_) as (store, location),
+        ended_by_ctrl_c(store.location.uri == location),
+    ):
+        engine = Engine(store.open())
         chosen = run_of(engine, run)
         found: RunReport | RunComparison
         if compare is None:
-            found = _report(engine, chosen, step, location)
+            found = report_of(engine, chosen, "true" if step is None else filters.steps(step, "--step"))
+            if not found.steps:
+                known = steps_of(engine, chosen)
+                raise QueryError(f"{chosen.name} has no step {step!r} in {location}. It has {known}.")
             show = partial(show_report, found, source_said(engine, run, location))
             answer(html, json, partial(page_of_report, found), found.as_json, show)
         else:
             changed = _changes(engine, chosen, compare, step, validation)
             show = partial(show_changes, changed, location, all_)
             answer(html, json, partial(page_of_changes, changed), changed.as_json, show)
-
-
-@contextmanager
-def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
-    """Yield an engine on the table that is meant, and the name of its source."""
-    with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
-        yield Engine(store.open()), location
-
-
-def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
-    condition = "true" if step is None else filters.steps(step, "--step")
-    found = report_of(engine, run, condition)
-    if not found.steps:
-        raise QueryError(f"{run.name} has no step {step!r} in {location}. It has {steps_of(engine, run)}.")
-    return found
 
 
 def _changes(engine: Engine, run: Run, compare: str, step: str | None, validation: bool) -> RunComparison:
@@ -180,8 +172,10 @@ def show_report(report: RunReport, location: str) -> None:
         for table in report_text.tables(shown):
             console.print(Text(table.title, style="bold"), end="\n" if table.title else "")
             _print_columns(console, table.columns)
-        for line in _trainer_notes(shown):
-            console.print(line, soft_wrap=True)
+        for note, names in report_text.trainer_notes(shown):
+            console.print(Text(in_one_line(note), "bold red" if names else ""), soft_wrap=True)
+            if names:
+                console.print(Text(f"    {formatting.show_command(names)}", "dim"), soft_wrap=True)
         if len(steps) > _MAX_STEPS:
             print_sentence(
                 console, Text(f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
@@ -191,14 +185,6 @@ def show_report(report: RunReport, location: str) -> None:
     if report.operations_outside:
         print_sentence(console, Text(f"{said_of_operations_outside(report.operations_outside)}."))
     print_sentence(console, Text(printable(f"from {location}")))
-
-
-def _trainer_notes(steps: Sequence[StepReport]) -> Iterator[Text]:
-    """Yield rewards that differ, numbers that are not finite, and the reasons of the filter."""
-    for note, names in report_text.trainer_notes(steps):
-        yield Text(in_one_line(note), "bold red" if names else "")
-        if names:
-            yield Text(f"    {formatting.show_command(names)}", "dim")
 
 
 def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None:

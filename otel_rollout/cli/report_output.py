@@ -56,7 +56,10 @@ def as_json(report: Report) -> dict[str, object]:
         "groups_sampled_out": dict(report.groups_sampled_out),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
-        "receiver": _receiver_as_json(report),
+        "receiver": [
+            {"is_running": is_receiving(node_dir), **dataclasses.asdict(counts)}
+            for node_dir, counts in _receivers(report)
+        ],
         "trajectories": report.trajectories,
         "operations_outside": report.operations_outside,
         "steps": [
@@ -105,13 +108,6 @@ def _receivers(report: Report) -> Iterator[tuple[Path, ReceiverCounts]]:
         counts = read_counts(Path(directory))
         if counts is not None:
             yield Path(directory), counts
-
-
-def _receiver_as_json(report: Report) -> list[dict[str, object]]:
-    return [
-        {"is_running": is_receiving(node_dir), **dataclasses.asdict(counts)}
-        for node_dir, counts in _receivers(report)
-    ]
 
 
 def _received(report: Report) -> Iterator[str]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from otel_rollout.base.suggest import closest
 from otel_rollout.cli import sources
 from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.table import errors_reported
+from otel_rollout.cli.table import SOURCES, errors_reported
 from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.look.conversation import comparison, page, terminal
 from otel_rollout.look.conversation.conversation import Conversation
@@ -35,16 +35,8 @@ _TRAJECTORY = (
 _FILTERING_ADVICE = (
     "`otel-rollout list` filters and sorts trajectories: `otel-rollout list --step 7 --failed --sort reward`."
 )
-FromOption = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        help="A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON "
-        "Lines, a framework's dump (PATH or FORMAT:PATH), `mlflow` or mlflow:URI. "
-        "\\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, "
-        "or the spool]",
-    ),
-]
+_DUMP_OR_MLFLOW: Final = "a framework's dump (PATH or FORMAT:PATH), `mlflow` or mlflow:URI."
+FromOption = Annotated[str | None, typer.Option("--from", help=SOURCES.format(_DUMP_OR_MLFLOW))]
 RunOption = Annotated[
     str | None,
     typer.Option(

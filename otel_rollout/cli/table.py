@@ -36,15 +36,13 @@ _PAGE: Final = 50
 _NUMBERS: Final = "NUMBERS are a number, a range 1-3, a comparison '<0.1', or several with commas."
 _ANY_OUTCOME: Final = "SELECT trace_id FROM training WHERE has_outcome LIMIT 1"
 
-FromOption = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        help="A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON "
-        "Lines, or a framework's dump (PATH or FORMAT:PATH). "
-        "\\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]",
-    ),
-]
+SOURCES: Final = (
+    "A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON Lines, {} "
+    "\\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]"
+)
+"""What ``--from`` names; ``{}`` stands for the last of these."""
+_DUMP: Final = "or a framework's dump (PATH or FORMAT:PATH)."
+FromOption = Annotated[str | None, typer.Option("--from", help=SOURCES.format(_DUMP))]
 StepOption = Annotated[str | None, typer.Option("--step", help=STEPS, metavar="STEPS")]
 RunOption = Annotated[
     str | None, typer.Option("--run", help="A run's id or experiment, or `latest`. \\[default: all]")

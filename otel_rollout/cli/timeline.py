@@ -68,7 +68,13 @@ def timeline(
     """Show what the wall time of a step went into, and which trajectories held it."""
     with errors_reported():
         _refuse_two_outputs(perfetto, html, json)
-        found, location = _read(step, validation, run, from_)
+        with as_table(from_) as (store, location):
+            engine = Engine(store.open())
+            chosen, location = run_of(engine, run), source_said(engine, run, location)
+            if step is None:
+                found = slowest_timeline(engine, chosen, validation)
+            else:
+                found = timeline_of(engine, chosen, filters.step_named(step), bool(validation))
         if perfetto:
             with writing("output"):
                 trace.write(found, perfetto)
@@ -85,18 +91,6 @@ def _refuse_two_outputs(perfetto: Path | None, html: Path | None, json: bool) ->
         raise QueryError("--html and --json are two outputs: name one of them.")
     if str(perfetto) == _STDOUT and (html or json):
         raise QueryError("--perfetto - and another output would mix in standard output: name a file.")
-
-
-def _read(
-    step: str | None, validation: bool | None, run: str | None, from_: str | None
-) -> tuple[Timeline, str]:
-    """Return the time of the step that the options name, and the name of its source."""
-    with as_table(from_) as (store, location):
-        engine = Engine(store.open())
-        chosen, location = run_of(engine, run), source_said(engine, run, location)
-        if step is None:
-            return slowest_timeline(engine, chosen, validation), location
-        return timeline_of(engine, chosen, filters.step_named(step), bool(validation)), location
 
 
 def _show(timeline: Timeline, location: str) -> None:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from otel_rollout.exporting.batching import grouped
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -123,10 +125,6 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 def _advice(diagnosis: Diagnosis, verdict: Verdict) -> dict[str, list[str]]:
     """Return each advice once, with all machines and nodes that need it."""
-    nodes_by_advice: dict[str, list[str]] = {}
-    for row in diagnosis.rows:
-        if row.verdict is verdict and row.advice:
-            nodes = nodes_by_advice.setdefault(f"{row.check}: {row.advice}", [])
-            if row.where not in nodes:
-                nodes.append(row.where)
-    return nodes_by_advice
+    rows = (row for row in diagnosis.rows if row.verdict is verdict and row.advice)
+    by_advice = grouped(rows, lambda row: f"{row.check}: {row.advice}")
+    return {advice: list(dict.fromkeys(row.where for row in each)) for advice, each in by_advice.items()}

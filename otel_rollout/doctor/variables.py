@@ -80,17 +80,13 @@ def on_loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, A
         for name, value in sorted(of_tracing(environ).items())
         if name != CONFIG_VARIABLE and _is_loopback(value, bool(_ADDRESS_NAMES.search(name)))
     ]
-    if "otlp" in options and not _is_otlp_endpoint_set(environ, options["otlp"]):
+    if "otlp" in options and "endpoint" not in options["otlp"] and not otlp_endpoint(environ):
         found.append("the default endpoint of otlp")
     for exporter, arguments in options.items():
         found += [
             f"{exporter}({name}=…)" for name, value in arguments.items() if _is_loopback(str(value), False)
         ]
     return found
-
-
-def _is_otlp_endpoint_set(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
-    return "endpoint" in arguments or bool(otlp_endpoint(environ))
 
 
 def otlp_endpoint(environ: Mapping[str, str]) -> str:

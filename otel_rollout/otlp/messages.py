@@ -110,13 +110,14 @@ class HasAttributes(Protocol):
         """The span's attributes."""
 
 
-def value_of(span: HasAttributes, name: str, mime_type: str = "") -> Any:
+def value_of(span: HasAttributes, name: str) -> Any:
     """Return an attribute's value, decoded if it is JSON.
 
-    Text counts as JSON if the attribute named ``mime_type`` says so, or if ``mime_type`` is empty.
+    Text of an input or output counts as JSON if the span says so; that of another attribute always.
     """
     attributes = span.attributes or {}
     value: Any = attributes.get(name)
+    mime_type = semconv.MIME_TYPES.get(name)
     if isinstance(value, str) and (not mime_type or attributes.get(mime_type) == semconv.JSON_MIME_TYPE):
         return read_json(value)
     return value

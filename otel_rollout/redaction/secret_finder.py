@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, cast
 
@@ -141,38 +142,33 @@ _PAIR_ENDS = re.compile(r"\s*\]")
 _COMMA = re.compile(r"\s*,\s*")
 
 
+@dataclass(slots=True)
 class _Container:
-    """An object or array that is open at a position of the JSON."""
+    """An object or array that is open at a position of the JSON.
 
-    __slots__ = (
-        "begins_with_name",
-        "follows_option",
-        "is_hidden",
-        "is_named",
-        "key",
-        "previous_end",
-        "redacted_keys",
-        "value_begins",
-        "value_ends",
-    )
+    Attributes:
+        is_hidden: whether all text in the container is secret.
+        key: key of the next member.
+        is_named: whether the member ``name`` or ``key`` names a secret, which is in the member ``value``.
+        value_begins: number of the JSON's strings before the member ``value``.
+        value_ends: number of the strings up to the end of that member.
+        begins_with_name: whether the first string of an array names a secret. In an array of two, the second
+            string is secret.
+        follows_option: whether the previous string in an array is a command-line option whose value is
+            secret.
+        previous_end: position in the JSON at which the previous string in an array ends.
+        redacted_keys: number of keys with a secret.
+    """
 
-    def __init__(self, is_hidden: bool = False) -> None:
-        self.is_hidden = is_hidden
-        """Whether all text in the container is secret."""
-        self.key = ""
-        """Key of the next member."""
-        self.is_named = False
-        """Whether the member ``name`` or ``key`` names a secret, which is in the member ``value``."""
-        self.value_begins = self.value_ends = 0
-        """Number of the JSON's strings before the member ``value``, and up to the end of that member."""
-        self.begins_with_name: bool | None = None
-        """Whether the first string of an array names a secret. In an array of two, the second string is
-        secret."""
-        self.follows_option = False
-        """Whether the previous string in an array is a command-line option whose value is secret."""
-        self.previous_end = 0
-        """Position in the JSON at which the previous string in an array ends."""
-        self.redacted_keys = 0
+    is_hidden: bool = False
+    key: str = ""
+    is_named: bool = False
+    value_begins: int = 0
+    value_ends: int = 0
+    begins_with_name: bool | None = None
+    follows_option: bool = False
+    previous_end: int = 0
+    redacted_keys: int = 0
 
     def hides_next(self) -> bool:
         """Return whether the next value is secret."""

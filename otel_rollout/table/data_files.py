@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_rollout.exporting.batching import batches
 from otel_rollout.table import schema
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.select import literal
@@ -85,16 +86,9 @@ def files_of(store: Store, table: DeltaTable) -> list[DataFile]:
 
 
 def bins(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    """Yield files of one run and of neighbouring steps together, as many as memory allows."""
-    chosen: list[DataFile] = []
-    for file in sorted(files, key=lambda file: file.order):
-        size = sum(each.size for each in chosen)
-        if chosen and (size + file.size > _BIN_BYTES or len(chosen) == _BIN_FILES):
-            yield chosen
-            chosen = []
-        chosen.append(file)
-    if chosen:
-        yield chosen
+    """Return files of one run and of neighbouring steps together, as many as memory allows."""
+    in_order = sorted(files, key=lambda file: file.order)
+    return batches(in_order, lambda file: file.size, _BIN_BYTES, _BIN_FILES)
 
 
 class FileReader:

@@ -28,6 +28,8 @@ Value = str | int | float | bool | None
 """A value to compare a column with."""
 Step = int | str | None
 """A step: a number; the text of one that is no integer of 64 bits; or None where none was recorded."""
+OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
+"""SQL condition that a span is part of a trajectory: a score by identity is a trace of its own."""
 NO_STEP: Final = "-"
 """What stands for the step of a trajectory without one, as in its path."""
 

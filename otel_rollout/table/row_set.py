@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine, dicts_of
-from otel_rollout.table.select import QueryError, query
+from otel_rollout.table.select import query
 
 if TYPE_CHECKING:
     from arro3.core import Table
@@ -73,10 +72,10 @@ class Rows:
             QueryError: there is no such column, or a text cannot be read.
         """
         types = self._column_types()
-        conditions = []
-        for name, value in values.items():
-            self._check_column(name)
-            conditions.append(filters.matching(name, types[name], value))
+        conditions = (
+            filters.matching(name, types[filters.known(name, list(types))], value)
+            for name, value in values.items()
+        )
         return self._narrowed(*conditions)
 
     def where(self, condition: str) -> Rows:
@@ -100,9 +99,8 @@ class Rows:
 
     def select(self, *columns: str) -> Rows:
         """Keep columns."""
-        for column in columns:
-            self._check_column(column)
-        return self._with(columns=columns)
+        known = list(self._column_types())
+        return self._with(columns=tuple(filters.known(column, known) for column in columns))
 
     def arrow(self) -> Table:
         """Return the rows as an Arrow table (arro3), which every Arrow library takes."""
@@ -176,19 +174,13 @@ class Rows:
     def _column_types(self) -> dict[str, str]:
         """Return the names and Arrow types of the source's columns."""
         if self._types is None:
-            whole = Rows(self._engine, self._source)
-            first = self._engine.run(replace_limit(whole.statement(), self._is_query))
+            whole = Rows(self._engine, self._source).statement()
+            first = self._engine.run(f"SELECT * FROM (\n{whole}\n) LIMIT 0")  # noqa: S608
             self._types = {
                 name: str(first.schema.field(name).type).strip().partition("<")[2].removesuffix(">")
                 for name in first.column_names
             }
         return self._types
-
-    def _check_column(self, name: str) -> None:
-        known = self._column_types()
-        if name not in known:
-            listed = ", ".join(known)
-            raise QueryError(f"There is no column {name!r}.{did_you_mean(name, known)} Columns: {listed}.")
 
     def _narrowed(self, *conditions: str) -> Rows:
         limited = self._limited()
@@ -208,11 +200,6 @@ class Rows:
         changed = Rows(self._engine, self._source, replace(self._selection, **changes))
         changed._types = self._types
         return changed
-
-
-def replace_limit(statement: str, is_query: bool) -> str:
-    """Return a statement that has a query's columns, and none of its rows."""
-    return f"SELECT * FROM (\n{statement}\n) LIMIT 0" if is_query else f"{statement} LIMIT 0"  # noqa: S608
 
 
 def of_query(engine: Engine, sql: str) -> Rows:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.table import views
@@ -43,30 +46,23 @@ def differences(usual: Engine, computing: Engine) -> Iterator[Difference]:
     Raises:
         QueryError: the table cannot be read.
     """
-    seen, computed = _rows(usual), _rows(computing)
-    stored, recomputed = next(seen, None), next(computed, None)
-    while stored is not None or recomputed is not None:
-        keys = [_key(row) for row in (stored, recomputed) if row is not None]
-        first = min(keys)
-        has_stored = stored is not None and _key(stored) == first
-        has_recomputed = recomputed is not None and _key(recomputed) == first
-        if has_stored and has_recomputed:
-            yield from _of_rows(stored or {}, recomputed or {})
+    by_key = heapq.merge(_keyed_rows(usual, True), _keyed_rows(computing, False), key=itemgetter(0))
+    for (trace_id, _), found in groupby(by_key, key=itemgetter(0)):
+        rows = {is_stored: row for _, is_stored, row in found}
+        if len(rows) == 2:
+            yield from _of_rows(rows[True], rows[False])
         else:
-            yield Difference(first[0], "", has_stored, has_recomputed)
-        stored = next(seen, None) if has_stored else stored
-        recomputed = next(computed, None) if has_recomputed else recomputed
+            yield Difference(trace_id, "", True in rows, False in rows)
 
 
-def _rows(engine: Engine) -> Iterator[Row]:
+def _keyed_rows(engine: Engine, is_stored: bool) -> Iterator[tuple[tuple[str, str], bool, Row]]:
+    """Yield the rows of an engine in the order of their keys."""
     for batch in engine.batches(_ROWS):
         columns = [column.to_pylist() for column in batch.columns]
         for values in zip(*columns, strict=True):
-            yield dict(zip(batch.schema.names, values, strict=True))
-
-
-def _key(row: Row) -> tuple[str, str]:
-    return row[_TRACE], row["span_id"] or "~"  # a trace without a trajectory comes last, as null does
+            row = dict(zip(batch.schema.names, values, strict=True))
+            # A trace without a trajectory comes last, as null does.
+            yield (row[_TRACE], row["span_id"] or "~"), is_stored, row
 
 
 def _of_rows(stored: Row, recomputed: Row) -> Iterator[Difference]:

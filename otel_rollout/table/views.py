@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 Definition = Callable[[str], str]
 _DIRECTORY: Final = Path(__file__).with_name("views")
+_FILES: Final = frozenset(path.stem for path in _DIRECTORY.glob("*.sql"))
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|[()]|\w+")
 _CLAUSES: Final = {
     **dict.fromkeys(("from", "join"), True),
@@ -18,39 +20,11 @@ _CLAUSES: Final = {
 """Keyword that begins a clause → whether its words may be tables."""
 
 
-class View(NamedTuple):
-    """A view that a user may query.
-
-    Attributes:
-        name: the view's name.
-        meaning: its rows, in one sentence.
-    """
-
-    name: str
-    meaning: str
-
-
-PUBLIC: Final = (
-    View("trajectories", "A row per trajectory: identity, state, duration, counts, reward, broken prefixes."),
-    View("turns", "A row per model call: tokens, finish reason, messages by role, reply, input and output."),
-    View("prefix_breaks", "A row per turn whose tokens are not the beginning of the next prompt."),
-    View("tool_calls", "A row per call of a tool: arguments, result and error."),
-    View("scores", "The newest score of each name of each trajectory."),
-    View("training", "A row per trajectory: what training made of it, and the mismatch of its tokens."),
-    View("unresolved_scores", "A row per score by identity that belongs to no trajectory, with the reason."),
-    View("groups", "A row per group: the trajectories of one dataset row in one step."),
-    View("steps", "A row per training or validation step of a run."),
-    View("phases", "A row per trajectory: seconds of model calls, tools, rewards and waiting."),
-    View("engine_requests", "A row per request in an inference engine: queue, prefill, decode, first token."),
-    View(
-        "engine_time", "A row per trajectory with such requests: their seconds, and model calls without one."
-    ),
-    View("engine_steps", "A row per step with such requests: means of a trajectory, quantiles of a request."),
-    View("runs", "A row per run."),
-    View("spans", "Each span once: the columns of the table, and the names of its trajectory and group."),
-)
-"""The views for users."""
-NAMES: Final = tuple(view.name for view in PUBLIC)
+NAMES: Final = (
+    "trajectories", "turns", "prefix_breaks", "tool_calls", "scores", "training", "unresolved_scores",
+    "groups", "steps", "phases", "engine_requests", "engine_time", "engine_steps", "runs", "spans",
+)  # fmt: skip
+"""The views for users, which docs/table.md describes."""
 STORED_ROWS: Final = "stored_rows"
 """Name under which an engine has the table itself."""
 REPEATED: Final = "repeated_starts"
@@ -60,55 +34,6 @@ REQUESTS: Final = "engine_requests"
 KNOWN_RUNS: Final = "known_runs"
 SPAN_NAMES: Final = "span_names"
 TRACE_ROWS: Final = "trace_rows"
-ORDER: Final = (
-    RECORDED,
-    SPAN_NAMES,
-    "trace_names",
-    REPEATED,
-    SPANS,
-    "unended_traces",
-    "inner_calls",
-    "inner_tokens",
-    "roots",
-    KNOWN_RUNS,
-    "given_by_identity",
-    "identity_scores",
-    "unresolved_scores",
-    "newest_scores",
-    "rewards",
-    "outcomes",
-    "score_lists",
-    "counted_calls",
-    "call_figures",
-    "unparsed_calls",
-    "turns",
-    "tool_calls",
-    "prefix_breaks",
-    "break_figures",
-    "timed_spans",
-    "segments",
-    "phase_figures",
-    "engine_phases",
-    REQUESTS,
-    "request_figures",
-    "trajectory_rows",
-    TRACE_ROWS,
-    "trajectories",
-    "scores",
-    "training",
-    "phases",
-    "engine_time",
-    "engine_steps",
-    "first_breaks",
-    "reply_figures",
-    "finite_rewards",
-    "report_rows",
-    "step_numbers",
-    "groups",
-    "steps",
-    "runs",
-)
-"""All views, each after the views that it reads."""
 SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_tokens"})
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})
@@ -159,8 +84,8 @@ def needed_by(sql: str, definition: Definition = sql_of) -> tuple[str, ...]:
 
 @functools.cache
 def _reads(name: str, definition: Definition) -> frozenset[str]:
-    """Return the views that a view reads; all are made before it."""
-    return frozenset(_tables_in(definition(name)).intersection(ORDER[: ORDER.index(name)]))
+    """Return the views that a view reads."""
+    return frozenset(_tables_in(definition(name)).intersection(_FILES))
 
 
 def _tables_in(sql: str) -> set[str]:
@@ -179,3 +104,8 @@ def _tables_in(sql: str) -> set[str]:
         elif is_table:
             found.add(word)
     return found
+
+
+_READ: Final = {name: sorted(_reads(name, sql_of) | _reads(name, of_merged_rows)) for name in sorted(_FILES)}
+ORDER: Final = tuple(TopologicalSorter(_READ).static_order())
+"""All views, each after the views that it reads."""

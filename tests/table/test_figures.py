@@ -62,7 +62,8 @@ def test_row_of_a_trajectory_has_what_the_other_views_say(tmp_path: Path) -> Non
     assert {each["name"]: each["value"] for each in found["scores"]} == {"reward": 0.5, "trained": 1.0}
 
 
-def test_every_view_has_a_place_in_the_order() -> None:
-    """A file that no view reads is left over."""
-    files = Path(views.__file__).with_name("views").glob("*.sql")
-    assert {file.stem for file in files} == set(views.ORDER)
+def test_every_view_comes_after_those_that_it_reads() -> None:
+    """Also in an engine that reads the stored rows of trajectories."""
+    for place, name in enumerate(views.ORDER):
+        for definition in (views.sql_of, views.of_merged_rows):
+            assert {*views.needed_by(f"SELECT * FROM {name}", definition)} <= {*views.ORDER[: place + 1]}

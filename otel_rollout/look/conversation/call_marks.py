@@ -45,7 +45,9 @@ class CallMarks:
         if before is not None and before != first:
             yield f"weights {before} → {first}"
         if first != last:
-            places = [place for span in spans for place in _interruptions(span)]
+            # It was interrupted after so many tokens, and went on with the other weights.
+            stops = [each for span in spans for each in span.events if each.name == semconv.INTERRUPTION]
+            places = [f"{each.attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, '?')}" for each in stops]
             where = f", after {' and '.join(places)} tokens of it" if places else ""
             yield f"weights {first} → {last} within this answer{where}"
 
@@ -69,13 +71,6 @@ def _weights_of(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
     given = [attributes.get(name) for name in (semconv.POLICY_VERSION_MIN, semconv.POLICY_VERSION_MAX)]
     known = [version for version in given if isinstance(version, int)]
     return (known[0], known[-1]) if known else None
-
-
-def _interruptions(span: Span) -> Iterator[str]:
-    """Yield after how many tokens of its answer a call was interrupted, and went on later."""
-    for event in span.events:
-        if event.name == semconv.INTERRUPTION:
-            yield f"{event.attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, '?')}"
 
 
 def _recorded(spans: Sequence[Span]) -> Mapping[str, Any] | None:

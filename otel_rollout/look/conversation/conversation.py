@@ -217,15 +217,12 @@ class _TurnBuilder:
             self._recent.append(call)
         elif not call.request.prompt_ids:
             self._untold = call
-        if answer.sub_trajectory or self._is_judging(span):
+        is_judging = any(kind_of(each) == semconv.KIND_EVALUATOR for each in self._tree.ancestors(span))
+        if answer.sub_trajectory or is_judging:  # of an evaluator's judge, or of another trajectory
             return
         self._said += [*zip(new, heard, strict=True), (call, answer)]
         if self._longest is None or call.rank >= self._longest.rank:
             self._longest = call
-
-    def _is_judging(self, span: Span) -> bool:
-        """Return whether a model call is part of an evaluator, not of the conversation."""
-        return any(kind_of(ancestor) == semconv.KIND_EVALUATOR for ancestor in self._tree.ancestors(span))
 
     def _restored(self, request: Request) -> Request:
         """Complete a request whose span has only the new part after a shared prefix."""
@@ -302,10 +299,7 @@ class _TurnBuilder:
         return list(asked) or [Message("context", _without_text(count))]
 
     def _asked_around(self, span: Span) -> tuple[Message, ...]:
-        values = (
-            messages.value_of(ancestor, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
-            for ancestor in self._tree.ancestors(span)
-        )
+        values = (messages.value_of(ancestor, semconv.INPUT_VALUE) for ancestor in self._tree.ancestors(span))
         return next((found for value in values if (found := messages.asked_in(value))), ())
 
     def _turns_of(self, new: Sequence[Message], span: Span) -> list[Turn]:

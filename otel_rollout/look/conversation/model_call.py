@@ -98,13 +98,13 @@ def read_request(spans: Sequence[Span]) -> Request:
     """Read a model call's request; ``spans`` are the call's, the outermost first."""
     found = [
         messages.request_of(
-            messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
+            messages.value_of(span, semconv.INPUT_VALUE),
             _contents_of(span).messages,
         )
         for span in spans
     ]
     with_ids = next((request for request in found if request.prompt_ids or request.shared_ids), None)
-    output = messages.value_of(spans[0], semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    output = messages.value_of(spans[0], semconv.OUTPUT_VALUE)
     if with_ids and isinstance(output, Mapping) and (text := _prompt_text(output)):
         start = output.get("prompt_text_begins_at_token")
         start = start if isinstance(start, int) else 0
@@ -137,7 +137,7 @@ def _shared_messages(span: Span, new: int) -> Shared | None:
 
 def read_reply(spans: Sequence[Span]) -> Reply:
     """Read a model call's reply; ``spans`` are the call's, the outermost first."""
-    values = [messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE) for span in spans]
+    values = [messages.value_of(span, semconv.OUTPUT_VALUE) for span in spans]
     reply = messages.reply_of(values[0], _contents_of(spans[0]).replies)
     ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
     reasons = spans[0].attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)

@@ -138,7 +138,7 @@ def ending_of(span: Span) -> Ending:
 
 def tool_turn(span: Span) -> Turn:
     """Return the turn of a tool's span."""
-    input_ = messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
+    input_ = messages.value_of(span, semconv.INPUT_VALUE)
     arguments = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
     named = input_ if isinstance(input_, Mapping) else {}
     if arguments is None:
@@ -148,7 +148,7 @@ def tool_turn(span: Span) -> Turn:
         name = named.get("name")
     result = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_RESULT)
     if result is None:
-        result = messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+        result = messages.value_of(span, semconv.OUTPUT_VALUE)
     return Turn(
         TOOL,
         _result_text(result),
@@ -173,9 +173,9 @@ def evaluation_turn(span: Span) -> Turn:
     """Return the turn of an evaluator's span."""
     return Turn(
         EVALUATOR,
-        messages.as_text(messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)),
+        messages.as_text(messages.value_of(span, semconv.OUTPUT_VALUE)),
         name=span.name,
-        arguments=messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
+        arguments=messages.value_of(span, semconv.INPUT_VALUE),
         **ending_of(span),
     )
 
@@ -185,15 +185,15 @@ def failure_turn(span: Span) -> Turn:
     return Turn(
         FAILURE,
         name=span.name,
-        arguments=messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
+        arguments=messages.value_of(span, semconv.INPUT_VALUE),
         **ending_of(span),
     )
 
 
 def root_turns(root: Span) -> list[Turn]:
     """Return a root span's input and output as turns."""
-    input_ = messages.value_of(root, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
-    output = messages.value_of(root, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    input_ = messages.value_of(root, semconv.INPUT_VALUE)
+    output = messages.value_of(root, semconv.OUTPUT_VALUE)
     found = [*messages.request_of(input_).messages, *messages.messages_in(output, MODEL)]
     return [Turn(message.role, message.text, calls=message.calls) for message in found]
 

@@ -48,15 +48,6 @@ class RolloutIdentity(NamedTuple):
     is_validation: bool = False
     group: str = ""
 
-    @classmethod
-    def named(cls, path: str) -> RolloutIdentity | None:
-        """Return what a trajectory's path says, as text; None if it is no path."""
-        name = path.removeprefix("validation/")
-        first, _, rest = name.partition("/")
-        second, _, last = rest.rpartition("/")  # a sample's name may have slashes
-        step, sample, rollout = (None if part == "-" else part for part in (first, second, last))
-        return cls(step, sample, rollout, path != name) if second else None
-
 
 class ModelTurn(NamedTuple):
     """What a dump says of a model call beside its messages; None is unknown.

@@ -14,7 +14,7 @@ from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.table import views
 from otel_rollout.table.errors import TableError
-from otel_rollout.table.filters import all_of, equals
+from otel_rollout.table.filters import OF_TRAJECTORY, all_of, equals
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import literal
@@ -25,7 +25,6 @@ _TRACE_DIGITS: Final = 32
 _RUN: Final = "run_id, project, experiment"
 _ROOT_COLUMNS: Final = f"trace_id, {_RUN}, path, name, start_time, duration_ns / 1e9 AS seconds"
 _STATE: Final = "CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state"
-_OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
 
 
 class TableSource:
@@ -120,7 +119,7 @@ class TableSource:
 
     def _nameless(self, conditions: list[str]) -> list[Summary]:
         """Return traces without identity: a person may look at any trace by its id."""
-        conditions = [*conditions, _OF_TRAJECTORY]
+        conditions = [*conditions, OF_TRAJECTORY]
         columns = "trace_id, min(start_ns) AS start_ns"
         rows = self._rows(views.RECORDED, columns, conditions, " GROUP BY trace_id")
         return [Summary(row["trace_id"], start_ns=row["start_ns"]) for row in rows]
@@ -139,13 +138,13 @@ def _as_viewer_errors() -> Iterator[None]:
 
 
 def conversations_in(engine: Engine, trace_ids: Sequence[str]) -> Iterator[Conversation]:
-    """Yield trajectories of a table turn by turn; those without spans are left out.
+    """Yield trajectories of a table turn by turn, in the order of the ids; those without spans are left out.
 
     Raises:
         TableError: the table cannot be read.
     """
-    for recorded in trajectories.trajectories_in(engine, trace_ids).values():
-        yield conversation_of(recorded)
+    found = trajectories.trajectories_in(engine, trace_ids)
+    yield from (conversation_of(found[trace_id]) for trace_id in trace_ids if trace_id in found)
 
 
 def runs_with(

@@ -125,8 +125,7 @@ class Site:
         except SeveralError as error:
             links = ServedLinks(error.run)
             choices = [
-                (f"{row['path']} ({row['trace_id']})", links.trajectory(row["trace_id"]))
-                for row in error.found
+                (f"{each.path} ({each.trace_id})", links.trajectory(each.trace_id)) for each in error.found
             ]
             return _problem("Several trajectories", str(error), 300, choices=choices)
         except (QueryError, ViewerError) as error:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.summary import Summary
-from otel_rollout.look.conversation.trajectories import summary_of
+from otel_rollout.look.conversation.trajectories import summaries_of
 from otel_rollout.look.sources import reference
 from otel_rollout.look.web.answers import Answers, Make, PageAnswer
 from otel_rollout.look.web.links import ServedLinks
@@ -24,16 +24,8 @@ REFRESH_SECONDS: Final = 5
 """Time after which a browser loads a page of a live run again."""
 PENDING_SECONDS: Final = 2
 """Time after which a browser loads a page again that is being prepared."""
-_COLUMNS: Final = (
-    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, path, group_path, name, "
-    "state, start_time, seconds, reward, reward_label"
-)
-_ORDER: Final = " ORDER BY rollout_n, start_time, trace_id"
 _MAX_FOUND: Final = 256
 """Maximum trajectories that are read for one name or group."""
-
-Row = Mapping[str, Any]
-"""A row of the view ``trajectories``."""
 
 
 class PendingError(Exception):
@@ -45,10 +37,10 @@ class SeveralError(QueryError):
 
     Attributes:
         run: their run.
-        found: their rows.
+        found: these trajectories.
     """
 
-    def __init__(self, name: str, run: Run, found: Sequence[Row]) -> None:
+    def __init__(self, name: str, run: Run, found: Sequence[Summary]) -> None:
         super().__init__(f"{name} names {len(found)} trajectories of {run.name}; choose one.")
         self.run = run
         self.found = found
@@ -103,8 +95,8 @@ class Asked:
             raise QueryError(f"The address has no {parameter}.")
         return self.given[parameter]
 
-    def trajectory(self, parameter: str) -> tuple[Row, int | None]:
-        """Return the row of the trajectory that a parameter names, and the id of its first span.
+    def trajectory(self, parameter: str) -> tuple[Summary, int | None]:
+        """Return the trajectory that a parameter names, and the id of its first span.
 
         The id is None unless the name is that of a trajectory inside another one.
 
@@ -116,23 +108,22 @@ class Asked:
         name = self.name(parameter)
         wanted = reference.parse(name)
         if wanted.trace:
-            found = self._rows(f"trace_id LIKE {literal(wanted.trace + '%')}")  # hex digits: no wildcard
+            found = self._found([f"trace_id LIKE {literal(wanted.trace + '%')}"])  # hex digits: no wildcard
         else:
-            found = self._rows(f"{self.run.condition} AND {equals('path', wanted.path)}")
+            found = self._found([self.run.condition, equals("path", wanted.path)])
         if not found:
             raise QueryError(f"There is no trajectory {name} in {self.run.name}.")
         if len(found) > 1:
             raise SeveralError(name, self.run, found)
         return found[0], wanted.span
 
-    def siblings_of(self, row: Row) -> list[Summary]:
+    def siblings_of(self, summary: Summary) -> list[Summary]:
         """Return the trajectories of a trajectory's group in their order, with it."""
-        of_group = equals("group_path", row["group_path"])
-        return [summary_of(each) for each in self._rows(f"{self.run.condition} AND {of_group}")]
+        own = f"SELECT group_path FROM trajectories WHERE {equals('trace_id', summary.trace_id)}"  # noqa: S608
+        return self._found([self.run.condition, f"group_path IN ({own})"])
 
-    def _rows(self, condition: str) -> list[dict[str, Any]]:
-        sql = f"SELECT {_COLUMNS} FROM trajectories WHERE {condition}{_ORDER} LIMIT {_MAX_FOUND}"  # noqa: S608
-        return self.snapshot.rows(sql)
+    def _found(self, conditions: Sequence[str]) -> list[Summary]:
+        return summaries_of(self.snapshot.engine, conditions, _MAX_FOUND)
 
     def refreshed(self, by_default: bool = True, is_changing: bool | None = None) -> None:
         """Let a browser load the page again while the run is live.

@@ -25,7 +25,7 @@ from otel_rollout.look.pages.rendering import Links, render
 from otel_rollout.look.sources.table_source import TableSource
 from otel_rollout.look.web.answers import Make
 from otel_rollout.look.web.request import Asked
-from otel_rollout.look.web.snapshot import RunRow, Snapshot
+from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.look.web.trajectory_list import Filters, page_of_trajectories
 
 _RUNNING: Final = "running"
@@ -84,11 +84,11 @@ def trajectories(asked: Asked) -> str:
 
 def trajectory(asked: Asked) -> str:
     """Return the page of a trajectory, turn by turn."""
-    row, part = asked.trajectory("name")
-    asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
-    recorded = trajectory_in(asked.snapshot.engine, row["trace_id"], part)
+    summary, part = asked.trajectory("name")
+    asked.refreshed(is_changing=asked.is_live and summary.state == _RUNNING)
+    recorded = trajectory_in(asked.snapshot.engine, summary.trace_id, part)
     found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, recorded))
-    siblings = asked.siblings_of(row)
+    siblings = asked.siblings_of(summary)
     return page.of_conversation(
         found, asked.links, siblings, time_bar_of(asked.snapshot.engine.narrowed(recorded.rows))
     )
@@ -97,7 +97,7 @@ def trajectory(asked: Asked) -> str:
 def comparison(asked: Asked) -> str:
     """Return the page of two trajectories side by side."""
     chosen = map(asked.trajectory, ("left", "right"))
-    read = (trajectory_in(asked.snapshot.engine, row["trace_id"], part) for row, part in chosen)
+    read = (trajectory_in(asked.snapshot.engine, summary.trace_id, part) for summary, part in chosen)
     return page.of_comparison(compare(*map(conversation_of, read)), asked.links)
 
 
@@ -110,21 +110,8 @@ def page_of_runs(snapshot: Snapshot, location: str, links: Links, now: float) ->
         links: addresses of other pages.
         now: time in seconds of Unix time.
     """
-    rows = [
-        {
-            "run": row.run,
-            "figures": row.figures,
-            "is_live": row.is_live(now),
-            "began": f"{start:%Y-%m-%d %H:%M:%S}" if (start := row.figures["start_time"]) else "",
-            "steps": _steps(row),
-            "reward": report_text.number(row.figures["reward_mean"]),
-        }
-        for row in snapshot.runs
-    ]
     projects = list(dict.fromkeys(row.run.project for row in snapshot.runs))
-    return render("runs.html", links, rows=rows, location=location, projects=projects)
-
-
-def _steps(row: RunRow) -> str:
-    first, last = row.figures["first_step"], row.figures["last_step"]
-    return "" if first is None else str(first) if first == last else f"{first}–{last}"
+    return render(
+        "runs.html", links, rows=snapshot.runs, now=now, location=location, projects=projects,
+        text=report_text,
+    )  # fmt: skip

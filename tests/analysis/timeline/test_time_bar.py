@@ -6,7 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from otel_rollout.look.analysis.timeline.phase_drawing import Tick, TimeBox, Total, time_bar_of
+from otel_rollout.look.analysis.timeline.phase_drawing import Tick, Total, time_bar_of
 from otel_rollout.look.conversation.trajectories import trajectory_in
 from otel_rollout.look.pages import rendering
 from otel_rollout.table.query import Engine
@@ -30,12 +30,12 @@ def test_bar_shows_phases_in_order(tmp_path):
     bar = bar_of(
         tmp_path, *trajectory(0, 0, 10, call("LLM", 1, 4, "generate"), call("TOOL", 5, 10, "web")), late
     )
-    assert bar.parts == (
-        TimeBox(0.0, 100.0, "waiting", "outside of any call: 1.00 s, at the start"),
-        TimeBox(100.0, 300.0, "generate", "generate generate: 3.00 s, after 1.00 s"),
-        TimeBox(400.0, 100.0, "waiting", "outside of any call: 1.00 s, after 4.00 s"),
-        TimeBox(500.0, 500.0, "tool", "tool web: 5.00 s, after 5.00 s"),
-    )
+    assert [(*box[:3], title) for box, title in bar.boxes] == [
+        (0.0, 100.0, "waiting", "outside of any call: 1.00 s, at the start"),
+        (100.0, 300.0, "generate", "generate generate: 3.00 s, after 1.00 s"),
+        (400.0, 100.0, "waiting", "outside of any call: 1.00 s, after 4.00 s"),
+        (500.0, 500.0, "tool", "tool web: 5.00 s, after 5.00 s"),
+    ]
     totals = ("generate", "3.00 s"), ("tool", "5.00 s"), ("waiting", "2.00 s")
     assert bar.totals == tuple(Total(name, name, text) for name, text in totals)
     assert bar.ticks[1] == Tick(200.0, "2 s")
@@ -48,15 +48,15 @@ def test_bar_of_ten_thousand_spans_is_short(tmp_path):
     """Each box shows what lasts longest in it."""
     calls = [call("LLM" if number % 2 else "TOOL", number, number + 1, "t") for number in range(10_000)]
     bar = bar_of(tmp_path, *trajectory(0, 0, 10_000, *calls))
-    assert len(bar.parts) == 250
-    assert bar.parts[0].title.startswith("mostly ")
+    assert len(bar.boxes) == 250
+    assert bar.boxes[0][1].startswith("mostly ")
     assert [total.text for total in bar.totals] == ["1 h 23 min", "1 h 23 min"]
 
 
 def test_bar_of_odd_trajectories(tmp_path):
     """One that runs lasts until its last span; one without time or spans has no bar."""
     running = bar_of(tmp_path / "a", *trajectory(0, 0, 99, call("LLM", 1, 4))[1:])
-    assert [part.phase for part in running.parts] == ["generate"]
+    assert [box.phase for box, _ in running.boxes] == ["generate"]
     assert bar_of(tmp_path / "b", *trajectory(0, 0, 0)) is None
     assert bar_of(tmp_path / "c", *trajectory(0, 0, 0, start_ns=0)) is None
     assert isinstance(rendered(None), (str, Markup))

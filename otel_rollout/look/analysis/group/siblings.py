@@ -16,7 +16,7 @@ from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.private_table import Source
 from otel_rollout.look.sources.table_source import TableSource, conversations_in, runs_with
 from otel_rollout.table import views
-from otel_rollout.table.filters import all_of, any_of, equals
+from otel_rollout.table.filters import OF_TRAJECTORY, all_of, any_of, equals
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import integer_in
 
@@ -27,8 +27,6 @@ _TRACES_AT_ONCE: Final = 16
 _MISSING: Final = "-"
 """Part of a name that was not recorded."""
 _FORMS: Final = "STEP/SAMPLE, such as 12/7 or validation/12/7; `-` stands for a part that was not recorded"
-_OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
-"""SQL condition that a span is part of a trajectory: a score by identity is a trace of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class GroupName:
         """SQL conditions that all rows of the group's trajectories meet."""
         number = integer_in(self.step)
         of_step = [equals("step", number)] if number is not None else []
-        return [equals("validate", self.validate), any_of([*of_step, "step IS NULL"]), _OF_TRAJECTORY]
+        return [equals("validate", self.validate), any_of([*of_step, "step IS NULL"]), OF_TRAJECTORY]
 
     def has(self, summary: Summary) -> bool:
         """Return whether a trajectory is in the group, and not only a part of the trajectory."""

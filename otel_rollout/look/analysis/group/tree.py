@@ -53,11 +53,6 @@ class Branch:
         rewards = self.rewards
         return math.fsum(rewards) / len(rewards) if rewards else None
 
-    @property
-    def has_mixed_rewards(self) -> bool:
-        """Whether this is a leaf, whose siblings are identical, and their rewards differ."""
-        return not self.parts and len(set(self.rewards)) > 1
-
     def branches(self) -> Iterator[Branch]:
         """Yield this branch and all branches after it, each before its parts."""
         yield self
@@ -112,7 +107,7 @@ class GroupTree:
     @property
     def mixed(self) -> list[Branch]:
         """The identical siblings whose rewards differ."""
-        return [leaf for leaf in self.leaves if leaf.has_mixed_rewards]
+        return [leaf for leaf in self.leaves if len(set(leaf.rewards)) > 1]
 
 
 def tree_of(group: Siblings) -> GroupTree:

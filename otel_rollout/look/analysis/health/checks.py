@@ -225,8 +225,7 @@ def _of_rows(rows: list[dict[str, Any]]) -> Finding:
         return Finding("healthy", "The SELECT has no row.")
     number = f"{len(rows):,}{' or more' if len(rows) == _MAX_ROWS else ''} row{'s' if len(rows) > 1 else ''}"
     steps = {row["step"] for row in rows if isinstance(row.get("step"), int)}
-    named = (row.get("trace_id") or row.get("path") for row in rows)
-    evidence = tuple(dict.fromkeys(str(name) for name in named if name))[:MAX_EVIDENCE]
+    evidence = tuple(name for row in rows if (name := row.get("trace_id") or row.get("path")))
     said = dict.fromkeys(str(row["message"]) for row in rows if row.get("message"))
     message = "; ".join(list(said)[:3]) or "The SELECT has rows"
     return Finding("unhealthy", f"{message} ({number}).", tuple(sorted(steps)), evidence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base import semconv
@@ -15,7 +15,7 @@ from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
 if TYPE_CHECKING:
-    from arro3.core import RecordBatch, Table
+    from arro3.core import Table
 
 _CONTROL: Final = (
     r"<\|(im_start|im_end|im_sep|endoftext|eot_id|eom_id|begin_of_text|end_of_text|start_header_id|end_header_id|"
@@ -187,7 +187,7 @@ class Scope:
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
         size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.calls}")[0]["n"]  # noqa: S608
-        return texts.look(self.spans, size, self.batches)
+        return texts.look(self.spans, size, self._engine.batches)
 
     @functools.cached_property
     def size(self) -> int:
@@ -205,10 +205,6 @@ class Scope:
     def rows_of_steps(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query that are of the steps whose faults are findings."""
         return [row for row in self.rows(sql) if row["step"] in self.steps]
-
-    def batches(self, sql: str) -> Iterator[RecordBatch]:
-        """Yield the rows of a query as Arrow batches."""
-        return self._engine.batches(sql)
 
     def select(self, sql: str, limit: int) -> Table:
         """Return the first rows of a query that a user has written.

@@ -209,12 +209,8 @@ class RunReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as ``report --json`` prints it."""
-        return {
-            **self.run._asdict(),
-            "training": [asdict(step) for step in self.training],
-            "validation": [asdict(step) for step in self.validation],
-            "operations_outside": self.operations_outside,
-        }
+        found = asdict(self)
+        return {**found.pop("run")._asdict(), **found}
 
 
 def report_of(engine: Engine, run: Run, condition: str = "true") -> RunReport:

@@ -29,7 +29,6 @@ class StepGroup:
         spread: the greatest reward less the least; null with fewer than two.
         turns: mean model calls of a trajectory.
         tool_errors: failed tool calls.
-        failed: trajectories that ended with an error.
         seconds: duration of its longest trajectory.
     """
 
@@ -39,7 +38,6 @@ class StepGroup:
     spread: float | None
     turns: float
     tool_errors: int
-    failed: int
     seconds: float | None
 
 
@@ -96,7 +94,6 @@ def _group(rows: list[dict[str, Any]]) -> StepGroup:
         spread=max(rewards) - min(rewards) if len(rewards) > 1 else None,
         turns=sum(row["turns"] for row in rows) / len(rows),
         tool_errors=sum(row["tool_errors"] for row in rows),
-        failed=sum(row["state"] == "error" for row in rows),
         seconds=max((row["seconds"] for row in rows if row["seconds"] is not None), default=None),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from otel_rollout.look.analysis.run_choice import StepKey, by_step
+from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.training import DIFFERS
 
@@ -75,20 +76,20 @@ def trainers_of(engine: Engine, rows: str) -> dict[StepKey, Trainer]:
         rows: SQL source of rows from :func:`otel_rollout.look.analysis.run_choice.rows_of`, all or some.
     """
 
-    def asked(sql: str) -> dict[StepKey, list[dict[str, Any]]]:
-        return by_step(engine.dicts(sql.replace("{rows}", rows)))
+    def asked(sql: str) -> list[dict[str, Any]]:
+        return engine.dicts(sql.replace("{rows}", rows))
 
     figures = asked(_FIGURES)
     if not figures:
         return {}
-    filtered, differing = asked(_FILTERED), asked(_DIFFERING)
+    filtered, differing = map(by_step, map(asked, (_FILTERED, _DIFFERING)))
     return {
-        key: Trainer(
+        (key := filters.step_out_of(figure)): Trainer(
             filtered={row["reason"]: row["number"] for row in filtered[key]},
             differing=tuple(row["path"] for row in differing[key]),
-            **{name: value for name, value in row.items() if name not in ("validate", "step", "step_text")},
+            **figure,
         )
-        for key, (row,) in figures.items()
+        for figure in figures
     }
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from otel_rollout.look.analysis.timeline import text as timeline_text
-from otel_rollout.look.analysis.timeline.lanes import ERROR, RUNNING, Lane
+from otel_rollout.look.analysis.timeline.lanes import Lane
 from otel_rollout.look.analysis.timeline.phase_drawing import WIDTH, Box, Total, boxes_of, path_of, ticks_of
 from otel_rollout.look.analysis.timeline.phases import DRAWN, GENERATE
 from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE
 from otel_rollout.look.analysis.timeline.timeline import Timeline
-from otel_rollout.look.conversation.formatting import duration
 from otel_rollout.look.pages.rendering import Links, render
 
 _MAX_LANES: Final = 160
@@ -25,18 +24,6 @@ _MAX_ROWS: Final = 20
 _LANE_HEIGHT: Final = 12
 _BAR_HEIGHT: Final = 9
 _CHART_HEIGHT: Final = 120.0
-
-
-class _DrawnLane(NamedTuple):
-    """A lane of the drawing."""
-
-    path: str
-    reference: str
-    title: str
-    y: int
-    is_straggler: bool
-    is_failed: bool
-    paths: Sequence[tuple[str, str]]
 
 
 def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
@@ -51,21 +38,13 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
     since = (found.since - timeline.start) / (end - timeline.start) * WIDTH if found else WIDTH
     return render(
         "timeline.html", links, timeline=timeline, text=timeline_text, most=_MAX_ROWS,
-        facts=list(_facts(timeline)), phases=list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
+        began=datetime.fromtimestamp(timeline.start / 1e9, UTC), last=_LAST_LANES,
+        phases=list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
         legend=list(_legend(timeline)),
         concurrency=list(_concurrency(timeline)), ticks=ticks_of(end - timeline.start),
-        selection=_selection(timeline, drawn), height=len(drawn) * _LANE_HEIGHT,
+        height=len(drawn) * _LANE_HEIGHT,
         window=(since, WIDTH - since) if found else None, lanes=list(_drawn_lanes(timeline, drawn, end)),
     )  # fmt: skip
-
-
-def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
-    yield "run", timeline.run.name
-    if timeline.run.project:
-        yield "project", timeline.run.project
-    began = datetime.fromtimestamp(timeline.start / 1e9, UTC)
-    yield "began", began.strftime("%Y-%m-%d %H:%M:%S UTC")
-    yield "wall time", duration(timeline.wall_seconds)
 
 
 def _legend(timeline: Timeline) -> Iterator[Total]:
@@ -104,19 +83,10 @@ def _chosen(timeline: Timeline) -> list[Lane]:
     return by_end[:_LAST_LANES] + [others[index * len(others) // wanted] for index in range(wanted)]
 
 
-def _selection(timeline: Timeline, drawn: Sequence[Lane]) -> str:
-    """Return which trajectories are drawn."""
-    order = "The one that ended last is at the top."
-    if len(drawn) == len(timeline.lanes):
-        return order
-    return (
-        f"{len(drawn)} of {len(timeline.lanes)}: the {_LAST_LANES} that ended last, and an even sample of "
-        f"the others. {order}"
-    )
-
-
-def _drawn_lanes(timeline: Timeline, lanes: Sequence[Lane], end: int) -> Iterator[_DrawnLane]:
-    slowest = {lane.trace_id for lane in timeline.stragglers.lanes} if timeline.stragglers else set()
+def _drawn_lanes(
+    timeline: Timeline, lanes: Sequence[Lane], end: int
+) -> Iterator[tuple[Lane, int, Sequence[tuple[str, str]]]]:
+    """Yield each lane with its place, and the path of each of ``DRAWN`` that occurs in it."""
     for index, lane in enumerate(lanes):
         y = index * _LANE_HEIGHT + 1
         boxes = boxes_of(lane.segments, timeline.start, end)
@@ -125,16 +95,7 @@ def _drawn_lanes(timeline: Timeline, lanes: Sequence[Lane], end: int) -> Iterato
             for phase in DRAWN
             if (of_phase := [box for box in boxes if box.phase == phase])
         ]
-        is_straggler, is_failed = lane.trace_id in slowest, lane.state == ERROR
-        name, title = lane.name, _title(timeline, lane)
-        yield _DrawnLane(name.path, name.reference, title, y, is_straggler, is_failed, paths)
-
-
-def _title(timeline: Timeline, lane: Lane) -> str:
-    """Return what a browser shows beside the pointer."""
-    state = "still runs" if lane.state == RUNNING else f"{lane.state}, took {duration(lane.seconds)}"
-    process = f", {timeline.worker_names[lane.worker]}" if lane.worker else ""
-    return f"{lane.name.path}: {state}, {len(lane.spans)} spans{process}"
+        yield lane, y, paths
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------

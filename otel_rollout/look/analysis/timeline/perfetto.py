@@ -82,7 +82,8 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
             yield _metadata("thread_name", pid, first + thread, name=in_one_line(name))
             yield _metadata("thread_sort_index", pid, first + thread, sort_index=first + thread)
         for span, thread in placed:
-            category = f"engine {span.name}" if span.is_engine_phase else _category(span)
+            category = OF_KIND.get(span.kind) or span.kind.lower() or "operation"
+            category = f"engine {span.name}" if span.is_engine_phase else category
             yield _slice(span, category, lane, pid, first + thread, origin)
         first += count
 
@@ -121,10 +122,6 @@ def _is_inside(span: TimedSpan, parent: str | None, stack: list[TimedSpan]) -> b
     while stack and stack[-1].end <= span.start:
         stack.pop()
     return bool(stack) and stack[-1].span_id == parent and span.end <= stack[-1].end
-
-
-def _category(span: TimedSpan) -> str:
-    return OF_KIND.get(span.kind) or span.kind.lower() or "operation"
 
 
 def _slice(span: TimedSpan, category: str, lane: Lane, pid: int, tid: int, origin: int) -> _Event:

@@ -117,22 +117,6 @@ _ALONE: Final = {WAITING: "outside of any call", UNRECORDED: "not recorded yet"}
 """Phases without a call: what is written for the call's name."""
 
 
-class TimeBox(NamedTuple):
-    """A box of the bar.
-
-    Attributes:
-        x: its left edge; the bar is ``TimeBar.width`` wide.
-        width: its width.
-        phase: the phase or engine phase, which is also the name of its style.
-        title: what happened, for how long and when.
-    """
-
-    x: float
-    width: float
-    phase: str
-    title: str
-
-
 class Total(NamedTuple):
     """The time in a phase or engine phase: its style, its name, and the sum as text."""
 
@@ -146,15 +130,13 @@ class TimeBar:
     """The time of one trajectory, from its start to its end.
 
     Attributes:
-        width: units from the start to the end.
-        parts: the boxes, from left to right, without a gap.
+        boxes: the boxes, from left to right, without a gap, and what happened in each: how long and when.
         totals: the phases and engine phases that occur.
         ticks: ticks of the time axis.
         has_engine: whether the time of model calls is divided into engine phases.
     """
 
-    width: float
-    parts: tuple[TimeBox, ...]
+    boxes: tuple[tuple[Box, str], ...]
     totals: tuple[Total, ...]
     ticks: tuple[Tick, ...]
     has_engine: bool
@@ -175,10 +157,7 @@ def time_bar_of(narrowed: Engine) -> TimeBar | None:
     has_engine = any(segment.engine for segment in lane.segments)
     boxes = boxes_of(lane.segments, lane.start, lane.end)
     return TimeBar(
-        WIDTH,
-        tuple(
-            TimeBox(box.x, box.width, box.phase, _title(box.phase, box.segment, lane.start)) for box in boxes
-        ),
+        tuple((box, _title(box.phase, box.segment, lane.start)) for box in boxes),
         tuple(
             Total(shown, _name(shown, has_engine), duration(sums[shown] / 1e9))
             for shown in DRAWN

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise, takewhile
 from typing import Final
 
 from otel_rollout.look.analysis.timeline.lanes import RUNNING, Lane
-from otel_rollout.look.analysis.timeline.phases import Phase, Segment, between
+from otel_rollout.look.analysis.timeline.phases import TOOL, Phase, between
 
 _MAX_SHARE: Final = 10
 """One in this many trajectories, rounded up, can be a straggler."""
@@ -130,11 +130,7 @@ def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[HeldTime, ...]:
     shares: dict[tuple[Phase, str], float] = defaultdict(float)
     for lane in lanes:
         for segment in between(lane.segments, start, end):
-            shares[label_of(segment)] += (share_until(segment.end) - share_until(segment.start)) / 1e9
+            name = segment.name if segment.phase == TOOL else segment.engine
+            shares[segment.phase, name] += (share_until(segment.end) - share_until(segment.start)) / 1e9
     parts = [HeldTime(phase, name, seconds) for (phase, name), seconds in shares.items()]
     return tuple(sorted(parts, key=lambda part: (-part.seconds, part.phase, part.name)))
-
-
-def label_of(segment: Segment) -> tuple[Phase, str]:
-    """Return the phase of a segment, with the name of a tool or engine phase."""
-    return segment.phase, segment.name if segment.phase == "tool" else segment.engine

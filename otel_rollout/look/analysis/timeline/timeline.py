@@ -165,7 +165,7 @@ def slowest_timeline(engine: Engine, run: Run, validate: bool | None = None) -> 
 
 def _steps(engine: Engine, run: Run) -> list[_Step]:
     """Return the run's steps; only the spans' times are read."""
-    own = [run.condition, "validate IS NOT NULL", "coalesce(score_by, '') <> 'identity'"]
+    own = [run.condition, "validate IS NOT NULL", filters.OF_TRAJECTORY]
     columns = "step, step_text, validate, max(start_ns + coalesce(duration_ns, 0)) - min(start_ns) AS wall"
     ending = f"{filters.all_of(own)} GROUP BY step, step_text, validate ORDER BY step, step_text"
     rows = engine.dicts(f"SELECT {columns} FROM timed_spans{ending}")  # noqa: S608

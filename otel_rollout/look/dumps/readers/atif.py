@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.look.conversation.summary import parts_of
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import (
@@ -53,8 +54,10 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
 
 def _identity(document: Record, result: _JSON, file: DumpFile) -> RolloutIdentity:
     """Return what otel-rollout wrote into the document, else the trial's task."""
-    if named := RolloutIdentity.named(str(at(document, "extra", "path") or "")):
-        return named
+    is_validation, (step, *rest) = parts_of(str(at(document, "extra", "path") or ""))
+    if sample := "/".join(rest[:-1]):  # a sample's name may have slashes
+        known = [None if part == "-" else part for part in (step, sample, rest[-1])]
+        return RolloutIdentity(known[0], known[1], known[2], is_validation)
     task = result.get("task_name") or document.get("session_id") or file.path.stem
     _, order = file.groups.place(task)
     rollout = str(result["trial_name"]).rpartition("__")[2] if result.get("trial_name") else order
