@@ -153,9 +153,8 @@ class StoreTarget:
             found = self._client.store.get_trace(trace_id, allow_partial=True)
             try:
                 return _as_json(found)
-            except (
-                Exception
-            ) as error:  # protobuf's own errors: a value of another writer is nested too deeply
+            except Exception as error:
+                # Protobuf's own errors: a value of another writer is nested too deeply.
                 raise unreadable(trace_id, type(error).__name__) from error
         return None
 
