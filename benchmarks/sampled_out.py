@@ -22,6 +22,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.record import runtime
 from otel_rollout.record.recording.sampling import GroupSampling
+from otel_rollout.settings import Settings
 
 ROUNDS, CALLS = 40, 2000
 _numbers = itertools.count()
@@ -52,12 +53,12 @@ def _microseconds(begin: Callable[[], Any], sampling: GroupSampling | None) -> f
 
 def main() -> None:
     """Measure and print medians."""
-    nothing = GroupSampling(rate=0.0)
+    nothing = GroupSampling(Settings(sample_rate=0.0))
     contestants: dict[str, tuple[Callable[[], Any], GroupSampling | None]] = {
         "trace=False": (_switched_off, None),
         "sampled out by group": (_trajectory, nothing),
         "recorded": (_trajectory, None),
-        "recorded, where groups are sampled": (_trajectory, GroupSampling(rate=1.0)),
+        "recorded, where groups are sampled": (_trajectory, GroupSampling(Settings(sample_rate=1.0))),
     }
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as spool:
         otel_rollout.configure("spool", spool_dir=Path(spool))

@@ -40,7 +40,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from otel_rollout import settings_reader
     from otel_rollout.base.errors import forwarder_logger as logger
-    from otel_rollout.deliver.forwarder import collect_garbage_rarely, forward
+    from otel_rollout.deliver.forwarder import Forwarder, collect_garbage_rarely
 
     configured, problems = settings_reader.from_environment(os.environ)
     for problem in problems:
@@ -49,7 +49,7 @@ def main() -> None:
         os.chdir(configured.working_dir)  # relative paths in exporter settings are relative to it
     logger.info("forwarding %s to %s", node_dir, ", ".join(configured.exporters))
     collect_garbage_rarely()
-    forward(node_dir, configured, lock)
+    Forwarder(node_dir, configured, lock).run()
     logger.info("done with %s", node_dir)
 
 

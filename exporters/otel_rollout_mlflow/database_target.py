@@ -23,6 +23,7 @@ from otel_rollout_mlflow.settings import MlflowSettings
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
+    NOT_THERE,
     OLDEST_FIRST,
     Experiment,
     unreadable,
@@ -36,7 +37,6 @@ _CHANGES_PER_TRANSACTION: Final = 200
 """Scores and tags in one transaction. More would let other writers of a SQLite file wait for seconds."""
 _CREATION_LOCK: Final = 0x6F74656C
 """Key of PostgreSQL's advisory lock on creating the tables."""
-_NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
 
 
@@ -48,7 +48,7 @@ class StoreTarget:
         self._opened: TracingClient | None = None
 
     def connect(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         # Importing MLflow would report usage to its makers, without the user's consent.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         import sqlalchemy
@@ -89,40 +89,40 @@ class StoreTarget:
             ) from None
 
     def experiment_named(self, name: str) -> Experiment | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         with _failures("looking up an experiment"):
             return _experiment(self._client.store.get_experiment_by_name(name))
 
     def experiment_with_id(self, experiment_id: str) -> Experiment | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
-        with _failures("looking up an experiment", none_if=_NOT_THERE):
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
+        with _failures("looking up an experiment", none_if=NOT_THERE):
             return _experiment(self._client.store.get_experiment(experiment_id))
         return None
 
     def create_experiment(self, name: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         with _failures(f"creating the experiment {name!r}", none_if="RESOURCE_ALREADY_EXISTS"):
             self._client.store.create_experiment(name, artifact_location=None, tags=[])
 
     def has_run(self, run_id: str) -> bool:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
-        with _failures(f"looking up the run {run_id}", none_if=_NOT_THERE):
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
+        with _failures(f"looking up the run {run_id}", none_if=NOT_THERE):
             self._client.store.get_run(run_id)
             return True
         return False
 
     def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`; one transaction."""
         with _failures(f"linking traces to the run {run_id}"):
             self._client.store.link_traces_to_run(list(trace_ids), run_id)
 
     def metric_steps(self, run_id: str, name: str) -> set[int]:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         with _failures(f"reading the metric {name} of the run {run_id}"):
             return {point.step for point in self._client.store.get_metric_history(run_id, name)}
 
     def log_metrics(self, run_id: str, points: Sequence[MetricPoint]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`; one transaction."""
         from mlflow.entities import Metric
 
         values = [Metric(point.name, point.value, point.time_ms, point.step) for point in points]
@@ -132,7 +132,7 @@ class StoreTarget:
     def traces_of(
         self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         token = None
         while True:
             with _failures("searching traces"):
@@ -148,19 +148,18 @@ class StoreTarget:
                 return
 
     def trace(self, trace_id: str) -> dict[str, Any] | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
-        with _failures(f"reading the trace {trace_id}", none_if=_NOT_THERE):
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
+        with _failures(f"reading the trace {trace_id}", none_if=NOT_THERE):
             found = self._client.store.get_trace(trace_id, allow_partial=True)
             try:
                 return _as_json(found)
-            except (
-                Exception
-            ) as error:  # protobuf's own errors: a value of another writer is nested too deeply
+            except Exception as error:
+                # Protobuf's own errors: a value of another writer is nested too deeply.
                 raise unreadable(trace_id, type(error).__name__) from error
         return None
 
     def experiment_ids(self) -> list[str]:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         ids: list[str] = []
         token = None
         while True:
@@ -172,7 +171,7 @@ class StoreTarget:
                 return ids
 
     def write_spans(self, request: bytes, experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         from mlflow.entities.span import Span
         from mlflow.tracing.otel import translation
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -196,13 +195,16 @@ class StoreTarget:
             self._client.log_spans(experiment_id, converted)
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
-        with _failures(f"looking up the trace {trace_id}", none_if=_NOT_THERE):
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
+        with _failures(f"looking up the trace {trace_id}", none_if=NOT_THERE):
             return _as_json(self._client.store.get_trace_info(trace_id))
         return None
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; a transaction for ``_CHANGES_PER_TRANSACTION``."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`.
+
+        A transaction has ``_CHANGES_PER_TRANSACTION`` changes.
+        """
         for chunk in chunks(changes, _CHANGES_PER_TRANSACTION):
             first = chunk[0][1]
             action = f"writing {len(chunk)} scores, first {first.name!r} of {first.trace_id}"
@@ -211,12 +213,12 @@ class StoreTarget:
                     _write_feedback(store, change, feedback)
 
     def name_trace(self, trace_id: str, name: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`; one transaction."""
         with _failures(f"naming {trace_id}"):
             self._client.store.set_trace_tag(trace_id, TRACE_NAME_TAG, name)
 
     def close(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
         self._opened = None
 
     @property
@@ -261,7 +263,7 @@ def _failures(action: str, *, none_if: str | None = None, of_batch: bool = False
             return
         if error.error_code in _REJECTED:
             kind = FailureKind.REJECTED if of_batch else FailureKind.REFUSED
-        elif error.error_code == _NOT_THERE:
+        elif error.error_code == NOT_THERE:
             kind = FailureKind.REFUSED
         else:
             kind = FailureKind.UNAVAILABLE

@@ -15,8 +15,7 @@ from otel_rollout_mlflow import settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.scores import Search, feedback_for, find, has_trajectories
 from otel_rollout_mlflow.server_target import ServerTarget
-from otel_rollout_mlflow.target import Experiments, Target
-from otel_rollout_mlflow.writer import RunLinks, TraceWriter
+from otel_rollout_mlflow.writer import Experiments, RunLinks, Target, TraceWriter
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Bytes of protobuf in one request."""

@@ -34,7 +34,6 @@ TAGGED_METADATA: Final = "rollout.score_tagged"
 """Metadata key that marks a trajectory's feedback; the newest of a name becomes a trace tag."""
 MARK: Final = {TAGGED_METADATA: "true"}
 Search = Callable[[str], Iterable[Mapping[str, Any]]]
-_TAG_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY if name != semconv.PROJECT_NAME}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,15 +119,11 @@ def is_given_outside(span: Span) -> bool:
 def feedback_of(span: Span) -> list[MlflowFeedback]:
     """Read the scores of a root span, or the score of an evaluation span."""
     trace_id = trace_id_of(span)
-    repeated = [] if span.parent_id else evaluations.repeated_in(span.attributes, span.end_ns)
-    found = [_feedback(trace_id, span.span_id, score, tagged=True) for score in repeated]
-    recorded = evaluations.recorded_in(span.attributes, span.start_ns)
-    if recorded is not None:
-        # An evaluation is a child of the span that it evaluates, so a late reward and the
-        # `rollout.score.*` of its root are one feedback.
-        scored_id = span.parent_id or span.span_id
-        found.append(_feedback(trace_id, scored_id, recorded, tagged=recorded.origin is not None))
-    return [score for score in found if len(score.name) <= MAX_NAME_CHARS]
+    return [
+        _feedback(trace_id, scored_id, score, tagged=is_of_trajectory)
+        for scored_id, score, is_of_trajectory in evaluations.scores_of(span)
+        if len(score.name) <= MAX_NAME_CHARS
+    ]
 
 
 def _feedback(trace_id: str, scored_id: str, score: Evaluation, *, tagged: bool) -> MlflowFeedback:
@@ -272,8 +267,8 @@ def find(search: Search, scores: Iterable[TrajectoryIdentity]) -> list[Candidate
     found = {}  # searches overlap where one has no condition on a part of an identity
     for filter_string, project in filters.items():
         for info in search(filter_string):
-            trace_id = str(info["trace_id"])
-            identity = _identity_of(info.get("tags") or {}, project)
+            trace_id, tags = str(info["trace_id"]), info.get("tags") or {}
+            identity = TrajectoryIdentity.of_stored(tags, project, tags.get(semconv.RUN_ID))
             found[trace_id] = Candidate(identity, trace_id, time_of_timestamp(info.get("request_time")))
     return list(found.values())
 
@@ -281,7 +276,7 @@ def find(search: Search, scores: Iterable[TrajectoryIdentity]) -> list[Candidate
 def has_trajectories(search: Search, run: str) -> bool:
     """Return whether a run has stored a trajectory."""
     found = search(f"tags.`{semconv.RUN_ID}` = {quoted(run)}")
-    return any(_TAG_OF[semconv.VALIDATE] in (info.get("tags") or {}) for info in found)
+    return any(semconv.short_name(semconv.VALIDATE) in (info.get("tags") or {}) for info in found)
 
 
 def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> Iterator[MlflowFeedback]:
@@ -300,12 +295,7 @@ def _filter(score: TrajectoryIdentity) -> str:
         semconv.VALIDATE: str(score.validate),
     }
     return " AND ".join(
-        f"tags.{_TAG_OF[name]} = {quoted(storable_text(text))}"
+        f"tags.{semconv.short_name(name)} = {quoted(storable_text(text))}"
         for name, text in wanted.items()
         if text and not ("'" in text and '"' in text)  # no quotation holds such a text
     )
-
-
-def _identity_of(tags: Mapping[str, Any], project: str) -> TrajectoryIdentity:
-    attributes = {name: tags.get(tag) for name, tag in _TAG_OF.items()}
-    return TrajectoryIdentity.of({**attributes, semconv.PROJECT_NAME: project}, tags.get(semconv.RUN_ID))

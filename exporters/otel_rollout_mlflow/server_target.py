@@ -19,6 +19,7 @@ from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
+    NOT_THERE,
     OLDEST_FIRST,
     Experiment,
     unreadable,
@@ -31,13 +32,15 @@ _FEEDBACK_THREADS: Final = 2
 """Parallel requests for scores. Two speed up a distant server; eight would slow down a local one."""
 _GZIP_LEVEL: Final = 1
 """Compression level with the least CPU time, because the forwarder shares its cores with training."""
-_NOT_THERE: Final = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED_CODES: Final = frozenset({"INVALID_STATE", "DATA_LOSS"})
 """MLflow's error codes, with status 500, that blame the content of the batch."""
 
 
 class ServerTarget:
-    """An MLflow tracking server."""
+    """An MLflow tracking server.
+
+    Each method may raise ``UndeliveredError``, and may be called again afterwards.
+    """
 
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
@@ -45,7 +48,10 @@ class ServerTarget:
         self._pool: ThreadPoolExecutor | None = None
 
     def connect(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one GET of ``/version``."""
+        """Check that MLflow answers and is recent enough. Called first.
+
+        Takes one GET of ``/version``.
+        """
         response = self._send("GET", "/version")
         self._session.check(response, "reading its version")
         with self._reading(response):
@@ -58,15 +64,15 @@ class ServerTarget:
             )
 
     def experiment_named(self, name: str) -> Experiment | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Return the experiment with a name, or None."""
         return self._experiment("get-by-name", {"experiment_name": name})
 
     def experiment_with_id(self, experiment_id: str) -> Experiment | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Return the experiment with an id, or None."""
         return self._experiment("get", {"experiment_id": experiment_id})
 
     def create_experiment(self, name: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Create an experiment, unless one with that name exists."""
         response = self._send("POST", "/api/2.0/mlflow/experiments/create", json={"name": name})
         code = _error_code(response)
         if code == "INVALID_PARAMETER_VALUE":
@@ -79,15 +85,19 @@ class ServerTarget:
             self._session.check(response, f"creating the experiment {name!r}")
 
     def has_run(self, run_id: str) -> bool:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Whether a run exists."""
         response = self._send("GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id})
-        if _error_code(response) in (_NOT_THERE, "INVALID_PARAMETER_VALUE"):
+        if _error_code(response) in (NOT_THERE, "INVALID_PARAMETER_VALUE"):
             return False
         self._session.check(response, f"looking up the run {run_id}")
         return True
 
     def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one POST.
+        """Link at most ``MAX_LINKS`` traces to a run; linked traces stay linked.
+
+        A run that does not exist is REFUSED.
+
+        Takes one POST.
 
         MLflow would also take the run in a header of the POST that writes spans, but there it reports no
         error if it links nothing.
@@ -97,7 +107,10 @@ class ServerTarget:
         self._check_run(response, f"linking traces to the run {run_id}")
 
     def metric_steps(self, run_id: str, name: str) -> set[int]:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
+        """Return the steps at which a run has a value of a metric; none if the run does not exist.
+
+        Takes one GET.
+        """
         wanted = {"run_id": run_id, "metric_key": name}
         response = self._send("GET", "/api/2.0/mlflow/metrics/get-history", params=wanted)
         self._check_run(response, f"reading the metric {name} of the run {run_id}")
@@ -105,7 +118,12 @@ class ServerTarget:
             return {int(point.get("step", 0)) for point in response.json().get("metrics", [])}
 
     def log_metrics(self, run_id: str, points: Sequence[MetricPoint]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
+        """Write values of metrics into a run, all or none; equal values with equal times once.
+
+        A run that does not exist is REFUSED.
+
+        Takes one POST.
+        """
         values = [
             {"key": point.name, "value": point.value, "step": point.step, "timestamp": point.time_ms}
             for point in points
@@ -117,7 +135,13 @@ class ServerTarget:
     def traces_of(
         self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Yield all traces of experiments that match, as MLflow's API describes them.
+
+        Args:
+            filter_string: condition in MLflow's search syntax.
+            experiment_ids: experiments to search.
+            newest_first: whether newer traces come first.
+        """
         search = {
             "locations": [
                 {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": id_}}
@@ -130,7 +154,12 @@ class ServerTarget:
             yield from page.get("traces", [])
 
     def trace(self, trace_id: str) -> dict[str, Any] | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
+        """Return a trace with its spans in the form of MLflow's API; None if missing.
+
+        A trace that MLflow cannot return is REJECTED.
+
+        Takes one GET.
+        """
         wanted = {"trace_id": trace_id, "allow_partial": "true"}
         response = self._send("GET", "/api/3.0/mlflow/traces/get", params=wanted)
         if response.status_code == requests.codes.internal_server_error:
@@ -138,12 +167,15 @@ class ServerTarget:
         return self._found(response, f"reading the trace {trace_id}", lambda answer: answer["trace"])
 
     def experiment_ids(self) -> list[str]:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Return the ids of all experiments that the account sees, except deleted ones."""
         pages = self._pages("/api/2.0/mlflow/experiments/search", {}, "listing experiments")
         return [str(found["experiment_id"]) for page in pages for found in page.get("experiments", [])]
 
     def write_spans(self, request: bytes, experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
+        """Store the spans of an encoded OTLP request, all or none; spans stored before are overwritten.
+
+        Takes one POST.
+        """
         headers = {
             "Content-Type": "application/x-protobuf",
             "Content-Encoding": "gzip",
@@ -166,13 +198,16 @@ class ServerTarget:
         self._check_batch(response, f"writing spans to the experiment {experiment_id}")
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
+        """Return a trace without spans in the form of MLflow's API; None if missing.
+
+        Takes one GET.
+        """
         response = self._send("GET", f"/api/3.0/mlflow/traces/{trace_id}")
         action = f"looking up the trace {trace_id}"
         return self._found(response, action, lambda answer: answer["trace"]["trace_info"])
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Write scores, in any order. Spans and other fields of the traces do not change."""
         if len(changes) == 1:
             self._write_one_feedback(changes[0])
             return
@@ -189,13 +224,16 @@ class ServerTarget:
             wait(requests_under_way)
 
     def name_trace(self, trace_id: str, name: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one PATCH."""
+        """Set the name of a stored trace.
+
+        Takes one PATCH.
+        """
         tag = {"key": TRACE_NAME_TAG, "value": name}
         response = self._send("PATCH", f"/api/3.0/mlflow/traces/{trace_id}/tags", json=tag)
         self._session.check(response, f"naming {trace_id}")
 
     def close(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        """Close connections and end threads."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._session.close()
@@ -214,13 +252,13 @@ class ServerTarget:
                 request = {"assessment": {"metadata": MARK}, "update_mask": "metadata"}
             response = self._send("PATCH", f"{trace}/assessments/{feedback.id}", json=request)
         action = f"writing the score {feedback.name!r} of {feedback.trace_id}"
-        if _error_code(response) == _NOT_THERE:  # deleted since it was looked up: look again
+        if _error_code(response) == NOT_THERE:  # deleted since it was looked up: look again
             raise _failed(FailureKind.UNAVAILABLE, response, action)
         self._check_batch(response, action)
 
     def _check_run(self, response: requests.Response, action: str) -> None:
         """Check an answer about a run, which may not exist."""
-        if _error_code(response) == _NOT_THERE:
+        if _error_code(response) == NOT_THERE:
             raise _failed(FailureKind.REFUSED, response, action)
         self._session.check(response, action)
 
@@ -249,7 +287,7 @@ class ServerTarget:
 
     def _found(self, response: requests.Response, action: str, read: Callable[[Any], Found]) -> Found | None:
         """Read the JSON of an answer; return None if MLflow has no such thing."""
-        if _error_code(response) == _NOT_THERE:
+        if _error_code(response) == NOT_THERE:
             return None
         self._session.check(response, action)
         with self._reading(response):

@@ -24,7 +24,7 @@ from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.mapping import PLACEHOLDER_PARENT, SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.tags import TRACE_ID_PREFIX, quoted
-from otel_rollout_mlflow.target import RUNNING, Target
+from otel_rollout_mlflow.target import RUNNING
 
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
 _IN_DATABASE: Final = "TRACKING_STORE"
@@ -48,7 +48,7 @@ class MlflowTraces:
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
         self._settings = settings.resolve(tracking_uri=tracking_uri)
         self._project = self._settings.experiment_name or project
-        self._target: Target
+        self._target: ServerTarget | StoreTarget
         if self._settings.is_server:
             self._target = ServerTarget(self._settings)
         else:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import model_calls
+from otel_rollout.otlp import evaluations, model_calls
 from otel_rollout.otlp.json_values import timestamp_of
 from otel_rollout.otlp.span import Event, Span
 from otel_rollout_weave import values
 from otel_rollout_weave.ids import RUN_ID_ATTRIBUTE, call_id_of, marker_id_of, uuid_of
-from otel_rollout_weave.scores import WeaveFeedback, repeated_by, to_feedback
+from otel_rollout_weave.scores import WeaveFeedback, to_feedback
 
 MAX_OP_NAME_CHARS: Final = 128
 """Maximum characters of an operation's name in Weave; a longer name is cut."""
@@ -153,7 +153,7 @@ def is_turn(span: Span) -> bool:
 def _scores_shown(span: Span, known: Callable[[str], WeaveFeedback | None]) -> dict[str, Any]:
     """Return the scores that a root repeats, in their newest state."""
     shown = {}
-    for score in repeated_by(span):
+    for score in evaluations.repeated_by(span):
         repeated = to_feedback(call_id_of(span.trace_id, span.span_id), score)
         newer = known(repeated.id)
         is_newer = newer is not None and newer.rank > repeated.rank

@@ -30,7 +30,6 @@ RUN_FEEDBACK: Final = "wb_run"
 """Feedback type that links a trajectory to a W&B run published after the trajectory was written."""
 _SCORES_PER_REQUEST: Final = 1000
 _IDS_PER_QUERY: Final = 100
-_ATTRIBUTE_OF: Final = {name: semconv.short_name(name) for name in semconv.IDENTITY}
 _logger = logging.getLogger(__name__)
 
 
@@ -84,16 +83,8 @@ def newest(feedback: Iterable[WeaveFeedback]) -> dict[str, WeaveFeedback]:
 
 def feedback_of(span: Span) -> list[WeaveFeedback]:
     """Read the scores of a root span, or the score of an evaluation span."""
-    own_id = call_id_of(span.trace_id, span.span_id)
-    found = [to_feedback(own_id, score) for score in repeated_by(span)]
-    recorded = evaluations.recorded_in(span.attributes, span.start_ns)
-    if recorded is not None:
-        # An evaluation is a child of the span that it evaluates, so a late reward and the
-        # `rollout.score.*` of its root are one feedback.
-        found.append(
-            to_feedback(call_id_of(span.trace_id, span.parent_id) if span.parent_id else own_id, recorded)
-        )
-    return found
+    scores = evaluations.scores_of(span)
+    return [to_feedback(call_id_of(span.trace_id, scored_id), score) for scored_id, score, _ in scores]
 
 
 def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> Iterator[WeaveFeedback]:
@@ -102,11 +93,6 @@ def feedback_for(scores: Iterable[tuple[Span, Candidate[str]]]) -> Iterator[Weav
         recorded = evaluations.recorded_in(span.attributes, span.start_ns)
         if recorded is not None:
             yield to_feedback(candidate.handle, recorded)
-
-
-def repeated_by(span: Span) -> list[Evaluation]:
-    """Read the scores that a root span repeats; none of any other span."""
-    return [] if span.parent_id else evaluations.repeated_in(span.attributes, span.end_ns)
 
 
 def to_feedback(call_id: str, score: Evaluation) -> WeaveFeedback:
@@ -218,7 +204,9 @@ def find(server: Server, project_id: str, scores: Sequence[TrajectoryIdentity]) 
     steps = dict.fromkeys((score.project, score.experiment, score.step) for score in scores)
     return [
         Candidate(
-            _identity_of(call["attributes"], project),
+            TrajectoryIdentity.of_stored(
+                call["attributes"], project, call["attributes"].get(RUN_ID_ATTRIBUTE)
+            ),
             str(call["id"]),
             time_of_timestamp(call.get("started_at")),
         )
@@ -238,7 +226,7 @@ def _trajectories(server: Server, project_id: str, wanted: Mapping[str, str]) ->
     """Yield the root calls of ended trajectories with attributes of these texts."""
     action = "looking for the trajectories of scores"
     for call in _ended_roots(server, project_id, ["started_at", "attributes"], wanted, action):
-        if _ATTRIBUTE_OF[semconv.VALIDATE] in (call.get("attributes") or {}):
+        if semconv.short_name(semconv.VALIDATE) in (call.get("attributes") or {}):
             yield call
 
 
@@ -247,7 +235,7 @@ def _ended_roots(
 ) -> Iterator[dict[str, Any]]:
     """Yield ended root calls with attributes of these texts, the oldest first."""
     equal = [
-        {"$eq": [_text_of(_ATTRIBUTE_OF.get(name, name)), {"$literal": text}]}
+        {"$eq": [_text_of(semconv.short_name(name)), {"$literal": text}]}
         for name, text in wanted.items()
         if text
     ]
@@ -266,9 +254,3 @@ def _ended_roots(
 def _text_of(attribute: str) -> dict[str, Any]:
     """Make the expression for an attribute as text: a step may be a number."""
     return {"$convert": {"input": {"$getField": f"attributes.{attribute}"}, "to": "string"}}
-
-
-def _identity_of(attributes: Mapping[str, Any], project: str) -> TrajectoryIdentity:
-    known = {name: attributes.get(attribute) for name, attribute in _ATTRIBUTE_OF.items()}
-    known[semconv.PROJECT_NAME] = project
-    return TrajectoryIdentity.of(known, attributes.get(RUN_ID_ATTRIBUTE))

@@ -79,14 +79,13 @@ class Server:
     def write_calls(self, project_id: str, calls: Sequence[bytes]) -> None:
         """Store finished calls, all or none."""
         body = b'{"batch":[' + b",".join(calls) + b"]}"
-        self._post(
-            f"/v2/{_path(project_id)}/calls/complete", body, f"writing calls to {project_id}", of_batch=True
-        )
+        path = f"/v2/{quote(project_id)}/calls/complete"  # the slash between entity and project stays
+        self._post(path, body, f"writing calls to {project_id}", of_batch=True)
 
     def start_call(self, project_id: str, call: bytes) -> None:
         """Store a call that has not ended."""
         body = b'{"start":' + call + b"}"
-        self._post(f"/v2/{_path(project_id)}/call/start", body, f"announcing a call in {project_id}")
+        self._post(f"/v2/{quote(project_id)}/call/start", body, f"announcing a call in {project_id}")
 
     def delete_calls(self, project_id: str, ids: Sequence[str]) -> None:
         """Delete calls, and the calls below them; unknown ids are ignored."""
@@ -173,10 +172,6 @@ def is_question_refused(error: UndeliveredError) -> bool:
 def _one_of(ids: Sequence[str]) -> dict[str, Any]:
     """Make the query for feedback with one of these ids."""
     return {"$expr": {"$or": [{"$eq": [{"$getField": "id"}, {"$literal": id_}]} for id_ in ids]}}
-
-
-def _path(project_id: str) -> str:
-    return quote(project_id)  # leaves the slash between entity and project
 
 
 def _session(name: str, url: str, address: str, settings: WeaveSettings) -> HttpSession:

@@ -78,13 +78,9 @@ class LedgerState:
 
     def count(self, exporter: str) -> DeliveryCount:
         """Return the counts of an exporter."""
-        steps = self.steps.get(exporter, {}).values()
-        return DeliveryCount(
-            delivered=sum(tally.delivered for tally in steps),
-            rejected=sum(tally.rejected for tally in steps),
-            sampled_out=sum(tally.sampled_out for tally in steps),
-            retried=self.retries.get(exporter, 0),
-        )
+        total = self._total(exporter)
+        retried = self.retries.get(exporter, 0)
+        return DeliveryCount(total.delivered, total.rejected, total.sampled_out, retried)
 
     def is_refused(self, exporter: str) -> bool:
         """Return whether delivery by an exporter stays stopped until a person corrects the problem."""
@@ -93,7 +89,10 @@ class LedgerState:
 
     def done(self, exporter: str) -> int:
         """Return how many spans an exporter is done with."""
-        return sum(tally.done for tally in self.steps.get(exporter, {}).values())
+        return self._total(exporter).done
+
+    def _total(self, exporter: str) -> Tally:
+        return sum(self.steps.get(exporter, {}).values(), Tally())
 
 
 def read_ledger(

@@ -14,7 +14,7 @@ from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.deliver.dead_letters import rejected_file
-from otel_rollout.deliver.forwarder import forward
+from otel_rollout.deliver.forwarder import Forwarder
 from otel_rollout.record.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
@@ -35,7 +35,7 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
     try:
         if not lock.acquire():
             return False
-        forward(node_dir, configured, lock)
+        Forwarder(node_dir, configured, lock).run()
         return True
     finally:
         lock.close()

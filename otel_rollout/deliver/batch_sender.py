@@ -70,7 +70,11 @@ class BatchSender:
                 self._on_done(lines, unreadable)
                 return
             if failure.kind is FailureKind.REJECTED:
-                self._isolate(lines, failure.message)
+                # Halve it until only the span at fault is left; export the others.
+                if len(lines) == 1:
+                    self._on_done(lines, {lines[0]: failure.message})
+                else:
+                    self._send_halves(lines)
                 return
             self._on_failure(failure)
             pause = self._policy.pause_after(failure, attempts)
@@ -81,13 +85,6 @@ class BatchSender:
             if self._policy.is_halved(failure, attempts, len(lines)):
                 self._send_halves(lines, attempts)
                 return
-
-    def _isolate(self, lines: Sequence[Line], reason: str) -> None:
-        """Halve a rejected batch until only the span at fault is left; export the others."""
-        if len(lines) == 1:
-            self._on_done(lines, {lines[0]: reason})
-        else:
-            self._send_halves(lines)
 
     def _send_halves(self, lines: Sequence[Line], attempts: int = 0) -> None:
         middle = len(lines) // 2

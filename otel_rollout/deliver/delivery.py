@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from opentelemetry.sdk.trace.export import SpanExporter
@@ -35,6 +34,7 @@ from otel_rollout.exporting.api import (
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.otlp.score_batch import without_tokens
+from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.files import running_roots
 from otel_rollout.spool.layout import SegmentName
@@ -43,20 +43,6 @@ BATCH_SPANS = 500
 """Maximum lines per batch."""
 BATCH_BYTES = 8 << 20
 """Maximum bytes of lines per batch; a larger line is exported alone."""
-
-
-@dataclass(frozen=True)
-class DeliveryOptions:
-    """Options of a delivery.
-
-    Attributes:
-        project: the run's project, from which the exporter derives its destination.
-        is_tail_sampled: whether tail sampling decides which traces are exported
-            (:class:`~otel_rollout.deliver.tail_sampling.TailSampling`).
-    """
-
-    project: str = ""
-    is_tail_sampled: bool = False
 
 
 class Delivery:
@@ -68,7 +54,7 @@ class Delivery:
         node_dir: holds the segments and the ledger.
         is_ours: returns whether this process still forwards the directory, which somebody may replace.
         lines: the line cache that the forwarder's exporters share.
-        options: options of the delivery.
+        configured: settings of the run; None for the defaults.
     """
 
     _ledger: Ledger
@@ -81,10 +67,10 @@ class Delivery:
         node_dir: Path,
         is_ours: Callable[[], bool] = lambda: True,
         lines: LineCache | None = None,
-        options: DeliveryOptions = DeliveryOptions(),
+        configured: Settings | None = None,
     ) -> None:
         self.name = name
-        self._options = options
+        self._settings = configured or Settings()
         self._exporter = exporter
         self._node_dir = node_dir
         self._is_ours = is_ours
@@ -104,7 +90,7 @@ class Delivery:
         self._sender = self._commits or BatchSender(sending)
         # A trajectory that tail sampling discards would be shown as running forever.
         self._live: LiveTrajectories | None = None
-        if isinstance(exporter, Announces) and not options.is_tail_sampled:
+        if isinstance(exporter, Announces) and not self._settings.outcome_keep:
             self._live = LiveTrajectories(node_dir, exporter)
         self._link = TrackerRunLink(node_dir, name, exporter)
         self._scores: IdentityScores | None = None
@@ -192,7 +178,7 @@ class Delivery:
     def _name_destination(self) -> None:
         """Give the ledger the exporter's destination, as far as it is known."""
         with self._logging():
-            self._ledger.destinations[self.name] = destination_of(self._exporter, self._options.project)
+            self._ledger.destinations[self.name] = destination_of(self._exporter, self._settings.project_name)
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
@@ -295,7 +281,7 @@ class Delivery:
 
     def _is_decided(self, line: Line) -> bool:
         """Set whether a line is sampled out; return False while that is undecided."""
-        trace_id = trace_id_of(line.recorded) if self._options.is_tail_sampled else None
+        trace_id = trace_id_of(line.recorded) if self._settings.outcome_keep else None
         if trace_id is None:
             return True
         is_kept = self._ledger.is_kept(trace_id)

@@ -21,7 +21,7 @@ from otel_rollout.base.waits import waits
 from otel_rollout.deliver import compaction
 from otel_rollout.deliver.crash_recovery import CrashRecovery
 from otel_rollout.deliver.dead_letters import rejected_file
-from otel_rollout.deliver.delivery import Delivery, DeliveryOptions
+from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.lines import LineCache
 from otel_rollout.deliver.tail_sampling import TailSampling
 from otel_rollout.exporting.api import ExportFailure, FailureKind
@@ -50,11 +50,6 @@ def collect_garbage_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(*_COLLECTION_THRESHOLDS)
-
-
-def forward(node_dir: Path, configured: Settings, lock: ForwarderLock) -> None:
-    """Forward a directory until nothing is left to do. The caller holds the lock."""
-    Forwarder(node_dir, configured, lock).run()
 
 
 class Forwarder:
@@ -115,14 +110,13 @@ class Forwarder:
         ledger.forget_failures()
         self._lock.publish_access(access_in(os.environ))
         lines = _line_cache(self._node_dir, self._settings)
-        options = DeliveryOptions(self._settings.project_name, bool(self._settings.outcome_keep))
         deliveries = []
         exporters = {}
         for name, exporter_options in self._settings.exporters.items():
             try:
                 exporter = self._exporter(name, exporter_options)
                 is_ours = self._lock.is_current
-                deliveries.append(Delivery(name, exporter, self._node_dir, is_ours, lines, options))
+                deliveries.append(Delivery(name, exporter, self._node_dir, is_ours, lines, self._settings))
                 exporters[name] = exporter
             except Exception as error:
                 is_foreseen = isinstance(error, (SettingsError, ForeignFileError))
@@ -205,10 +199,8 @@ class Forwarder:
         try:
             self._other_targets.refresh()
             compaction.retire(self._node_dir, is_done, self._settings.keep, at_end)
-        except (
-            OSError,
-            sqlite3.Error,
-        ) as error:  # delivery does not depend on it, and it is tried again every few seconds
+        except (OSError, sqlite3.Error) as error:
+            # Delivery does not depend on it, and it is tried again every few seconds.
             warn_once(f"cannot remove or archive segments in {self._node_dir}: {error}", logger=logger)
 
     def _is_settled(self) -> bool:

@@ -30,6 +30,7 @@ from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 TRAJECTORIES: Final = "trajectories"
 """The number that each step has."""
@@ -86,10 +87,6 @@ def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterat
         end_ms, running = int(known.pop("end_ms")), int(known.pop("running"))
         yield StepNumbers(key, end_ms, running, {name: float(value) for name, value in known.items()})
 
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 _PREFIX: Final = "rollout/"
 _VALIDATION_PREFIX: Final = "rollout/validation/"

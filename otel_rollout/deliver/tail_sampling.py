@@ -139,9 +139,8 @@ class TailSampling:
             return
         self._next_running_look = time.monotonic() + waits().running_look
         self._running = set()
-        for writer in layout.journals(
-            self._node_dir
-        ):  # dead writers too: crash recovery may not have ended their trajectories yet
+        # Dead writers too: crash recovery may not have ended their trajectories yet.
+        for writer in layout.journals(self._node_dir):
             with contextlib.suppress(OSError):  # an unreadable root table affects only its own groups
                 self._running.update(self._running_groups(writer))
 
@@ -214,9 +213,8 @@ class TailSampling:
         groups: dict[Group, dict[bytes, Undecided]] = {}
         for trace_id, trajectory in self._undecided.items():
             group = trajectory.group
-            is_kept = (
-                True if group is None else self._earlier_decision(group)
-            )  # a trace without group is always exported
+            # A trace without group is always exported.
+            is_kept = True if group is None else self._earlier_decision(group)
             if group is not None and is_kept is None:
                 groups.setdefault(group, {})[trace_id] = trajectory
             elif is_kept is not None and (

@@ -166,10 +166,6 @@ def _describe(span: Span, data: Any) -> None:
         describe(span, data)
 
 
-def _agent(span: Span, data: Any) -> None:
-    set_attributes(span, {"gen_ai.agent.name": data.name})
-
-
 def _function(span: Span, data: Any) -> None:
     set_attributes(span, {semconv.GEN_AI_TOOL_NAME: data.name})
     put_value(span, semconv.INPUT_VALUE, _arguments(data.input))
@@ -219,20 +215,12 @@ def _handoff(span: Span, data: Any) -> None:
     put_value(span, semconv.OUTPUT_VALUE, data.to_agent)
 
 
-def _guardrail(span: Span, data: Any) -> None:
-    put_value(span, semconv.OUTPUT_VALUE, {"triggered": data.triggered})
-
-
-def _custom(span: Span, data: Any) -> None:
-    put_value(span, semconv.INPUT_VALUE, data.data)
-
-
 _DESCRIBE: Final[Mapping[str, Callable[[Span, Any], None]]] = {
-    "agent": _agent,
-    "custom": _custom,
+    "agent": lambda span, data: set_attributes(span, {"gen_ai.agent.name": data.name}),
+    "custom": lambda span, data: put_value(span, semconv.INPUT_VALUE, data.data),
     "function": _function,
     "generation": _generation,
-    "guardrail": _guardrail,
+    "guardrail": lambda span, data: put_value(span, semconv.OUTPUT_VALUE, {"triggered": data.triggered}),
     "handoff": _handoff,
     "response": _response,
 }

@@ -8,11 +8,12 @@ order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp.span import Span
 
 Value = bool | int | float | str
 Rank = tuple[bool, int, bool]
@@ -46,15 +47,7 @@ class Evaluation:
         return self.is_dated, self.time_ns, bool(self.comment)
 
 
-class Ranked(Protocol):
-    """A score in a backend's own form."""
-
-    @property
-    def rank(self) -> Rank:
-        """Sort key: of two scores, the one with the greater rank counts."""
-
-
-Score = TypeVar("Score", bound=Ranked)
+Score = TypeVar("Score", bound=Evaluation)
 
 
 def newest_by(key: Callable[[Score], str], scores: Iterable[Score]) -> dict[str, Score]:
@@ -107,6 +100,22 @@ def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
             else:
                 found.append(Evaluation(name, value, end_ns, is_dated=False))
     return found
+
+
+def repeated_by(span: Span) -> list[Evaluation]:
+    """Read the scores that a span repeats if it is a root; none of any other span."""
+    return [] if span.parent_id else repeated_in(span.attributes, span.end_ns)
+
+
+def scores_of(span: Span) -> Iterator[tuple[str, Evaluation, bool]]:
+    """Yield each score in a span, after the id of the scored span; last, whether it is a trajectory's."""
+    for score in repeated_by(span):
+        yield span.span_id, score, True
+    recorded = recorded_in(span.attributes, span.start_ns)
+    if recorded is not None:
+        # An evaluation is a child of the span that it evaluates, so a late reward and the
+        # `rollout.score.*` of its root are one score.
+        yield span.parent_id or span.span_id, recorded, recorded.origin is not None
 
 
 def attributes_of(name: str, value: Value, comment: str | None, origin: str | None) -> dict[str, Value]:

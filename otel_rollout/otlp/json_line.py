@@ -23,14 +23,13 @@ _REQUEST_HEAD: Final = b'{"resourceSpans":['
 _REQUEST_TAIL: Final = b"]}"
 
 
-def spans_of_json(data: Mapping[str, Any], other_than: str | None = None) -> Iterator[Span]:
-    """Yield the spans of a line's JSON, except those of the scope ``other_than``."""
+def spans_of_json(data: Mapping[str, Any]) -> Iterator[Span]:
+    """Yield the spans of a line's JSON."""
     for of_resource in data["resourceSpans"]:
         for of_scope in of_resource.get("scopeSpans", ()):
-            if other_than is None or (of_scope.get("scope") or {}).get("name") != other_than:
-                within = of_resource, of_scope
-                for fields in of_scope.get("spans", ()):
-                    yield Span(fields, within)
+            within = of_resource, of_scope
+            for fields in of_scope.get("spans", ()):
+                yield Span(fields, within)
 
 
 def without_spans(data: Mapping[str, Any], is_left_out: Callable[[Span], bool]) -> None:

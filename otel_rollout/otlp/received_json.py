@@ -1,4 +1,4 @@
-"""Decode OTLP in JSON, as other programs send it, into spans, and encode the answers in JSON.
+"""Decode OTLP in JSON, as other programs send it, into spans.
 
 A value is checked as protobuf would check it: its type and its range. Making protobuf's messages of the JSON
 would take twice the time of everything else.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-
-import orjson
 
 from otel_rollout.otlp import received
 from otel_rollout.otlp.json_values import attributes_of, text_of
@@ -69,14 +67,3 @@ def _check_ids(holder: Mapping[str, Any]) -> None:
     for name, digits in _DIGITS.items():
         if len(holder.get(name) or "") not in (0, digits):
             raise ValueError(f"an id is not {digits} hex digits")
-
-
-def json_response(refused: int, sentence: str) -> bytes:
-    """Return an ``ExportTraceServiceResponse``."""
-    partial = {"rejectedSpans": str(refused), "errorMessage": sentence}
-    return orjson.dumps({"partialSuccess": partial} if refused else {})
-
-
-def json_status(code: int, sentence: str) -> bytes:
-    """Return a ``google.rpc.Status``."""
-    return orjson.dumps({"code": code, "message": sentence})

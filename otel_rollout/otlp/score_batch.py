@@ -37,13 +37,7 @@ _LOCAL_ROOT: Final = 0x03 | writer.HAS_IS_REMOTE
 _BELOW_REMOTE: Final = _LOCAL_ROOT | writer.IS_REMOTE
 _MAX_SHOWN_BYTES: Final = 16 << 10
 """Maximum bytes of a label that is the output of its span too."""
-_IDENTITY: Final = {
-    score_columns.STEP: semconv.STEP,
-    score_columns.SAMPLE_INDEX: semconv.SAMPLE_INDEX,
-    score_columns.ROLLOUT_N: semconv.ROLLOUT_N,
-    score_columns.VALIDATE: semconv.VALIDATE,
-}
-_NAMING: Final = {score_columns.TRACE, *_IDENTITY}
+_NAMING: Final = {score_columns.TRACE, *score_columns.IDENTITY}
 _KIND: Final = writer.attribute(semconv.SPAN_KIND, semconv.KIND_EVALUATOR)
 _OUTPUT_TYPE: Final = writer.attribute(semconv.OUTPUT_MIME_TYPE, semconv.JSON_MIME_TYPE)
 _UNREADABLE: Final = (*UNREADABLE, struct.error)
@@ -193,7 +187,7 @@ class ScoreBatch:
                 text = orjson.dumps(value).decode()
                 tokens += b"," + writer.attribute(semconv.TOKENS_PREFIX + name, text)
             else:
-                identity[_IDENTITY[field]] = value
+                identity[semconv.EXTRA_PREFIX + field] = value
         if ids is None:
             trace_id = blake2b(self._seed + number.to_bytes(8, "little"), digest_size=16).hexdigest().encode()
             head = writer.head_below(trace_id, b"", _LOCAL_ROOT)

@@ -19,11 +19,9 @@ SCORE: Final = "score"
 COMMENT: Final = "comment"
 TOKENS: Final = "tokens"
 TRACE: Final = "trace"
-STEP: Final = "step"
-SAMPLE_INDEX: Final = "sample_index"
-ROLLOUT_N: Final = "rollout_n"
-VALIDATE: Final = "validate"
-FIELDS: Final = (SCORE, COMMENT, TOKENS, TRACE, STEP, SAMPLE_INDEX, ROLLOUT_N, VALIDATE)
+IDENTITY: Final = ("step", "sample_index", "rollout_n", "validate")
+"""The parts of an identity: its attributes without ``semconv.EXTRA_PREFIX``."""
+FIELDS: Final = (SCORE, COMMENT, TOKENS, TRACE, *IDENTITY)
 """What a column may hold."""
 
 TEXT: Final = "t"

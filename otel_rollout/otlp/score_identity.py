@@ -57,6 +57,12 @@ class TrajectoryIdentity(NamedTuple):
             run=_text(run),
         )
 
+    @classmethod
+    def of_stored(cls, known: Mapping[str, Any], project: str, run: object) -> TrajectoryIdentity:
+        """Read an identity from a tracker, which has the attributes by their short names."""
+        attributes = {name: known.get(semconv.short_name(name)) for name in semconv.IDENTITY}
+        return cls.of({**attributes, semconv.PROJECT_NAME: project}, run)
+
     @property
     def path(self) -> str:
         """Project, experiment, step, sample and rollout for a person."""

@@ -33,17 +33,10 @@ def offer(
     meter = metrics.get_meter("otel_rollout", VERSION)
 
     def own(value: Callable[[SegmentWriter], Iterable[Observation]]) -> Observe:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            current = writer()
-            return value(current) if current is not None else ()
-
-        return observe
+        return lambda _: () if (current := writer()) is None else value(current)
 
     def delivery(value: Callable[[DeliveryCount], int]) -> Observe:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(value(count), {"exporter": name}) for name, count in delivered().items()]
-
-        return observe
+        return lambda _: [Observation(value(of), {"exporter": name}) for name, of in delivered().items()]
 
     for name, unit, described, observe in (
         ("started", "{span}", "Spans started", own(lambda w: [Observation(w.counts().started)])),

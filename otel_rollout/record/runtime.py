@@ -76,7 +76,7 @@ class Runtime:
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
         self.provider = RecordingTracerProvider(self.writer, decision, configured.run_id)
         self.tracer: RecordingTracer = self.provider.get_tracer(semconv.SCOPE, VERSION)
-        self.sampling = GroupSampling.of(configured)
+        self.sampling = GroupSampling(configured) if configured.samples_groups else None
         self.application_tracer = Application(configured).tracer
         self.node_dir = node_dir
         self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -94,7 +94,8 @@ def _rejected_line(path: Path, number: int, entry: bytes) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    with open(path, "rb", opener=_opener_for(path)) as file:
+    # The opener checks the owner.
+    with open(path, "rb", opener=open_beside if is_named_like_ours(path) else None) as file:
         if path.suffix != layout.COMPRESSED_SUFFIX:
             yield file
             return
@@ -110,11 +111,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
                 _logger.warning("%s is cut off: its end is missing, and only what precedes it is read", path)
         except zstd.ZstdError as error:
             raise ValueError(f"{path} cannot be decompressed: {error}") from error
-
-
-def _opener_for(path: Path) -> Callable[[str, int], int] | None:
-    """Return an opener that checks the owner, for file names of a spool; else None."""
-    return open_beside if _is_segment(path) or path.name.startswith(layout.DEAD_LETTER_PREFIX) else None
 
 
 class BoundedReader(io.RawIOBase):

@@ -26,7 +26,7 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base import semconv
 from otel_rollout.base.setting_parsers import tail_rules
 from otel_rollout.cli import forwarding
-from otel_rollout.deliver.delivery import Delivery, DeliveryOptions
+from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.lines import LineCache
 from otel_rollout.deliver.tail_rules import Decision, TailRules
 from otel_rollout.deliver.tail_sampling import TailSampling, Undecided
@@ -37,7 +37,7 @@ from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.record import runtime
 from otel_rollout.record.launch import launcher
 from otel_rollout.record.runs import founding, membership
-from otel_rollout.settings import SettingsError
+from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 from tests.faults.forwarding import nobody_forwards
@@ -511,10 +511,10 @@ def test_decision_about_a_shared_line_stays_for_the_other_exporter(tmp_path: Pat
     segment = SegmentName("1-00000000000000aa", 1)
     (tmp_path / "behind").mkdir()
     (tmp_path / segment.file).write_bytes(recorded_line(1, {}, {}))
-    lines = LineCache(tmp_path)
-    options = DeliveryOptions(is_tail_sampled=True)
+    lines, configured = LineCache(tmp_path), Settings(outcome_keep="failed")
     knows, waits = (
-        Delivery(name, ConsoleSpanExporter(), tmp_path, lines=lines, options=options) for name in ("a", "b")
+        Delivery(name, ConsoleSpanExporter(), tmp_path, lines=lines, configured=configured)
+        for name in ("a", "b")
     )
     (shared,) = lines.reader().read(segment, 0, 1 << 20)
     trace_id = trace_id_of(shared.recorded)

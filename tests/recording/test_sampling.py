@@ -39,6 +39,11 @@ def group(row: Any, step: Any = 1, validate: bool = False, experiment: str = "e"
     return Group(experiment, step, row, validate)
 
 
+def sampling(**given: Any) -> GroupSampling:
+    """Return the sampling of settings, which are given without ``sample_``."""
+    return GroupSampling(settings.Settings(**{f"sample_{name}": value for name, value in given.items()}))
+
+
 def taken(sampler: GroupSampling, step: Any = 1, validate: bool = False, experiment: str = "e") -> set[Any]:
     return {row for row in ROWS if sampler.takes(group(row, step, validate, experiment), Context())}
 
@@ -48,22 +53,22 @@ def test_rate_is_a_share_of_groups() -> None:
 
     A higher rate adds groups to a lower one's.
     """
-    tenth, half = taken(GroupSampling(rate=0.1)), taken(GroupSampling(rate=0.5))
+    tenth, half = taken(sampling(rate=0.1)), taken(sampling(rate=0.5))
     assert 8 <= len(tenth) <= 35
     assert 75 <= len(half) <= 125
     assert tenth < half
     others = (
-        taken(GroupSampling(rate=0.5), step=2),
-        taken(GroupSampling(rate=0.5), experiment="f"),
-        taken(GroupSampling(rate=0.5, seed="x")),
+        taken(sampling(rate=0.5), step=2),
+        taken(sampling(rate=0.5), experiment="f"),
+        taken(sampling(rate=0.5, seed="x")),
     )
     assert all(75 <= len(other) <= 125 and other != half for other in others)
-    assert taken(GroupSampling(rate=0.0)) == set()
+    assert taken(sampling(rate=0.0)) == set()
 
 
 def test_every_kth_step_is_recorded() -> None:
     """Steps that are no numbers are all recorded."""
-    sampler = GroupSampling(every=5)
+    sampler = sampling(every=5)
     assert [step for step in range(1, 21) if taken(sampler, step)] == [5, 10, 15, 20]
     assert taken(sampler, "warm-up") == set(ROWS)
 
@@ -71,7 +76,7 @@ def test_every_kth_step_is_recorded() -> None:
 @pytest.mark.parametrize(("validation", "expected"), [("always", 200), ("never", 0)])
 def test_validation_has_its_own_rule(validation: str, expected: int) -> None:
     """Validation is recorded always or never, whatever the rule for training."""
-    sampler = GroupSampling(rate=0.1, every=7, validation=validation, most=2)
+    sampler = sampling(rate=0.1, every=7, validation=validation, groups=2)
     assert len(taken(sampler, step=3, validate=True)) == expected
     assert taken(sampler, step=3) == set()
     chosen = sampler.chosen(group(row, 3, True) for row in ROWS)
@@ -82,22 +87,23 @@ def test_validation_has_its_own_rule(validation: str, expected: int) -> None:
 def test_limit_is_exact_where_the_whole_step_is_known() -> None:
     """The limit is exact among the groups that the rate chooses."""
     step = [group(row) for row in ROWS for _ in range(4)]
-    chosen = GroupSampling(most=7).chosen(step)
+    chosen = sampling(groups=7).chosen(step)
     assert chosen is not None
     assert len(chosen) == 7
-    assert chosen == GroupSampling(most=7).chosen(reversed(step))
-    for sampler in (GroupSampling(most=7, rate=0.2), GroupSampling(most=7, rate=0.01)):
+    assert chosen == sampling(groups=7).chosen(reversed(step))
+    for rate in (0.2, 0.01):
+        sampler = sampling(groups=7, rate=rate)
         rows = sampler.chosen(step)
         limited = {row for row in ROWS if sampler.takes(group(row), with_chosen(rows, Context()))}
-        by_rate = taken(GroupSampling(rate=sampler.rate))
+        by_rate = taken(sampling(rate=rate))
         assert limited <= by_rate
         assert len(limited) == min(7, len(by_rate))
-    assert GroupSampling(rate=0.5).chosen(step) is None
+    assert sampling(rate=0.5).chosen(step) is None
 
 
 def test_limit_where_no_process_sees_a_whole_step_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Everything is recorded, and the warning names the variable that has an effect."""
-    assert taken(GroupSampling(most=3)) == set(ROWS)
+    assert taken(sampling(groups=3)) == set(ROWS)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "OTEL_ROLLOUT_SAMPLE_RATE" in warning
 
@@ -112,7 +118,7 @@ def test_any_identity_has_a_stable_number(
     """The group of a trajectory with any identity has one number from 0 to 1."""
     name = Group("e", step, row, validate)
     assert 0 <= group_hash(name, seed) == group_hash(name, seed) < 1
-    sampler = GroupSampling(rate, 2, "sampled", most, seed)
+    sampler = sampling(rate=rate, every=2, groups=most, seed=seed)
     assert sampler.takes(name, with_chosen(sampler.chosen([name]), Context())) in (True, False)
 
 
@@ -137,11 +143,11 @@ def test_whole_number_is_one_name_in_any_spelling(seven: Any) -> None:
     expected = Group.named("e", 7, 7, False)
     assert repr(Group.named("e", seven, seven, False)) == repr(expected)
     for every in (2, 7):
-        sampler = GroupSampling(every=every)
+        sampler = sampling(every=every)
         assert sampler.takes(Group.named("e", seven, 1, False), Context()) is (every == 7)
-    chosen = GroupSampling(most=1).chosen([Group.named("e", 1, seven, False)])
+    chosen = sampling(groups=1).chosen([Group.named("e", 1, seven, False)])
     context = carrier.extract(carrier.inject() or {})
-    assert GroupSampling(most=1).takes(Group.named("e", 1, 7, False), with_chosen(chosen, context))
+    assert sampling(groups=1).takes(Group.named("e", 1, 7, False), with_chosen(chosen, context))
     attributes = {semconv.EXPERIMENT_NAME: "e", semconv.STEP: seven, semconv.SAMPLE_INDEX: seven}
     assert repr(Group.of(attributes)) == repr(expected)
 
@@ -170,7 +176,7 @@ def test_identity_is_recorded_as_builtin_types(recorded: Callable[[], list[Recor
 def test_training_generator_is_not_used() -> None:
     """Trajectories of no group are sampled one by one, by our own generator."""
     before = random.getstate()
-    count = sum(GroupSampling(rate=0.5).takes(group(None), Context()) for _ in range(1000))
+    count = sum(sampling(rate=0.5).takes(group(None), Context()) for _ in range(1000))
     assert 400 < count < 600
     assert random.getstate() == before
 
@@ -234,7 +240,7 @@ def test_groups_are_sampled_below_an_operation(recorded: Callable[[], list[Recor
     """A sub-trajectory is recorded if and only if the enclosing trajectory is."""
     active = runtime.current()
     assert active is not None
-    active.sampling = GroupSampling(rate=0.5)
+    active.sampling = sampling(rate=0.5)
 
     @rollout_trace_op(name="train step")
     def train() -> None:
@@ -259,7 +265,7 @@ def test_sampled_out_trajectory_reaches_no_exporter_of_the_application(
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     active = runtime.current()
     assert active is not None
-    active.sampling = GroupSampling(rate=0.0, validation="always")
+    active.sampling = sampling(rate=0.0, validation="always")
     for validate in (False, True):
         with rollout_trace_attr(step=1, sample_index=1, validate=validate):
             provider.get_tracer("app").start_span("inside").end()

@@ -116,8 +116,7 @@ def _note_prompts(manager: Any, prompts: Any, chosen: frozenset[Any] | None) -> 
 def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
     """Return the indices of the samples to record; None for no limit. Never raises."""
     settings = membership.decide()
-    sampling = GroupSampling.of(settings) if settings.enabled else None
-    if sampling is None or not sampling.most:
+    if not (settings.enabled and settings.sample_groups):
         return None
     information = getattr(prompts, "meta_info", prompts)  # a DataProto has meta_info, a TensorDict has not
     rows = getattr(prompts, "non_tensor_batch", prompts)
@@ -126,7 +125,8 @@ def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
     step = information["global_steps"]
     validate = bool(information["validate"]) if "validate" in information else False
     indices = map(plain, rows["index"])
-    return sampling.chosen(Group.named(settings.experiment, step, index, validate) for index in indices)
+    groups = (Group.named(settings.experiment, step, index, validate) for index in indices)
+    return GroupSampling(settings).chosen(groups)
 
 
 # --- verl's limit of samples per worker --------------------------------------------------------------------

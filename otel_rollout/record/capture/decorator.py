@@ -78,7 +78,7 @@ def rollout_trace_op(
     _check_options(function, kind, capture)
     shows_text = None if token2text is None else bool(token2text)
     options = Options(name, kind, cast("Capture", capture), _names(exclude), record_super, shows_text)
-    return _decorator(options) if function is None else _traced(function, options)
+    return functools.partial(_traced, options=options) if function is None else _traced(function, options)
 
 
 def _check_options(function: object, kind: str, capture: str) -> None:
@@ -113,10 +113,6 @@ def _names(exclude: Collection[str]) -> frozenset[str]:
     if isinstance(exclude, str) or len(names) > MAX_NAMES or not all(isinstance(name, str) for name in names):
         raise TypeError(f"rollout_trace_op: exclude={exclude!r} is no collection of argument names")
     return frozenset(names)
-
-
-def _decorator(options: Options) -> Callable[[Function], Function]:
-    return lambda function: _traced(function, options)
 
 
 def _traced(function: Function, options: Options) -> Function:

@@ -25,7 +25,6 @@ from otel_rollout.redaction import redaction
 
 _LINE_BYTES: Final = 1 << 20
 """Bytes of data after which a batch continues in another line, so that lines fit into the journal."""
-_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 _KIND: Final = writer.attribute(semconv.SPAN_KIND, semconv.KIND_EVALUATOR)
 _NAME: Final = writer.json_string(batches.SPAN_NAME)
 _INTERNAL: Final = 1
@@ -128,7 +127,7 @@ def _score_columns(active: runtime.Runtime, scores: Mapping[str, Any], rows: int
 def _listed_scores(active: runtime.Runtime, name: str, values: Any, rows: int) -> list[PackedColumn]:
     """Return the columns of a score whose values are no array of numbers."""
     known = captured.entries(values, rows)
-    if not _PLAIN.issuperset(map(type, known)):
+    if not captured.PLAIN.issuperset(map(type, known)):
         known, bad = captured.converted(known, as_score)
         if bad is not None:
             warn_once(

@@ -26,6 +26,8 @@ from otel_rollout.otlp.writer import text_of
 
 MAX_ROWS: Final = 1 << 20
 """Maximum trajectories of a batch."""
+PLAIN: Final = frozenset({bool, int, float, str, type(None)})
+"""Types of values that a column holds unchanged."""
 _MAX_TOKENS: Final = 1 << 22
 """Maximum values per token of a trajectory."""
 _CODES: Final = {**{code: code for code in "?bBhHiIqQefd"}, "l": "q", "L": "Q"}
@@ -183,16 +185,12 @@ def _column(field: str, name: str, type_: type, values: Sequence[Any]) -> Packed
 
 
 def trace_ids(ids: Iterable[Any]) -> tuple[PackedColumn, bytes, bytes]:
-    """Return the ids of trajectories as a column, which of them are ids, and which of these are recorded."""
-    parts: list[bytes] = []
-    known, recorded = bytearray(), bytearray()
-    for id_ in ids:
-        packed, is_sampled = _ids_in(id_)
-        parts.append(packed or bytes(24))
-        known.append(bool(packed))
-        recorded.append(is_sampled)
-    column = PackedColumn(score_columns.TRACE, "", score_columns.IDS, b"".join(parts))
-    return column, bytes(known), bytes(recorded)
+    """Return the ids of trajectories as a column, which of them are no ids, and which are not recorded."""
+    found = [_ids_in(id_) for id_ in ids]
+    data = b"".join(packed or bytes(24) for packed, _ in found)
+    column = PackedColumn(score_columns.TRACE, "", score_columns.IDS, data)
+    unknown = bytes(not packed for packed, _ in found)
+    return column, unknown, bytes(bool(packed) and not is_sampled for packed, is_sampled in found)
 
 
 def _ids_in(id_: Any) -> tuple[bytes, bool]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import Unusable, warn_once
 from otel_rollout.base.given import reading
-from otel_rollout.otlp import score_columns
 from otel_rollout.otlp.groups import Group
 from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record.capture import score_columns as captured
@@ -18,16 +17,9 @@ from otel_rollout.record.capture.trajectory_attributes import identity_value
 from otel_rollout.record.recording.sampling import GroupSampling
 
 _INTEGERS: Final = frozenset("bBhHiIqQ")
-_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 _INDICES: Final = frozenset({int, str, type(None)})
 _FLAG: Final = frozenset({bool})
 """Types of the parts of an identity that are recorded unchanged; ``validate`` is a flag."""
-_KEYS: Final = {
-    score_columns.STEP: semconv.STEP,
-    score_columns.SAMPLE_INDEX: semconv.SAMPLE_INDEX,
-    score_columns.ROLLOUT_N: semconv.ROLLOUT_N,
-    score_columns.VALIDATE: semconv.VALIDATE,
-}
 _UNNAMED: Final = (
     "is named by step= and sample_index=, and by rollout_n= if the row has several trajectories; give them, "
     "or trajectory="
@@ -106,14 +98,10 @@ def rows_of(
     if trajectory is None:
         return _by_identity(named, number, shared, sampling)
     with reading("trajectory="):
-        column, known, recorded = captured.trace_ids(
+        column, unknown, unrecorded = captured.trace_ids(
             captured.entries(captured.spread(trajectory, number), number)
         )
-    excluded = {
-        _UNKNOWN: _not(known),
-        _UNRECORDED: bytes(k and not r for k, r in zip(known, recorded, strict=True)),
-    }
-    return ScoreRows(number, [column], shared, excluded)
+    return ScoreRows(number, [column], shared, {_UNKNOWN: unknown, _UNRECORDED: unrecorded})
 
 
 def _by_identity(named: Named, number: int, shared: Named, sampling: GroupSampling | None) -> ScoreRows:
@@ -139,13 +127,15 @@ def _columns(name: str, values: Any, rows: int) -> list[PackedColumn]:
         return [column]
     found = captured.entries(values, rows)
     if not (_FLAG if name == "validate" else _INDICES).issuperset(map(type, found)):
-        found, bad = captured.converted(found, functools.partial(identity_value, _KEYS[name]))
+        found, bad = captured.converted(found, partial(identity_value, semconv.EXTRA_PREFIX + name))
         if bad is not None:
             shown = type(bad).__name__
             warn_once(
                 f"score_batch(): {name}= has a {shown}, which names no trajectory", f"batch {name} {shown}"
             )
-    return captured.by_type(name, "", [value if type(value) in _PLAIN else str(value) for value in found])
+    return captured.by_type(
+        name, "", [value if type(value) in captured.PLAIN else str(value) for value in found]
+    )
 
 
 def _present(columns: Sequence[PackedColumn], name: str, number: int) -> bytes:
@@ -167,11 +157,7 @@ def _sampled_out(
             identities, values, column.present or b"\1" * number, strict=True
         ):
             if is_present:
-                identity[_KEYS[column.field]] = value
+                identity[semconv.EXTRA_PREFIX + column.field] = value
     groups = [Group.of(identity) for identity in identities]
     excluded = {group: sampling.excludes(group) for group in set(groups)}
     return bytes(excluded[group] for group in groups)
-
-
-def _not(mask: bytes) -> bytes:
-    return bytes(not each for each in mask)

@@ -14,6 +14,16 @@ Binder = Callable[..., dict[str, Any]]
 _RECEIVERS = ("self", "cls")
 
 
+class _Name:
+    """A default value that is shown as a name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
 class Parameters:
     """The parameters of a function, as source text.
 
@@ -46,7 +56,11 @@ class Parameters:
 
     def declared(self) -> str:
         """Return the parameter list of a ``def``; defaults are names in ``defaults``."""
-        return ", ".join(text for index in range(len(self._parameters)) for text in self._declaration(index))
+        shown = [each.replace(annotation=each.empty) for each in self._parameters]
+        for index, each in enumerate(shown):
+            if each.default is not each.empty:
+                shown[index] = each.replace(default=_Name(f"default_{index}_"))
+        return str(inspect.Signature(shown))[1:-1]
 
     def forwarded(self) -> str:
         """Return the argument list of a call that passes the parameters on."""
@@ -61,28 +75,6 @@ class Parameters:
             rest = f"{{k: v for k, v in {self.extra}.items() if k not in {unnamed!r}}}"
             items[-1] = f"{self.extra!r}: {rest}"
         return f"{{{', '.join(items)}}}"
-
-    def _declaration(self, index: int) -> list[str]:
-        """Return one parameter's declaration, with the ``/`` or ``*`` beside it."""
-        parameter = self._parameters[index]
-        kind, text = parameter.kind, parameter.name
-        if kind is parameter.VAR_POSITIONAL:
-            return [f"*{text}"]
-        if kind is parameter.VAR_KEYWORD:
-            return [f"**{text}"]
-        if parameter.default is not parameter.empty:
-            text += f"=default_{index}_"
-        before = self._parameters[index - 1].kind if index else None
-        after = self._parameters[index + 1].kind if index + 1 < len(self._parameters) else None
-        out = [text]
-        if kind is parameter.KEYWORD_ONLY and before not in (
-            parameter.KEYWORD_ONLY,
-            parameter.VAR_POSITIONAL,
-        ):
-            out.insert(0, "*")
-        if kind is parameter.POSITIONAL_ONLY and after is not parameter.POSITIONAL_ONLY:
-            out.append("/")
-        return out
 
 
 def _forwarding(parameter: inspect.Parameter) -> str:

@@ -37,15 +37,9 @@ class PreviewText(NamedTuple):
 Preview = bytes | tuple[bytes, int] | PreviewText
 """JSON of an input or output; for long JSON, its first ``PREVIEW_BYTES`` and the number of remaining
 bytes."""
-_IDENTITY: Final = {
-    "sample_index": semconv.SAMPLE_INDEX,
-    "step": semconv.STEP,
-    "rollout_n": semconv.ROLLOUT_N,
-    "validate": semconv.VALIDATE,
-}
 _NO_DATASET_ROWS: Final = (bool, float)
 """Types that a dataset row may be given as by mistake: a comparison, or a division."""
-_ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
+_ARGUMENTS: Final = ("sample_index", "step", "rollout_n", "validate", "name", "token2text", "group_size")
 _FACTS: Final = frozenset({"agent_name", "group_id"})
 """Extras that integrations record; they are no misspelt arguments."""
 _MISSPELT: Final = 0.77
@@ -141,7 +135,7 @@ def _similar_argument(extra: str) -> str | None:
 
 def _warn_if_misspelt(extra: str, argument: str, identity: Mapping[str, Any]) -> None:
     """Warn, once for each argument, of an extra similar to an argument not given."""
-    value = identity.get(_IDENTITY.get(argument, ""))
+    value = identity.get(semconv.EXTRA_PREFIX + argument)
     is_given = value is not None and value is not False
     if not is_given:
         warn_once(

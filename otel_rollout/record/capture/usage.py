@@ -50,14 +50,13 @@ def record(span: Span, above: Any, reply: Any) -> None:
 
 
 def record_once(span: Span, above: Any, found: Mapping[str, Attribute]) -> None:
-    """Set attributes of a reply on its operation's span, unless a span below has counted its tokens."""
+    """Set attributes of a reply on its operation's span, unless a span below has counted its tokens.
+
+    What the user has set stays.
+    """
     doubles.note_counted(above)
-    if not doubles.is_counted_below(span):
-        _put(span, found)
-
-
-def _put(span: Span, found: Mapping[str, Attribute]) -> None:
-    """Set attributes that the user has not set."""
+    if doubles.is_counted_below(span):
+        return
     for name, value in found.items():
         known = span.encoded if type(span) is RecordingSpan else getattr(span, "attributes", None) or {}
         if name not in known:

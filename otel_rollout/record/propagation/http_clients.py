@@ -71,7 +71,7 @@ def missing_headers(host: str | None, given: Headers) -> dict[str, str]:
     context = carrier.active_context()
     if context is None or not is_in_trajectory(context) or any(context.get(key) for key in _SUPPRESSED):
         return {}
-    if not host or not traceparent_allowed(host):
+    if not host or not is_listed(host, _settings().traceparent_hosts):
         return {}
     carried = carrier.inject() if identity_allowed(host) else carrier.inject_span()
     if carried is None or _TRACEPARENT not in carried:
@@ -239,11 +239,6 @@ _PRIVATE_DOMAINS: Final = (".localhost", ".local", ".internal", ".home.arpa")
 """Domains that are reserved for private networks (RFC 6761, 6762, 8375, and ICANN for ``.internal``)."""
 _SINGLE_LABEL: Final = re.compile(r"(?!(?:[0-9]+|0x[0-9a-f]*)$)[a-z0-9_-]+")
 """A name without a dot, as of a container or Kubernetes service; a number is an IPv4 address."""
-
-
-def traceparent_allowed(host: str) -> bool:
-    """Return whether requests to a host carry the current span."""
-    return is_listed(host, _settings().traceparent_hosts)
 
 
 def identity_allowed(host: str) -> bool:

@@ -121,7 +121,8 @@ def _preparing_workers(patches: Patches, original: Function) -> Function:
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
         preparation = ray_worker_setup.Preparation(kwargs)
-        if patches.active and not _is_ray_client(*args, **kwargs):
+        is_ray_client = "://" in str(ray_own_cluster.address_of(args, kwargs, os.environ))
+        if patches.active and not is_ray_client:  # whose server is not instrumented
             with internal_errors("preparing Ray's workers"):
                 preparation = ray_worker_setup.prepare(args, kwargs, os.environ)
         with preparation.during:
@@ -143,11 +144,6 @@ def _draining_nodes(patches: Patches, original: Function) -> Function:
         return original(*args, **kwargs)
 
     return shutdown
-
-
-def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
-    """Return whether the address is Ray Client's, whose server is not instrumented."""
-    return "://" in str(ray_own_cluster.address_of(args, kwargs, os.environ))
 
 
 # --- Ray's calls, and a worker of a Ray job ----------------------------------------------------------------

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 
+from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
@@ -17,7 +19,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
 from otel_rollout.otlp.received import RedactResource
-from otel_rollout.otlp.received_json import json_response, json_status
 from otel_rollout.record.receiver.body import ENCODINGS, JSON, MAX_BYTES, PROTOBUF, Body, RefusedRequestError
 from otel_rollout.record.receiver.intake import FullError, Intake, IntakeOutcome
 from otel_rollout.spool.receiver_files import ReceiverCounts
@@ -172,22 +173,22 @@ async def _parts(receive: Receive) -> Any:
 
 def _success(type_: str, outcome: IntakeOutcome) -> Acknowledgement:
     sentence = f"{outcome.refused} spans were refused; the first one {outcome.reason}."
-    if type_ == JSON:
-        return Acknowledgement(200, JSON, json_response(outcome.refused, sentence), {})
     partial = ExportTracePartialSuccess(rejected_spans=outcome.refused, error_message=sentence)
     response = ExportTraceServiceResponse(partial_success=partial if outcome.refused else None)
-    return Acknowledgement(200, PROTOBUF, response.SerializeToString(), {})
+    return Acknowledgement(200, type_, _encoded(response, type_), {})
 
 
 def _refusal(type_: str, error: RefusedRequestError) -> Acknowledgement:
     """Answer as OTLP says: a status message in the type of the request; else in plain text."""
-    code = _RPC_CODES[error.status]
-    if type_ == PROTOBUF:
-        content = Status(code=code, message=str(error)).SerializeToString()
-        return Acknowledgement(error.status, PROTOBUF, content, error.headers)
-    if type_ == JSON:
-        return Acknowledgement(error.status, JSON, json_status(code, str(error)), error.headers)
+    if type_ in (PROTOBUF, JSON):
+        content = _encoded(Status(code=_RPC_CODES[error.status], message=str(error)), type_)
+        return Acknowledgement(error.status, type_, content, error.headers)
     return Acknowledgement(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), error.headers)
+
+
+def _encoded(message: Message, type_: str) -> bytes:
+    content: bytes = MessageToJson(message).encode() if type_ == JSON else message.SerializeToString()
+    return content
 
 
 async def _send(answer: Acknowledgement, send: Send) -> None:

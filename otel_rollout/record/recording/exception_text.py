@@ -9,12 +9,13 @@ from otel_rollout.base.errors import pass_on
 MAX_EXCEPTION_TEXT = 64 << 10
 """Maximum characters recorded of an exception's message, and of its stack. The middle of longer text is
 cut."""
+_QUALNAME_OF_TYPE = type.__dict__["__qualname__"].__get__
 
 
 def qualified_name(type_: type) -> str:
-    """Return the name of a class as OpenTelemetry writes exception types."""
-    module = type_.__module__
-    return type_.__qualname__ if module == "builtins" else f"{module}.{type_.__qualname__}"
+    """Return the name of a class as OpenTelemetry writes exception types, without a call of its metaclass."""
+    module, name = type.__getattribute__(type_, "__module__"), str(_QUALNAME_OF_TYPE(type_))
+    return name if module == "builtins" or not isinstance(module, str) else f"{module}.{name}"
 
 
 _MEANINGS = {"CancelledError": "the task was cancelled", "GeneratorExit": "it was closed before its end"}

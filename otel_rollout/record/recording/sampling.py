@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -32,58 +31,38 @@ Decision = Callable[[int, str], bool]
 """Decides, by trace id and name of the first span, whether a trace is recorded."""
 
 
-@dataclass(frozen=True)
 class GroupSampling:
-    """The settings that decide which groups are recorded, see docs/volume.md.
+    """Decides which groups are recorded, see docs/volume.md.
 
-    Attributes:
-        rate: share of groups that are recorded.
-        every: steps that are multiples of this number are recorded.
-        validation: ``always``, ``never``, or ``sampled`` like training.
-        most: maximum number of groups recorded of a step that one process sees whole; 0: all.
-        seed: each seed leads to another choice of groups.
+    Args:
+        configured: settings of the run, which exclude some groups.
     """
 
-    rate: float = 1.0
-    every: int = 1
-    validation: str = "sampled"
-    most: int = 0
-    seed: str = ""
-    _random: random.Random = field(default_factory=random.SystemRandom, compare=False)
-    """For trajectories without a group. The global generator is left alone, because training depends on
-    it."""
-
-    @classmethod
-    def of(cls, configured: Settings) -> GroupSampling | None:
-        """Return the configured sampling; None if all groups are recorded."""
-        if not configured.samples_groups:
-            return None
-        return cls(
-            configured.sample_rate,
-            configured.sample_every,
-            configured.sample_validation,
-            configured.sample_groups,
-            configured.sample_seed,
-        )
+    def __init__(self, configured: Settings) -> None:
+        self._settings = configured
+        # For trajectories without a group. Training depends on the global generator.
+        self._random = random.SystemRandom()
 
     def takes(self, group: Group, context: otel_context.Context) -> bool:
         """Return whether a trajectory of a group that starts in ``context`` is recorded."""
         decided = self._by_step(group)
         if decided is not None:
             return decided
-        chosen = chosen_in(context) if self.most else None
-        if chosen is None and self.most:
+        chosen = chosen_in(context) if self._settings.sample_groups else None
+        if chosen is None and self._settings.sample_groups:
             warn_once(_NO_WHOLE_STEP)
-        return (chosen is None or group.sample_index in chosen) and self._hash(group) < self.rate
+        return (chosen is None or group.sample_index in chosen) and self._hash(
+            group
+        ) < self._settings.sample_rate
 
     def excludes(self, group: Group) -> bool:
         """Return whether no process records a group of a dataset row, as far as its name tells."""
         decided = self._by_step(group)
-        return self._hash(group) >= self.rate if decided is None else not decided
+        return self._hash(group) >= self._settings.sample_rate if decided is None else not decided
 
     def chosen(self, groups: Iterable[Group]) -> frozenset[Any] | None:
         """Choose the rows of a whole step that are recorded; None without a limit."""
-        if not self.most:
+        if not self._settings.sample_groups:
             return None
         limited: dict[Group, float] = {}
         unlimited = set()
@@ -93,20 +72,24 @@ class GroupSampling:
                 unlimited.add(group.sample_index)
             elif decided is None:
                 limited[group] = self._hash(group)
-        first = sorted(limited, key=limited.__getitem__)[: self.most]
+        first = sorted(limited, key=limited.__getitem__)[: self._settings.sample_groups]
         return frozenset(unlimited | {group.sample_index for group in first})
 
     def _by_step(self, group: Group) -> bool | None:
-        if group.validate and self.validation != "sampled":
-            return self.validation == "always"
-        if self.every > 1 and type(group.step) is int and group.step % self.every:
+        if group.validate and self._settings.sample_validation != "sampled":
+            return self._settings.sample_validation == "always"
+        if (
+            self._settings.sample_every > 1
+            and type(group.step) is int
+            and group.step % self._settings.sample_every
+        ):
             return False
         return None
 
     def _hash(self, group: Group) -> float:
         if group.sample_index is None:
             return self._random.random()
-        return group_hash(group, f"sample {self.seed}")
+        return group_hash(group, f"sample {self._settings.sample_seed}")
 
 
 def with_chosen(rows: frozenset[Any] | None, context: otel_context.Context) -> otel_context.Context:

@@ -1,8 +1,7 @@
 """Convert objects that are not JSON to something nearer to JSON, by their type.
 
 docs/recording.md lists what is recorded of each type. Converters call few methods of a user's object: a
-method
-may do anything, and a remote proxy answers every attribute over the network.
+method may do anything, and a remote proxy answers every attribute over the network.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Any, Final, cast
 
 from otel_rollout.base.errors import pass_on
 from otel_rollout.record.capture.encoding import limits
+from otel_rollout.record.recording.exception_text import qualified_name
 
 Converter = Callable[[Any], Any]
 
@@ -36,7 +36,6 @@ class TooLarge(Exception):
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
 _NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
-_QUALNAME_OF_TYPE: Final = type.__dict__["__qualname__"].__get__
 
 
 def safe_repr(value: Any) -> str:
@@ -47,7 +46,7 @@ def safe_repr(value: Any) -> str:
     type_ = type(value)
     try:
         if cast("object", type_.__repr__) is object.__repr__:
-            return f"<{_qualified_name(type_)} object>"
+            return f"<{qualified_name(type_)} object>"
         text = repr(value)
         return _ADDRESS.sub("", _cut(text))
     except KeyboardInterrupt:
@@ -66,13 +65,6 @@ def _cut(text: str) -> str:
 def type_name(type_: type) -> str:
     """Return the name of a class without a call of its metaclass."""
     return cast("str", _NAME_OF_TYPE(type_))
-
-
-def _qualified_name(type_: type) -> str:
-    """Return the name of a class with its module, without a call of its metaclass."""
-    module = type.__getattribute__(type_, "__module__")
-    name = cast("str", _QUALNAME_OF_TYPE(type_))
-    return name if module == "builtins" or not isinstance(module, str) else f"{module}.{name}"
 
 
 # --- Containers and objects with fields ---------------------------------------------------------------------
@@ -127,7 +119,7 @@ def _pydantic_fields(value: Any) -> Any:
 
 
 def _exception(value: BaseException) -> dict[str, Any]:
-    return {"exception": _qualified_name(type(value)), "args": BaseException.__dict__["args"].__get__(value)}
+    return {"exception": qualified_name(type(value)), "args": BaseException.__dict__["args"].__get__(value)}
 
 
 def _partial(value: Any) -> dict[str, Any]:
@@ -267,7 +259,7 @@ _CONVERTERS: Final[tuple[tuple[Callable[[type], bool], Converter], ...]] = (
     (_is_of("torch", "Tensor"), _tensor),
     (_is_of("numpy", "ndarray"), convert_numpy_array),
     (_is_of("PIL.Image", "Image"), _image),
-    (_is_a(type), _qualified_name),
+    (_is_a(type), qualified_name),
     (_is_a(BaseException), _exception),
     (_is_a(decimal.Decimal, fractions.Fraction, datetime.timedelta, pathlib.PurePath), str),
     (_is_a(types.ModuleType), lambda v: f"<module {v.__name__}>"),
