@@ -360,6 +360,13 @@ class Settings:
         "none",
         forwarder="founder",
     )
+    delta_compact: bool = _setting(
+        "OTEL_ROLLOUT_DELTA_COMPACT",
+        "`false`: no process compacts the rollout table by itself. See docs/table.md.",
+        setting_parsers.flag,
+        True,
+        forwarder="founder",
+    )
     shutdown_timeout: float = _setting(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT",
         "Seconds that `shutdown()`, and the exit of the run's first process, wait for delivery.",
