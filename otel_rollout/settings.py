@@ -147,6 +147,9 @@ class Settings:
     step_metrics: StepMetrics = _setting(
         "OTEL_ROLLOUT_STEP_METRICS", setting_parsers.choice(StepMetrics), "none", forwarder="founder"
     )
+    delta_compact: bool = _setting(
+        "OTEL_ROLLOUT_DELTA_COMPACT", setting_parsers.flag, True, forwarder="founder"
+    )
     shutdown_timeout: float = _setting("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", setting_parsers.seconds, 30.0)
     instrument: str = _setting("OTEL_ROLLOUT_INSTRUMENT")
     forwarder_linger: float = _setting(

@@ -77,6 +77,7 @@ def test_every_setting_is_read_from_its_variable():
         "metrics": ("true", True),
         "training_tokens": ("true", True),
         "step_metrics": ("MLflow", "mlflow"),
+        "delta_compact": ("false", False),
         "shutdown_timeout": ("1.5", 1.5),
         "instrument": ("openai,langchain", "openai,langchain"),
         "forwarder_linger": ("0", 0.0),

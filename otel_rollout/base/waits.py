@@ -183,6 +183,11 @@ class Waits:
     database_abandoned: Limit = 10.0
     """Without a change of its file, after which the creation of MLflow's database counts as abandoned."""
 
+    table_upkeep: Pause = 1800.0
+    """Between two processes that compact a table beside training, if it has got many files."""
+    free_core: Limit = 300.0
+    """For a free core, until such a process leaves the table to the next one."""
+
     # --- Commands -----------------------------------------------------------------------------------------
     service_scan: Pause = 2.0
     """Between two scans of a forwarding service for new runs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.lines import LineCache
 from otel_rollout.deliver.tail_sampling import TailSampling
 from otel_rollout.exporting.api import ExportFailure, FailureKind
-from otel_rollout.exporting.entry_points import is_for_another_machine, load
+from otel_rollout.exporting.entry_points import home_table, is_for_another_machine, load
 from otel_rollout.redaction.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
@@ -70,6 +71,7 @@ class Forwarder:
         self._deliveries: list[Delivery] = []
         self._tail_sampling: TailSampling | None = None
         self._curves: StepCurves | None = None
+        self._table: str | None = None
 
     def run(self) -> None:
         """Deliver until nothing is left to do, or another forwarder takes over."""
@@ -102,6 +104,7 @@ class Forwarder:
                 self._tail_sampling = None
         if is_finished and self._lock.is_current() and not self._lock.is_requested():
             self._clean_up(at_end=True)
+            self._tend_table()
         return is_finished
 
     def _started_deliveries(self) -> list[Delivery]:
@@ -127,7 +130,14 @@ class Forwarder:
         for delivery in deliveries:
             delivery.start()
         self._curves = self._started_curves(exporters)
+        self._table = home_table(self._node_dir, self._settings, exporters)
         return deliveries
+
+    def _tend_table(self) -> None:
+        if self._table is not None and self._settings.delta_compact:
+            from otel_rollout.deliver import table_upkeep  # late: it imports the table's modules
+
+            table_upkeep.start(self._node_dir, self._table)
 
     def _started_curves(self, exporters: Mapping[str, SpanExporter]) -> StepCurves | None:
         if self._settings.step_metrics == "none":
@@ -158,12 +168,15 @@ class Forwarder:
             seconds after the last writer ended, and no program waits for them.
         """
         waiting_programs = WaitingPrograms(self._node_dir)
-        last_alive = last_cleanup = time.monotonic()
+        last_alive = last_cleanup = last_upkeep = time.monotonic()
         while self._lock.is_current() and not self._lock.is_requested():
             if time.monotonic() - last_cleanup > waits().clean_up:
                 self._clean_up(at_end=False)
                 replace_unreadable(self._node_dir)
                 last_cleanup = time.monotonic()
+            if time.monotonic() - last_upkeep > waits().table_upkeep:
+                threading.Thread(target=self._tend_table, name="table-upkeep", daemon=True).start()
+                last_upkeep = time.monotonic()
             writers = self._recovery.run()
             is_over = writers.dead_are_complete and not writers.any_alive
             if self._tail_sampling is not None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
-from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint, WritesTable
+from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint
 from otel_rollout.exporting.batching import chunks
+from otel_rollout.exporting.entry_points import home_table
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.table import filters
@@ -253,15 +254,10 @@ def curves_of(
         exporters: the exporters that are set up, by name.
     """
     name = configured.step_metrics
-    # By the directory: this machine may also forward the directories of others, which were copied here.
-    home = layout.node_directory(Path(), "", configured.home_node or configured.node)
-    is_home = node_dir.name == home.name
-    if name == "none" or not is_home:
-        return None
     tracker = exporters.get(name)
-    table = next((exporter for exporter in exporters.values() if isinstance(exporter, WritesTable)), None)
+    table = home_table(node_dir, configured, exporters)
     if table is None or not isinstance(tracker, LogsMetrics):  # not set up, which is logged
         return None
     manifest = layout.read_manifest(node_dir)
     run_id = manifest.run_id if manifest else configured.run_id
-    return StepCurves(node_dir, run_id, tracker, name, Store(location_of(table.table_uri)))
+    return StepCurves(node_dir, run_id, tracker, name, Store(location_of(table)))

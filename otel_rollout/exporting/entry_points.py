@@ -10,12 +10,13 @@ import inspect
 import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, cast
 
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
 
 from otel_rollout.base.suggest import did_you_mean
-from otel_rollout.exporting.api import MayBeLocal, NamesDestination
+from otel_rollout.exporting.api import MayBeLocal, NamesDestination, WritesTable
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import layout
 
@@ -124,6 +125,14 @@ def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool
     """Whether the exporter's target is a file and this is not the run's home machine."""
     is_home = configured.home_node in ("", configured.node or layout.node_id())
     return isinstance(exporter, MayBeLocal) and exporter.target_is_local and not is_home
+
+
+def home_table(node_dir: Path, configured: Settings, exporters: Mapping[str, SpanExporter]) -> str | None:
+    """Return the address of the table that the home machine's forwarder looks after; None for any other's."""
+    # By the directory: this machine may also forward the directories of others, which were copied here.
+    home = layout.node_directory(Path(), "", configured.home_node or configured.node)
+    tables = (exporter.table_uri for exporter in exporters.values() if isinstance(exporter, WritesTable))
+    return next(tables, None) if node_dir.name == home.name else None
 
 
 def for_another_machine(configured: Settings) -> list[str]:

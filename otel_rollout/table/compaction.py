@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.table.data_files import DIRECTORY, DataFile, FileReader, bins, files_of
@@ -15,7 +16,6 @@ from otel_rollout.table.lease import Lease
 from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
 from otel_rollout.table.trajectory_store import store_rows
-from otel_rollout.table.views import TRACE_ROWS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 RETENTION_HOURS: Final = 24
 """Hours for which replaced files stay by default: whoever has opened the table before reads them."""
-_SMALL_BYTES: Final = 64 << 20
-"""Files of fewer bytes are merged."""
 _UNKNOWN_HOURS: Final = 7 * 24
 """Hours after which a file that no version of the table has is removed: its writer was killed."""
 _logger = logging.getLogger(__name__)
-Announce = Callable[[str], None]
+Announce = Callable[[str], object]
 """Tells a person about progress."""
 
 
@@ -66,7 +64,7 @@ def compact(store: Store, retention_hours: int = RETENTION_HOURS, say: Announce 
         LeaseLostError: another process has taken over, because this one paused for minutes.
         TableError: the table cannot be read or written.
     """
-    with leased(store) as lease:
+    with closing(Lease.acquire(store)) as lease:
         table = store.open()
         before = files_of(store, table)
         merged = _merge(store, table, lease, before, say)
@@ -76,22 +74,12 @@ def compact(store: Store, retention_hours: int = RETENTION_HOURS, say: Announce 
     return Compacted(len(before), len(after), _size(before), _size(after), removed)
 
 
-@contextmanager
-def leased(store: Store) -> Iterator[Lease]:
-    """Hold the table's lease, and release it in the end."""
-    lease = Lease.acquire(store)
-    try:
-        yield lease
-    finally:
-        lease.release()
-
-
 def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile], say: Announce) -> set[str]:
     """Merge small files until all of one run and of neighbouring steps are together; return the files."""
     merged: set[str] = {file.path for file in files}
     found = set(merged)
     while True:
-        small = [file for file in files_of(store, table) if file.size < _SMALL_BYTES and file.path in merged]
+        small = (file for file in files_of(store, table) if file.path in merged)
         chosen = [each for each in bins(small) if len(each) > 1]
         if not chosen:
             return found
@@ -117,9 +105,9 @@ def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], 
         retention_hours: hours for which replaced files stay.
     """
     try:
-        rows = Engine(table).reader(f"SELECT * FROM {TRACE_ROWS}")  # noqa: S608
-        store_rows(store, rows, files, retention_hours)
-    except TableError as error:
+        with TemporaryDirectory() as directory:
+            store_rows(store, Engine(table).trace_rows(directory), files, retention_hours)
+    except (TableError, OSError) as error:
         _logger.warning("what trajectories came to is not stored: %s", error)
 
 

@@ -26,8 +26,8 @@ _ORDER: Final = ("run_id", "validate", "step", "sample_index", "rollout_n", "tra
 """Columns by which the rows of a written file are sorted."""
 _GROUP_ROWS: Final = 100_000
 """Maximum rows of a row group. A query skips the groups that it does not need."""
-_BIN_BYTES: Final = 128 << 20
-"""Maximum bytes of the files whose rows are sorted together; decoded, they are in memory."""
+_BIN_BYTES: Final = 16 << 20
+"""Maximum bytes of the files whose rows are sorted together. Decoded, they are in memory three times."""
 _BIN_FILES: Final = 100
 _SESSION: Final = {"datafusion.execution.parquet.schema_force_view_types": "false"}
 

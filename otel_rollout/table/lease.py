@@ -124,7 +124,7 @@ class Lease:
         finally:
             is_over.set()
             renewal.join()
-            lease.release()
+            lease.close()
 
     @classmethod
     def _waited_for(cls, store: Store, purpose: Purpose, on_wait: Callable[[str], object]) -> Lease:
@@ -157,8 +157,8 @@ class Lease:
         if self._until is not None and self._until - _now() < waits().lease * _MICROSECONDS / 2:
             self.commit()
 
-    def release(self) -> None:
-        """Let others take the lease at once. If that fails, they take it when its time is over."""
+    def close(self) -> None:
+        """Release the lease: others take it at once. If that fails, they take it when its time is over."""
         try:
             self._commit(_now(), (), ())
         except TableError:

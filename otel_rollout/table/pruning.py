@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
-from otel_rollout.table.compaction import clean, leased, settle, store_trajectories
+from otel_rollout.table.compaction import clean, settle, store_trajectories
 from otel_rollout.table.data_files import DataFile, FileReader, bins, files_of
 from otel_rollout.table.errors import TableError
+from otel_rollout.table.lease import Lease
 from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store
 
@@ -130,7 +132,7 @@ def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
         LeaseLostError: another process has taken over, because this one paused for minutes.
         TableError: the table cannot be read or written, or a run is not in it.
     """
-    with leased(store) as lease:
+    with closing(Lease.acquire(store)) as lease:
         table = store.open()
         files, reader = files_of(store, table), FileReader(store, table)
         shares = _shares(reader, files)

@@ -199,14 +199,28 @@ class Engine:
         for name in views.ORDER:
             yield name, plain._definition(name)
 
-    def reader(self, sql: str) -> RecordBatchReader:
-        """Return the rows of a statement that this package has made, for deltalake; the engine runs it then.
+    def trace_rows(self, directory: str) -> RecordBatchReader:
+        """Return the rows of view ``trace_rows``, for deltalake.
+
+        Unless most are stored, they are computed for few steps at a time, so that memory is bounded.
+
+        Args:
+            directory: keeps them, because no statement can run while deltalake writes.
 
         Raises:
-            QueryError: the query is wrong, or the table cannot be read.
+            QueryError: the table cannot be read, or the directory cannot be written.
         """
-        self.run(f"EXPLAIN {sql}")
-        return self._builder.execute(sql)
+        self._merge()
+        if self.is_merged:
+            self.run(f"EXPLAIN SELECT * FROM {views.TRACE_ROWS}")  # noqa: S608
+            return self._builder.execute(f"SELECT * FROM {views.TRACE_ROWS}")  # noqa: S608
+        for number, rows in enumerate(trajectory_store.pieces(self.run)):
+            self._compute_open(rows)
+            path = literal(f"{directory}/{number}.parquet")
+            self.run(f"COPY {_OPEN_PART}.{views.TRACE_ROWS} TO {path} STORED AS PARQUET")
+            self.run(f"DROP SCHEMA {_OPEN_PART} CASCADE")
+        self.run(f"CREATE EXTERNAL TABLE computed STORED AS PARQUET LOCATION {literal(f'{directory}/')}")
+        return self._builder.execute("SELECT * FROM computed")
 
     def write_parquet(self, sql: str, path: Path, limit: int | None = None) -> None:
         """Write the rows of a query that a user has written to a new Parquet file.

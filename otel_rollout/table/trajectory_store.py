@@ -18,6 +18,7 @@ from otel_rollout.table import schema, views
 from otel_rollout.table.data_files import files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import location_of
+from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store, writer_properties
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ _VACUUM: Final = "VACUUM"
 """Beginning of the operations that change no row."""
 _MOST_OPEN: Final = 0.25
 """Part of the table above which all rows are computed anew: that is faster."""
+_PIECE_SPANS: Final = 400_000
+"""Spans of traces whose rows are computed together, or as many as steps have that cannot be told apart."""
+_MIXED: Final = "SELECT count(*) FROM all_names WHERE beginning LIKE '%-'"
+"""Counts names that the group of a trajectory without a step may have, too."""
 _RANGES: Final = 16
 """Maximum ranges of a condition; more cost more than they spare."""
 
@@ -144,9 +149,45 @@ def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
             f"SELECT DISTINCT project, experiment, beginning FROM all_names WHERE {is_open}"
             ") AS opened USING (project, experiment, beginning)"
         )
-    if next(_values(ask("SELECT count(*) AS number FROM all_names WHERE beginning LIKE '%-'"))):
-        return None  # the group of a trajectory without a step may have this name, too
+    if next(_values(ask(_MIXED))):
+        return None
     ask(f"CREATE TABLE {views.KEPT_RUNS} AS {_runs_without(f'(SELECT trace_id FROM {OPEN})')}")  # noqa: S608
+    return _rows_of_open(ask)
+
+
+def pieces(ask: Callable[[str], Table]) -> Iterator[str]:
+    """Make the table of the open traces until each trace was open once; yield the condition of their rows.
+
+    All traces that name a step are open together, with those of the steps between any two that a trace names.
+
+    Args:
+        ask: runs a statement.
+    """
+    place = "lpad(replace(beginning, 'validation/', ''), 20, '0') || '/' || project || '/' || experiment"
+    ask(f"CREATE TABLE {views.KEPT_RUNS} AS SELECT * FROM {views.KNOWN_RUNS}")  # noqa: S608
+    ask(f"CREATE TABLE all_names AS SELECT *, {place} AS place FROM {views.SPAN_NAMES}")  # noqa: S608
+    ask(
+        "CREATE TABLE units AS SELECT trace_id, max(place) AS last, "  # noqa: S608
+        f"CASE WHEN ({_MIXED}) = 0 THEN coalesce(min(place), left(trace_id, 2)) ELSE '' END AS first "
+        "FROM all_names GROUP BY trace_id"
+    )
+    counts = f"SELECT first, max(last), count(*) FROM {views.RECORDED} JOIN units USING (trace_id)"  # noqa: S608
+    sizes = ask(f"{counts} GROUP BY first ORDER BY first")
+    ranges, size = [["", ""]], 0
+    for first, last, spans in zip(*(column.to_pylist() for column in sizes.columns), strict=True):
+        if size >= _PIECE_SPANS and first > ranges[-1][1]:
+            ranges, size = [*ranges, [first, first]], 0
+        ranges[-1][1] = max(ranges[-1][1], first, last or "")
+        size += spans
+    for begin, end in ranges:
+        within = f"first BETWEEN {literal(begin)} AND {literal(end)}"
+        ask(f"CREATE OR REPLACE TABLE {OPEN} AS SELECT trace_id FROM units WHERE {within}")  # noqa: S608
+        yield _rows_of_open(ask)
+
+
+def _rows_of_open(ask: Callable[[str], Table]) -> str:
+    """Return the SQL condition of the rows of the open traces."""
+    is_open = f"trace_id IN (SELECT trace_id FROM {OPEN})"  # noqa: S608
     steps = ask(f"SELECT DISTINCT step FROM all_names WHERE step IS NOT NULL AND {is_open}")  # noqa: S608
     within = _within("step", ((step, step) for step in _values(steps)))
     return f"({within} OR step IS NULL) AND {is_open}" if within else is_open

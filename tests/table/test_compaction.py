@@ -181,7 +181,7 @@ def test_only_one_process_has_the_lease(tmp_path: Path) -> None:
     lease = Lease.acquire(store)
     with pytest.raises(LeaseHeldError, match=r"is being compacted or pruned by process \d+ on .+, which"):
         compaction.compact(store)
-    lease.release()
+    lease.close()
     assert compaction.compact(store, 0).files_after == 1
 
 

@@ -122,8 +122,11 @@ class RealTable:
 
 
 def check_history(uri: str, history: list[Operation]) -> None:
-    """Let a history happen to a table, in which the most rows may be recent, and check it all the time."""
-    with mock.patch.object(trajectory_store, "_MOST_OPEN", 100):
+    """Let a history happen to a table, in which the most rows may be recent, and check it all the time.
+
+    Rows that are not merged are stored in pieces, the smallest that there may be.
+    """
+    with mock.patch.multiple(trajectory_store, _MOST_OPEN=100, _PIECE_SPANS=1):
         table = RealTable(uri)
         for operation in history:
             table.do(operation)
@@ -156,6 +159,18 @@ def test_trajectory_with_a_late_score_is_computed_anew(table: RealTable) -> None
         (found,) = dicts_of(engine.run("SELECT step, reward FROM trajectories WHERE reward IS NOT NULL"))
     assert (engine.is_merged, found) == (True, {"step": 3, "reward": 0.5})
     assert engine.run("SELECT * FROM open_traces").num_rows == 1
+
+
+def test_rows_of_whole_steps_are_computed_together(table: RealTable) -> None:
+    """So memory is bounded. A trajectory inside that names another step joins all steps between both."""
+    table.do(Deliver([row("3", "e3", "a3", step=5, kind="AGENT"), root("b", step=None)]))
+    with mock.patch.object(trajectory_store, "_PIECE_SPANS", 1):
+        ask = Engine(table.store.open(), may_merge=False).run
+        opened = [
+            sorted(found["trace_id"][-1] for found in dicts_of(ask("SELECT trace_id FROM open_traces")))
+            for _ in trajectory_store.pieces(ask)
+        ]
+    assert opened == [["b"], ["1"], ["2"], ["3", "4", "5"], ["6"], ["7"], ["8"], ["9"]]
 
 
 def test_stored_rows_do_not_count_for_other_definitions(table: RealTable) -> None:

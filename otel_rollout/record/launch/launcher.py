@@ -12,11 +12,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ from otel_rollout.record.runs.target import is_further_variable, is_published, n
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.settings_reader import from_founder, to_variable
 from otel_rollout.spool import layout, receiver_files
+from otel_rollout.spool.detached import start_detached
 from otel_rollout.spool.locks import SUCCESSOR, ForwarderLock
-from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.receiver_files import ReceiverAddress, has_failed_since, is_receiving
 
 _FIRST_CHECKS = 20
@@ -51,27 +50,6 @@ _PASSED_VARIABLES = frozenset(
 """Variables that the forwarder gets in addition to those of exporters."""
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
-
-
-def start_detached(arguments: Sequence[str], environ: Mapping[str, str], log_file: Path) -> None:
-    """Start a module of this package in a session of its own, by a shell that exits at once. Takes 2 ms.
-
-    Args:
-        arguments: arguments of the interpreter.
-        environ: the process's environment.
-        log_file: private file to which its output is appended.
-    """
-    with open(log_file, "ab", opener=open_private) as log:
-        subprocess.run(  # noqa: S603 - our own interpreter and module
-            ["/bin/sh", "-c", '"$@" </dev/null &', "sh", sys.executable, *arguments],
-            cwd="/",  # `python -m` looks for modules here first, and the job's directory may be deleted
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            check=False,
-        )
 
 
 def path_with_package(environ: Mapping[str, str]) -> dict[str, str]:

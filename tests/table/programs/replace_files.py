@@ -109,7 +109,7 @@ def arrange(point: str, directory: Path) -> None:
     elif point == "after the checkpoint":
         wrap(DeltaTable, "create_checkpoint", None, lambda *_: die())
     elif point == "before the release":
-        wrap(Lease, "release", lambda *_: die(), None)
+        wrap(Lease, "close", lambda *_: die(), None)
     elif point == "stop before the commit":
         stop = lambda *given: os.kill(os.getpid(), signal.SIGSTOP) if replaces(*given) else None  # noqa: E731
         wrap(Lease, "commit", stop, None)

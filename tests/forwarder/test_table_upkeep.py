@@ -1,0 +1,129 @@
+"""A table stays small by itself: a process beside training compacts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.deliver import table_upkeep
+from otel_rollout.deliver.forwarder import forward
+from otel_rollout.exporting.entry_points import home_table, load
+from otel_rollout.settings import Settings
+from otel_rollout.spool.locks import ForwarderLock
+from otel_rollout.table.lease import Lease
+from tests.table.exactness import append, filled, live_files
+from tests.table.tables import all_rows
+from tests.waiting import wait_for
+from tests.waits import set_waits
+
+MANY = table_upkeep._MANY_FILES
+_IDLE = "import os, sys; os.getloadavg = lambda: (0.0, 0.0, 0.0); sys.argv[0] = 'upkeep'; "
+_MAIN = "from otel_rollout.deliver.table_upkeep import main; main()"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """Return the arguments of the processes that would be started on a machine with two cores."""
+    found: list[Sequence[str]] = []
+    monkeypatch.setattr(table_upkeep, "start_detached", lambda arguments, *_: found.append(arguments))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    return found
+
+
+def test_table_with_many_files_is_compacted_by_a_process(
+    tmp_path: Path, started: list[Sequence[str]]
+) -> None:
+    """A table of a short run has a handful of files, and is left as it is; so is one that is compacted."""
+    table = tmp_path / "table"
+    store = filled(table, "a", MANY - 1)
+    table_upkeep.start(tmp_path, str(table))
+    assert started == []
+    append(store, "a", [MANY])
+    table_upkeep.start(tmp_path, str(table))
+    assert started == [["-m", "otel_rollout.deliver.table_upkeep", str(table)]]
+    before = all_rows(table)
+    subprocess.run([sys.executable, "-c", _IDLE + _MAIN, str(table)], check=True)
+    assert (len(live_files(table)), all_rows(table)) == (1, before)
+    table_upkeep.start(tmp_path, str(table))
+    assert len(started) == 1
+
+
+def test_machine_with_one_core_compacts_nothing(
+    tmp_path: Path, started: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training needs the core."""
+    filled(tmp_path / "table", "a", MANY)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    table_upkeep.start(tmp_path, str(tmp_path / "table"))
+    assert started == []
+
+
+def test_busy_machine_leaves_the_table_to_the_next_process(tmp_path: Path) -> None:
+    """The process waits for a free core for some minutes, at the lowest priority."""
+    filled(tmp_path / "table", "a", MANY)
+    busy = _IDLE.replace("0.0", "1e6") + "os.nice = lambda by: print('nice', by); " + _MAIN
+    arguments = [sys.executable, "-c", busy, str(tmp_path / "table")]
+    environment = {**os.environ, "_OTEL_ROLLOUT_WAITS": '{"free_core": 0.1}'}
+    assert subprocess.run(arguments, check=True, env=environment, capture_output=True).stdout == b"nice 19\n"
+    assert len(live_files(tmp_path / "table")) == MANY
+
+
+def test_process_that_finds_the_lease_taken_ends_quietly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two never compact at once: the other one does it."""
+    store = filled(tmp_path / "table", "a", MANY)
+    lease = Lease.acquire(store)
+    table_upkeep.tend(str(tmp_path / "table"))
+    assert (len(live_files(tmp_path / "table")), caplog.records) == (MANY, [])
+    lease.close()
+    table_upkeep.tend(str(tmp_path / "table"))
+    assert len(live_files(tmp_path / "table")) == 1
+
+
+def test_failure_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The next process tries again; whoever starts it leaves a table that cannot be read to delivery."""
+    (tmp_path / "table").write_text("no table")
+    table_upkeep.start(tmp_path, str(tmp_path / "table"))
+    assert caplog.records == []
+    table_upkeep.tend(str(tmp_path / "table"))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"the table at {tmp_path / 'table'} is not compacted: {tmp_path / 'table'} is a file, and no table: "
+        "name a directory."
+    )
+
+
+def test_home_machine_alone_looks_after_the_table(tmp_path: Path) -> None:
+    """Forwarders of other machines' directories do not, nor those whose exporters write no table."""
+    exporters = {"delta": load("delta", {"uri": str(tmp_path / "table")})}
+    here = Settings(node="here")
+    assert home_table(tmp_path / "here", here, exporters) == str(tmp_path / "table")
+    assert home_table(tmp_path / "there", here, exporters) is None
+    assert home_table(tmp_path / "here", Settings(node="here", home_node="there"), exporters) is None
+    assert home_table(tmp_path / "here", here, {}) is None
+
+
+@pytest.mark.parametrize("is_wanted", [True, False], ids=["by default", "switched off"])
+def test_forwarder_looks_after_the_table_from_time_to_time_and_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_wanted: bool
+) -> None:
+    """One setting switches that off."""
+    calls: list[tuple[Path, str]] = []
+    monkeypatch.setattr(table_upkeep, "start", lambda *given: calls.append(given))
+    set_waits(monkeypatch, table_upkeep=0.0)
+    node_dir, table = tmp_path / "here", tmp_path / "table"
+    node_dir.mkdir()
+    lock = ForwarderLock(node_dir)
+    assert lock.acquire()
+    exporters = {"delta": {"uri": str(table)}}
+    configured = Settings(exporters=exporters, node="here", delta_compact=is_wanted)
+    forward(node_dir, configured, lock)
+    assert set(calls) == ({(node_dir, str(table))} if is_wanted else set())
+    if is_wanted:
+        wait_for(lambda: len(calls) > 1, what="a look beside training")
