@@ -367,6 +367,12 @@ class Settings:
         True,
         forwarder="founder",
     )
+    delta_keep: str = _setting(
+        "OTEL_ROLLOUT_DELTA_KEEP",
+        "Age of a step's newest span, as `30d`, from which that process removes it. Empty: never.",
+        setting_parsers.age,
+        forwarder="founder",
+    )
     shutdown_timeout: float = _setting(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT",
         "Seconds that `shutdown()`, and the exit of the run's first process, wait for delivery.",

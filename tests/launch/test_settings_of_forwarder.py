@@ -32,6 +32,7 @@ VALUES = {
     "redact": "secrets",
     "outcome_keep": "errors,spread=0.5",
     "step_metrics": "mlflow",
+    "delta_keep": "30d",
     "receive_traces": "trajectories",
     "sample_rate": 0.5,
     "sample_validation": "never",
