@@ -99,8 +99,8 @@ def hours(value: str) -> float:
 
 
 def age(value: str) -> str:
-    """Accept text of which :func:`hours` makes more than nothing."""
-    if not hours(value):
+    """Accept no text, or one of which :func:`hours` makes more than nothing."""
+    if value and not hours(value):
         raise ValueError("is no time")
     return value.strip()
 

@@ -94,6 +94,12 @@ def test_founder_decides_how_a_run_is_delivered(name: str) -> None:
     assert getattr(settings_reader.from_environment(passed)[0], name) == value_for(name)
 
 
+def test_settings_that_nobody_gives_reach_the_forwarder_without_a_problem() -> None:
+    """Each default is a value that the forwarder can read."""
+    passed = launcher._forwarder_environment({}, Settings(exporters={"delta": {}}, run_id="run"))
+    assert settings_reader.from_environment(passed)[1] == []
+
+
 def test_forwarder_gets_the_variables_of_exporters_of_other_packages() -> None:
     """Variables that begin with such an exporter's name pass, and those that the setting names; no others."""
     environ = {
