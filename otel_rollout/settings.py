@@ -150,6 +150,7 @@ class Settings:
     delta_compact: bool = _setting(
         "OTEL_ROLLOUT_DELTA_COMPACT", setting_parsers.flag, True, forwarder="founder"
     )
+    delta_keep: str = _setting("OTEL_ROLLOUT_DELTA_KEEP", setting_parsers.age, forwarder="founder")
     shutdown_timeout: float = _setting("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", setting_parsers.seconds, 30.0)
     instrument: str = _setting("OTEL_ROLLOUT_INSTRUMENT")
     forwarder_linger: float = _setting(

@@ -9,6 +9,7 @@ import functools
 import ipaddress
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any, Final, get_args
 from urllib.parse import unquote
 
 from otel_rollout.base.suggest import did_you_mean
+
+_HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([hdw])", re.ASCII)
 
 
 def text(value: str) -> str:
@@ -84,6 +88,21 @@ count: Final = functools.partial(number, int, 0)
 """Parse an integer from 0."""
 seconds: Final = functools.partial(number, float, 0)
 """Parse a duration in seconds, infinity included."""
+
+
+def hours(value: str) -> float:
+    """Parse a time such as ``12h``, ``30d`` or ``2w``; return its hours."""
+    match = _AGE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("cannot be read: write hours, days or weeks, as 12h, 30d or 2w")
+    return float(match[1]) * _HOURS[match[2]]
+
+
+def age(value: str) -> str:
+    """Accept no text, or one of which :func:`hours` makes more than nothing."""
+    if value and not hours(value):
+        raise ValueError("is no time")
+    return value.strip()
 
 
 def share(value: str) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from otel_rollout.base.setting_parsers import listed
+from otel_rollout.base import setting_parsers
 from otel_rollout.cli.commands import epilog
 from otel_rollout.cli.sources import store_at, table_address
 from otel_rollout.cli.table import errors_reported
@@ -26,8 +26,6 @@ from otel_rollout.table.store import Store
 from otel_rollout.table.verification import Difference, differences
 
 _HOUR: Final = 3600
-_HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([hdw])")
 _BYTES: Final = {
     f"{prefix}{unit}B".lower(): base**power
     for unit, base in (("", 1000), ("i", 1024))
@@ -156,7 +154,7 @@ def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> C
         age = _hours(older_than, "--older-than") * _HOUR
         return pruning.older_than(time.time_ns() - round(age * 1e9))
     if runs is not None:
-        named = listed(runs)
+        named = setting_parsers.listed(runs)
         if not named:
             raise TableError("--runs names no run.")
         return pruning.of_runs(named)
@@ -165,10 +163,10 @@ def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> C
 
 def _hours(text: str, source: str) -> float:
     """Return a duration such as ``12h``, ``30d`` or ``2w`` in hours."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise TableError(f"{source} {text!r} cannot be read: write hours, days or weeks, as 12h, 30d or 2w.")
-    return float(match[1]) * _HOURS[match[2]]
+    try:
+        return setting_parsers.hours(text)
+    except ValueError as error:
+        raise TableError(f"{source} {text!r} {error}.") from None
 
 
 def _bytes(text: str, source: str) -> int:

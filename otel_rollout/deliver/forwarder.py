@@ -137,7 +137,7 @@ class Forwarder:
         if self._table is not None and self._settings.delta_compact:
             from otel_rollout.deliver import table_upkeep  # late: it imports the table's modules
 
-            table_upkeep.start(self._node_dir, self._table)
+            table_upkeep.start(self._node_dir, self._table, self._settings.delta_keep)
 
     def _started_curves(self, exporters: Mapping[str, SpanExporter]) -> StepCurves | None:
         if self._settings.step_metrics == "none":

@@ -28,6 +28,7 @@ def variables(tmp_path: Path, table: Path) -> dict[str, str]:
         "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_TRACES_EXPORTER": "delta",
         "OTEL_ROLLOUT_DELTA_URI": str(table),
+        "OTEL_ROLLOUT_DELTA_COMPACT": "false",  # a process would wait for a free core after the test
         **variable(scaled(0.01)),
         "OTEL_TEST_BATCH": "7",
     }

@@ -1,4 +1,4 @@
-"""A table stays small by itself: a process beside training compacts it."""
+"""A table stays small by itself: a process beside training compacts it, and removes what is too old."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from otel_rollout.exporting.entry_points import home_table, load
 from otel_rollout.settings import Settings
 from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.table.lease import Lease
-from tests.table.exactness import append, filled, live_files
+from otel_rollout.table.query import Engine
+from tests.table.exactness import Program, append, filled, live_files
 from tests.table.tables import all_rows
 from tests.waiting import wait_for
 from tests.waits import set_waits
@@ -41,15 +42,15 @@ def test_table_with_many_files_is_compacted_by_a_process(
     """A table of a short run has a handful of files, and is left as it is; so is one that is compacted."""
     table = tmp_path / "table"
     store = filled(table, "a", MANY - 1)
-    table_upkeep.start(tmp_path, str(table))
+    table_upkeep.start(tmp_path, str(table), "")
     assert started == []
     append(store, "a", [MANY])
-    table_upkeep.start(tmp_path, str(table))
-    assert started == [["-m", "otel_rollout.deliver.table_upkeep", str(table)]]
+    table_upkeep.start(tmp_path, str(table), "30d")
+    assert started == [["-m", "otel_rollout.deliver.table_upkeep", str(table), "30d"]]
     before = all_rows(table)
-    subprocess.run([sys.executable, "-c", _IDLE + _MAIN, str(table)], check=True)
+    subprocess.run([sys.executable, "-c", _IDLE + _MAIN, str(table), ""], check=True)
     assert (len(live_files(table)), all_rows(table)) == (1, before)
-    table_upkeep.start(tmp_path, str(table))
+    table_upkeep.start(tmp_path, str(table), "")
     assert len(started) == 1
 
 
@@ -59,7 +60,7 @@ def test_machine_with_one_core_compacts_nothing(
     """Training needs the core."""
     filled(tmp_path / "table", "a", MANY)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    table_upkeep.start(tmp_path, str(tmp_path / "table"))
+    table_upkeep.start(tmp_path, str(tmp_path / "table"), "")
     assert started == []
 
 
@@ -67,7 +68,7 @@ def test_busy_machine_leaves_the_table_to_the_next_process(tmp_path: Path) -> No
     """The process waits for a free core for some minutes, at the lowest priority."""
     filled(tmp_path / "table", "a", MANY)
     busy = _IDLE.replace("0.0", "1e6") + "os.nice = lambda by: print('nice', by); " + _MAIN
-    arguments = [sys.executable, "-c", busy, str(tmp_path / "table")]
+    arguments = [sys.executable, "-c", busy, str(tmp_path / "table"), ""]
     environment = {**os.environ, "_OTEL_ROLLOUT_WAITS": '{"free_core": 0.1}'}
     assert subprocess.run(arguments, check=True, env=environment, capture_output=True).stdout == b"nice 19\n"
     assert len(live_files(tmp_path / "table")) == MANY
@@ -79,24 +80,44 @@ def test_process_that_finds_the_lease_taken_ends_quietly(
     """Two never compact at once: the other one does it."""
     store = filled(tmp_path / "table", "a", MANY)
     lease = Lease.acquire(store)
-    table_upkeep.tend(str(tmp_path / "table"))
+    table_upkeep.tend(str(tmp_path / "table"), "")
     assert (len(live_files(tmp_path / "table")), caplog.records) == (MANY, [])
     lease.close()
-    table_upkeep.tend(str(tmp_path / "table"))
+    table_upkeep.tend(str(tmp_path / "table"), "")
     assert len(live_files(tmp_path / "table")) == 1
 
 
 def test_failure_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The next process tries again; whoever starts it leaves a table that cannot be read to delivery."""
     (tmp_path / "table").write_text("no table")
-    table_upkeep.start(tmp_path, str(tmp_path / "table"))
+    table_upkeep.start(tmp_path, str(tmp_path / "table"), "")
     assert caplog.records == []
-    table_upkeep.tend(str(tmp_path / "table"))
+    table_upkeep.tend(str(tmp_path / "table"), "")
     (record,) = caplog.records
     assert record.getMessage() == (
         f"the table at {tmp_path / 'table'} is not compacted: {tmp_path / 'table'} is a file, and no table: "
         "name a directory."
     )
+
+
+def test_steps_that_are_too_old_go_beside_a_writer_and_readers(tmp_path: Path) -> None:
+    """What the table keeps is compacted; whoever has opened the table before reads all of its rows."""
+    table = tmp_path / "table"
+    store = filled(table, "a", MANY)
+    opened = store.open()
+    table_upkeep.tend(str(table), "10000w")
+    assert (len(all_rows(table)), len(live_files(table))) == (4 * MANY, 1)
+    writer = Program(tmp_path, "append_rows", table, 7, MANY, 5)
+    try:
+        for _ in range(3):
+            table_upkeep.tend(str(table), "1h")
+    finally:
+        assert writer.ended()[0] == 0
+    assert "run-a" not in {row["run_id"] for row in all_rows(table)}
+    assert store.committed("a") == MANY - 1
+    assert Engine(opened).count("stored_rows") == 4 * MANY
+    table_upkeep.tend(str(table), "1h")
+    assert all_rows(table) == []
 
 
 def test_home_machine_alone_looks_after_the_table(tmp_path: Path) -> None:
@@ -113,8 +134,8 @@ def test_home_machine_alone_looks_after_the_table(tmp_path: Path) -> None:
 def test_forwarder_looks_after_the_table_from_time_to_time_and_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_wanted: bool
 ) -> None:
-    """One setting switches that off."""
-    calls: list[tuple[Path, str]] = []
+    """One setting switches that off, another one says how long the table keeps a step."""
+    calls: list[tuple[Path, str, str]] = []
     monkeypatch.setattr(table_upkeep, "start", lambda *given: calls.append(given))
     set_waits(monkeypatch, table_upkeep=0.0)
     node_dir, table = tmp_path / "here", tmp_path / "table"
@@ -122,8 +143,8 @@ def test_forwarder_looks_after_the_table_from_time_to_time_and_in_the_end(
     lock = ForwarderLock(node_dir)
     assert lock.acquire()
     exporters = {"delta": {"uri": str(table)}}
-    configured = Settings(exporters=exporters, node="here", delta_compact=is_wanted)
+    configured = Settings(exporters=exporters, node="here", delta_compact=is_wanted, delta_keep="30d")
     forward(node_dir, configured, lock)
-    assert set(calls) == ({(node_dir, str(table))} if is_wanted else set())
+    assert set(calls) == ({(node_dir, str(table), "30d")} if is_wanted else set())
     if is_wanted:
         wait_for(lambda: len(calls) > 1, what="a look beside training")

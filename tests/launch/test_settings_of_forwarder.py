@@ -32,6 +32,7 @@ VALUES = {
     "redact": "secrets",
     "outcome_keep": "errors,spread=0.5",
     "step_metrics": "mlflow",
+    "delta_keep": "30d",
     "receive_traces": "trajectories",
     "sample_rate": 0.5,
     "sample_validation": "never",
@@ -91,6 +92,12 @@ def test_founder_decides_how_a_run_is_delivered(name: str) -> None:
     configured = Settings(exporters={"console": {}}, run_id="run")
     passed = launcher._forwarder_environment({CONFIG_VARIABLE: founder}, configured)
     assert getattr(settings_reader.from_environment(passed)[0], name) == value_for(name)
+
+
+def test_settings_that_nobody_gives_reach_the_forwarder_without_a_problem() -> None:
+    """Each default is a value that the forwarder can read."""
+    passed = launcher._forwarder_environment({}, Settings(exporters={"delta": {}}, run_id="run"))
+    assert settings_reader.from_environment(passed)[1] == []
 
 
 def test_forwarder_gets_the_variables_of_exporters_of_other_packages() -> None:
