@@ -18,7 +18,6 @@ from typing import Final
 
 from otel_rollout.look.analysis.health.checks import BUILT_IN, health_of
 from otel_rollout.look.analysis.run_choice import run_of
-from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from tests.analysis.generated_faults import (
     EXPECTED,
@@ -39,7 +38,7 @@ def findings(faults: tuple[str, ...], seed: int, trajectories: int) -> dict[str,
     """Return check → status, for a generated run with faults."""
     with tempfile.TemporaryDirectory(prefix="otel-rollout-health-") as directory:
         store = written(Path(directory) / "table", Shape(trajectories, seed=seed, faults=faults))
-        engine = Engine(store.open(), keep=views.SLOW)
+        engine = Engine(store.open())
         found = health_of(engine, run_of(engine), BUILT_IN)
     return {finding.name: finding.status for finding in found.findings}
 

@@ -9,7 +9,6 @@ from typing import Any
 from otel_rollout.look.analysis.health.checks import chosen, health_of
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.look.analysis.run_choice import run_of
-from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
 from tests.table.tables import root, row, score, written
@@ -22,7 +21,7 @@ def answer(path: Path, name: str, rows: Iterable[dict[str, Any]]) -> Finding:
 
 def answer_of(store: Store, name: str) -> Finding:
     """Return what one check says of a table."""
-    engine = Engine(store.open(), keep=views.SLOW)
+    engine = Engine(store.open())
     (finding,) = health_of(engine, run_of(engine), chosen([name], table=store.location.uri)).findings
     return finding
 

@@ -9,7 +9,6 @@ import pytest
 from otel_rollout.look.analysis.health.checks import BUILT_IN, health_of
 from otel_rollout.look.analysis.health.findings import Health
 from otel_rollout.look.analysis.run_choice import run_of
-from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from tests.analysis.generated_faults import EXPECTED, FAULTS, FOLLOWING, SIX_CAUSES, planted
 from tests.analysis.generated_run import Shape, written
@@ -23,7 +22,7 @@ _SLACK = 4
 
 def health(path: Path, *faults: str) -> Health:
     shape = Shape(_SHAPE.trajectories, _SHAPE.steps, seed=_SHAPE.seed, faults=faults)
-    engine = Engine(written(path / "table", shape).open(), keep=views.SLOW)
+    engine = Engine(written(path / "table", shape).open())
     return health_of(engine, run_of(engine), BUILT_IN)
 
 

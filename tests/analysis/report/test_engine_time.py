@@ -14,7 +14,6 @@ from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import RunReport, report_of
 from otel_rollout.look.analysis.report.step import step_of
 from otel_rollout.look.analysis.run_choice import run_of
-from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from tests.cli.test_table import run
 from tests.engine_spans import Call, trajectory
@@ -31,7 +30,7 @@ def engine_of(path: Path, steps: Sequence[Sequence[Call]]) -> Engine:
         for rollout in range(SIBLINGS)
         for line in trajectory(calls, step=step, rollout=rollout, trace=step * SIBLINGS + rollout)
     ]
-    return Engine(table_of(path, *lines).open(), keep=views.SLOW)
+    return Engine(table_of(path, *lines).open())
 
 
 def report(engine: Engine) -> RunReport:
