@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.deliver import table_upkeep
-from otel_rollout.deliver.forwarder import forward
+from otel_rollout.deliver.forwarder import Forwarder
 from otel_rollout.exporting.entry_points import home_table, load
 from otel_rollout.settings import Settings
 from otel_rollout.spool.locks import ForwarderLock
@@ -144,7 +144,7 @@ def test_forwarder_looks_after_the_table_from_time_to_time_and_in_the_end(
     assert lock.acquire()
     exporters = {"delta": {"uri": str(table)}}
     configured = Settings(exporters=exporters, node="here", delta_compact=is_wanted, delta_keep="30d")
-    forward(node_dir, configured, lock)
+    Forwarder(node_dir, configured, lock).run()
     assert set(calls) == ({(node_dir, str(table), "30d")} if is_wanted else set())
     if is_wanted:
         wait_for(lambda: len(calls) > 1, what="a look beside training")
