@@ -102,8 +102,8 @@ def test_signal_handlers_exception_passes_through_any_function(recorded, kind):
         swallowed = []
         for number in range(1, calls + 1):
             try:
-                struck(at=number)
-                swallowed.append(number)
+                if struck(at=number) >= number:  # a trajectory that waits for the writer has more calls
+                    swallowed.append(number)
             except kind:
                 pass
             otel_context.attach(context)

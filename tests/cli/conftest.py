@@ -8,9 +8,8 @@ import pytest
 
 import otel_rollout
 from tests.forwarder.test_delivery import node_directory, record
-from tests.forwarders import forwarders
+from tests.forwarders import wait_for_end
 from tests.small_segments import set_segment_bytes
-from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -31,5 +30,5 @@ def archived(
         otel_rollout.record.runtime.current().writer.flush(10)  # type: ignore[attr-defined]
     otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not forwarders(node_dir), what="the end of the forwarder, and of one that just begins")
+    wait_for_end(node_dir)
     return node_dir

@@ -13,8 +13,7 @@ from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from tests.cli.command import run
 from tests.forwarder.test_delivery import delivered, node_directory, record
-from tests.forwarders import forwarders
-from tests.waiting import wait_for
+from tests.forwarders import wait_for_end
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def ended_run(exporters: list[str], fault: Path, tmp_path: Path) -> Path:
     record(3)
     otel_rollout.shutdown(0)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not forwarders(node_dir), what="the end of forwarders, also of those that begin late")
+    wait_for_end(node_dir)
     return node_dir
 
 

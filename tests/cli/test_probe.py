@@ -25,7 +25,7 @@ from otel_rollout.record.launch import launcher
 from otel_rollout.spool import journal, layout
 from tests.cli.command import COMMAND, run
 from tests.forwarder.test_delivery import forwarder_pid, node_directory, record
-from tests.forwarders import end_forwarders, forwarders
+from tests.forwarders import end_forwarders, forwarders, wait_for_end
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
@@ -329,7 +329,7 @@ def test_dropped_spans_are_unhealthy_while_the_run_records(
     assert checks_of(output) == ["dropped"]
     assert " spool_limit" in output
     otel_rollout.shutdown(30)
-    wait_for(lambda: not forwarders(tmp_path / "spool"), what="the forwarder's end")
+    wait_for_end(tmp_path / "spool")
     ended = shutil.copytree(tmp_path / "spool", tmp_path / "ended")  # without the locks of this process
     assert checks_of(probe("--spool", ended)) == ["healthy"]
 

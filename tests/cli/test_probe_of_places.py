@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout.record.launch import launcher
 from tests.cli.command import run
 from tests.cli.test_probe import checks_of, probe
 from tests.faults.hostile import NOBODY
 from tests.forwarder.test_delivery import node_directory, record
-from tests.waiting import wait_for
+from tests.forwarders import wait_for_end
 from tests.waits import set_waits
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -87,7 +86,7 @@ def test_refused_spans_ask_for_a_person_and_not_for_a_forwarder(
     record(3)
     otel_rollout.shutdown(5)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
     run("forward", code=1)
     assert checks_of(probe("--only", "forwarder")) == ["healthy"]
     output = probe(code=1)

@@ -28,6 +28,7 @@ from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError
 from tests.faults import hostile
+from tests.forwarders import wait_for_end
 from tests.waiting import wait_for
 
 COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
@@ -229,7 +230,7 @@ def test_foreign_object_in_place_of_a_file_is_left_untouched(
         )
     else:
         assert len(target.read_text().splitlines()) == 1
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
 
 
 def test_directory_that_others_can_write_to_is_not_used(

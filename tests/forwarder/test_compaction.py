@@ -14,12 +14,12 @@ from backports import zstd
 import otel_rollout
 from otel_rollout.deliver import compaction
 from otel_rollout.record import runtime
-from otel_rollout.record.launch import launcher
 from otel_rollout.record.recording.flusher import FLUSH_CHUNK
 from otel_rollout.record.recording.writer import JOURNAL_BYTES, SegmentWriter
 from otel_rollout.record.runs import membership
 from otel_rollout.spool import layout, segments
 from tests.forwarder.test_delivery import node_directory, record
+from tests.forwarders import wait_for_end
 from tests.small_segments import set_segment_bytes
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
@@ -43,7 +43,7 @@ def test_delivered_segments_are_removed_at_the_end(removing: None, tmp_path: Pat
     record(200)
     report = otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
     assert segments_of(tmp_path) == []
     assert not (node_dir / layout.ARCHIVE).exists()
     assert otel_rollout.status() == report
@@ -58,7 +58,7 @@ def test_trajectory_of_a_killed_process_stays_counted_without_its_segments(
     subprocess.run([sys.executable, "-m", "tests.forwarder.programs.killed_in_trajectory"], check=False)
     report = otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
     assert otel_rollout.status() == report
     assert (report.started, report.recorded, report.unfinished, report.lost) == (2, 2, 0, 0)
     assert [name.sequence for name in segments_of(tmp_path)] == [layout.CLOSING_SEQUENCE]
@@ -89,7 +89,7 @@ def test_undelivered_segments_are_not_removed(removing: None, tmp_path: Path) ->
     Path(tmp_path / "delivered.fault").write_text("refused")
     record(200)
     report = otel_rollout.shutdown(10)
-    wait_for(lambda: not launcher.forwarder_runs(node_directory(tmp_path)), what="the forwarder's end")
+    wait_for_end(node_directory(tmp_path))
     assert report.exporters["test-faulty"].pending == 201
     assert len(read_directory(tmp_path / "spool")) == 201
 
@@ -103,7 +103,7 @@ def test_kept_segments_are_compressed(
     record(200)
     otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
     assert segments_of(tmp_path) == []
     assert len(read_directory(tmp_path / "spool")) == 201
     assert all(path.stat().st_mode & 0o077 == 0 for path in (node_dir / layout.ARCHIVE).iterdir())

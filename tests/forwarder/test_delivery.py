@@ -24,12 +24,12 @@ from otel_rollout.account.report import Report
 from otel_rollout.deliver import delivery
 from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.record import runtime
-from otel_rollout.record.launch import launcher
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.locks import ForwarderLock
 from tests.exporters import FileExporter
+from tests.forwarders import wait_for_end
 from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for
 from tests.waits import set_waits
@@ -334,7 +334,7 @@ def test_forwarder_exits_when_everything_is_delivered(faulty, tmp_path):
     record(1)
     assert otel_rollout.shutdown(30).undelivered == 0
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
     assert segments.living_writers(node_dir) == set()
 
 
@@ -345,7 +345,7 @@ def test_forwarder_exits_after_its_linger_time(fresh_process, test_exporters, ta
     record(1)
     otel_rollout.shutdown(0.5)
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
     assert otel_rollout.status().exporters["test-faulty"].pending == 2
 
 
@@ -387,7 +387,7 @@ def test_credentials_are_not_written_to_the_spool(
     record(1)
     assert otel_rollout.shutdown(30).undelivered == 0
     node_dir = node_directory(tmp_path)
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the end of what moves files")
+    wait_for_end(node_dir)
     for path in (tmp_path / "spool").rglob("*"):
         if path.is_file():
             assert b"planted-secret" not in path.read_bytes()

@@ -16,12 +16,11 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.cli import app
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.exporting.spool_exporter import KeptInSpool
-from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
 from otel_rollout_mlflow import MlflowSpanExporter
 from otel_rollout_otlp import OtlpSpanExporter
 from otel_rollout_weave import WeaveSpanExporter
-from tests.waiting import wait_for
+from tests.forwarders import wait_for_end
 
 SECRET = "hunter2"
 
@@ -124,7 +123,7 @@ def test_forward_by_hand_names_the_project_of_the_run(fresh_process, test_export
         pass
     otel_rollout.shutdown(0)
     (node_dir,) = layout.node_directories(tmp_path / "spool")
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for_end(node_dir)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "another")
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward", "--to", "mlflow"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout.record.launch import launcher
 from otel_rollout.record.recording.state import state as recording
 from otel_rollout.record.runs import founding, membership
 from otel_rollout.record.runs.state import state as runs
 from tests.forwarder.test_delivery import record
+from tests.forwarders import wait_for_end
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("forwarder")
@@ -63,7 +63,7 @@ def test_run_published_after_the_forwarder_exited_is_linked(tracing: None, targe
     run_id = membership.decide().run_id
     otel_rollout.shutdown(30)
     node_dir = founding.node_directory(membership.decide())
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the end of the forwarder")
+    wait_for_end(node_dir)
     recording.off = False
     membership.configure({**arguments, "run_id": run_id})
     otel_rollout.publish_run(**RUN)

@@ -35,7 +35,6 @@ from otel_rollout.otlp.groups import Group
 from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.record import runtime
-from otel_rollout.record.launch import launcher
 from otel_rollout.record.runs import founding, membership
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import layout
@@ -43,6 +42,7 @@ from otel_rollout.spool.layout import SegmentName
 from tests.faults.forwarding import nobody_forwards
 from tests.forwarder.test_delivery import node_directory, otel_rollout_command
 from tests.forwarder.tokens_support import line as recorded_line
+from tests.forwarders import wait_for_end
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
@@ -311,7 +311,7 @@ def test_exporters_get_equal_groups_at_their_own_pace(begin: Begin, tmp_path: Pa
         group(row, [0.0, float(row % 2)])
     report = otel_rollout.shutdown(5)
     assert report.exporters["test-faulty"].pending
-    wait_for(lambda: not launcher.forwarder_runs(node_directory(tmp_path)), what="the forwarder's end")
+    wait_for_end(node_directory(tmp_path))
     first = arrived(tmp_path / "test-file")
     assert set(first) == {row for row in range(30) if row % 2}
     (tmp_path / "test-faulty.fault").unlink()

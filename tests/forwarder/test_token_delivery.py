@@ -12,14 +12,14 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.cli.runs import as_node_directory
 from otel_rollout.deliver import forwarder
-from otel_rollout.record.launch import launcher, transfer
+from otel_rollout.record.launch import transfer
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 from tests.cli.command import run
 from tests.forwarder.tokens_support import DEMO, demo_tokenizer, line, prompts, stored
+from tests.forwarders import wait_for_end
 from tests.spool_reader import read_directory
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("forwarder")
 
@@ -79,7 +79,7 @@ def test_archive_holds_what_was_recorded_and_replay_decodes_again(
     kept = [span for span in read_directory(tmp_path / "spool") if span.name == "generate"]
     assert [span.input["prompt_ids"] for span in kept] == given
     assert all("response_text" not in span.output for span in kept)
-    wait_for(lambda: not launcher.forwarder_runs(Path(report.directory)), what="the forwarder's end")
+    wait_for_end(Path(report.directory))
     run("replay", Path(report.directory) / layout.ARCHIVE, "--to", "test-file")
     again = delivered(tmp_path / "replayed.jsonl")
     for spans in (first, again):

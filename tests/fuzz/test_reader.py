@@ -248,7 +248,7 @@ def forwarded(node_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     configured = dataclasses.replace(Settings(), exporters={"collected": {}}, keep=True, forwarder_linger=1e9)
     lock = ForwarderLock(node_dir)
     assert lock.acquire()
-    thread = threading.Thread(target=forwarder.forward, args=(node_dir, configured, lock), daemon=True)
+    thread = threading.Thread(target=forwarder.Forwarder(node_dir, configured, lock).run, daemon=True)
     thread.start()
     thread.join(30)
     assert not thread.is_alive(), "the forwarder does not come to an end"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.record.launch import launcher
 from otel_rollout.spool import layout
+from tests.forwarders import wait_for_end
 from tests.runs.program import ask, begin
 from tests.waiting import wait_for
 
@@ -213,7 +213,7 @@ def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
     ask(parent, "record", "op")
     ask(parent, "shutdown", 30)
     (node_dir,) = layout.node_directories(tmp_path / "spool")
-    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the end of what moves files")
+    wait_for_end(node_dir)
     files = [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"planted" in path.read_bytes()]
