@@ -97,8 +97,8 @@ class Engine:
             in_memory: whether to read these rows once, with their content, and keep them.
             are_trajectories: whether a trace without identity counts as a trajectory, too.
         """
-        kept = {views.RECORDED} if in_memory else set()
-        return Engine(self._table, keep=frozenset(kept), rows=rows, are_trajectories=are_trajectories)
+        kept = frozenset({views.RECORDED} if in_memory else ())
+        return Engine(self._table, keep=kept, rows=rows, are_trajectories=are_trajectories)
 
     def select(self, sql: str) -> Table:
         """Run a query that a user has written.
@@ -196,7 +196,7 @@ class Engine:
     def definitions(self) -> Iterator[tuple[str, str]]:
         """Yield name and SQL of each view, for another engine that has the table's rows."""
         plain = Engine(self._table, may_merge=False)
-        for name in views.ORDER:
+        for name in views.order():
             yield name, plain._definition(name)
 
     def trace_rows(self, directory: str) -> RecordBatchReader:
@@ -289,7 +289,7 @@ class Engine:
             self._execute(f"CREATE VIEW {_OPEN_PART}.{name} AS SELECT * FROM {name}")  # noqa: S608
         part = copy.copy(self)
         part._made, part._rows, part._sql_of = set(), rows, views.of_open_rows
-        part._kept = frozenset(views.ORDER) - views.WIDE
+        part._kept = frozenset(views.order()) - views.WIDE
         self._execute(f"SET datafusion.catalog.default_schema = '{_OPEN_PART}'")
         try:
             part._make(f"FROM {views.TRACE_ROWS}")

@@ -222,5 +222,5 @@ def _within(column: str, ranges: Iterable[tuple[int, int]]) -> str:
 
 def _definitions() -> str:
     """Return a digest of all that the rows follow from, beside the spans."""
-    texts = [*map(views.sql_of, views.ORDER), str(schema.SCHEMA_VERSION)]
+    texts = [*map(views.sql_of, views.order()), str(schema.SCHEMA_VERSION)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()

@@ -75,11 +75,18 @@ def needed_by(sql: str, definition: Definition = sql_of) -> tuple[str, ...]:
         sql: the query.
         definition: returns the SELECT of a view.
     """
-    wanted = _tables_in(sql).intersection(ORDER)
-    for name in reversed(ORDER):
+    wanted = _tables_in(sql).intersection(_FILES)
+    for name in reversed(order()):
         if name in wanted:
             wanted |= _reads(name, definition)
-    return tuple(name for name in ORDER if name in wanted)
+    return tuple(name for name in order() if name in wanted)
+
+
+@functools.cache
+def order() -> tuple[str, ...]:
+    """Return the names of all views, each after the views that it reads."""
+    read = {name: sorted(_reads(name, sql_of) | _reads(name, of_merged_rows)) for name in sorted(_FILES)}
+    return tuple(TopologicalSorter(read).static_order())
 
 
 @functools.cache
@@ -104,8 +111,3 @@ def _tables_in(sql: str) -> set[str]:
         elif is_table:
             found.add(word)
     return found
-
-
-_READ: Final = {name: sorted(_reads(name, sql_of) | _reads(name, of_merged_rows)) for name in sorted(_FILES)}
-ORDER: Final = tuple(TopologicalSorter(_READ).static_order())
-"""All views, each after the views that it reads."""

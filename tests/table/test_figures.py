@@ -64,6 +64,6 @@ def test_row_of_a_trajectory_has_what_the_other_views_say(tmp_path: Path) -> Non
 
 def test_every_view_comes_after_those_that_it_reads() -> None:
     """Also in an engine that reads the stored rows of trajectories."""
-    for place, name in enumerate(views.ORDER):
+    for place, name in enumerate(views.order()):
         for definition in (views.sql_of, views.of_merged_rows):
-            assert {*views.needed_by(f"SELECT * FROM {name}", definition)} <= {*views.ORDER[: place + 1]}
+            assert {*views.needed_by(f"SELECT * FROM {name}", definition)} <= {*views.order()[: place + 1]}

@@ -72,7 +72,7 @@ def test_rules_of_merging_give_the_rows_of_all_spans(history: list[Operation]) -
 _ON_DISK = settings(
     max_examples=300 if _IS_NIGHTLY else 3, suppress_health_check=list(HealthCheck), deadline=None
 )
-_KEPT = frozenset(views.ORDER) - views.WIDE
+_KEPT = frozenset(views.order()) - views.WIDE
 """Views that are planned once: that is faster."""
 
 
