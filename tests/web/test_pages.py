@@ -204,8 +204,7 @@ def test_twenty_threads_get_whole_pages(served: Served) -> None:
     found: list[tuple[str, str]] = []
 
     def ask(first: int) -> None:
-        for index in range(len(pages)):
-            page = pages[(first + index) % len(pages)]
+        for page in (pages[first % len(pages)], pages[(first + 1) % len(pages)]):
             found.append((page, served.get(page).text))
 
     threads = [threading.Thread(target=ask, args=(first,)) for first in range(20)]
@@ -213,5 +212,5 @@ def test_twenty_threads_get_whole_pages(served: Served) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 20 * len(pages)
+    assert len(found) == 20 * 2
     assert set(found) == set(expected.items())
