@@ -1,6 +1,8 @@
 # `make demo` and `make test` set up everything they need; see CONTRIBUTING.md.
 PYTHON ?= python3
-BIN := .venv/bin
+# Ray starts no workers below a path with blanks. There, the environments are used by a link to this folder.
+LINK = /tmp/otel-rollout-of-$(shell id -u)-$(shell pwd | cksum | cut -d ' ' -f 1)
+BIN := $(if $(word 2,$(CURDIR)),$(shell ln -sfn "$$PWD" $(LINK) && echo $(LINK)/)).venv/bin
 # What is built once for all checkouts: the Collector, programs in Go, Debian's newest Python (tests/dev_cache.py).
 export ROLLOUT_DEV_CACHE ?= $(HOME)/.cache/otel-rollout-dev
 # Tests start thousands of processes. Each would compile the modules that it imports.
@@ -45,8 +47,7 @@ test:  ## What the README promises: with real Ray, MLflow and Weave
 		$(MAKE) --no-print-directory promises)
 
 test-all:  ## The rest: sweeps and attacks, the Collector, a browser, verl, TRL, vLLM, agents, S3, older and newer versions
-	@echo "== make test-all needs root, Go, npm and Debian's apt: tests mount file systems and act as other users."
-	@echo "== It takes about an hour on two cores."
+	@echo "== It needs root (tests mount, and act as other users), Go, npm and apt, and about an hour on two cores."
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(filter-out extended,$(OTHER_TESTS))) && \
 		$(MAKE) --no-print-directory extended)
 
@@ -79,10 +80,9 @@ mutants: built-for-tests .venv-mutants/.ready  ## Of a sample of changes to the 
 	$(call part,mutants,.venv-mutants/bin/python -W error::SyntaxWarning -m tests.mutants $(ARGS))
 
 # What a nightly run tests. The other packages move only where the named ones need it.
-GROUP ?= dev
 upgrade: .venv/.tools  ## UPGRADE='mlflow==3.15.* ray' newer than the constraints of GROUP=dev
-	$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-package otel-rollout --group $(GROUP) \
-		$(foreach package,$(UPGRADE),--upgrade-package '$(package)') --output-file constraints/$(GROUP).txt
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-package otel-rollout --group $(or $(GROUP),dev) \
+		$(foreach package,$(UPGRADE),--upgrade-package '$(package)') --output-file constraints/$(or $(GROUP),dev).txt
 
 # The time of the last commit: the same source gives the same bytes.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
@@ -122,7 +122,7 @@ build/tiny-model/config.json: examples/trl/tiny_model.py examples/trl/grpo_calcu
 # The main environment: what installs the others, then by extras, then all.
 UV_INSTALL := $(BIN)/uv pip install --quiet
 .venv/.tools: Makefile pyproject.toml constraints/dev.txt $(wildcard autoload/*.p*)
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(BIN:/bin=)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt uv
 	@touch $@
 OF_demo := --editable '.[demo]'
