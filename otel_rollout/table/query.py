@@ -200,9 +200,7 @@ class Engine:
             yield name, plain._definition(name)
 
     def trace_rows(self, directory: str) -> RecordBatchReader:
-        """Return the rows of view ``trace_rows``, for deltalake.
-
-        Unless most are stored, they are computed for few steps at a time, so that memory is bounded.
+        """Return the rows of view ``trace_rows``, for deltalake; unless most are stored, computed in pieces.
 
         Args:
             directory: keeps them, because no statement can run while deltalake writes.
@@ -214,12 +212,14 @@ class Engine:
         if self.is_merged:
             self.run(f"EXPLAIN SELECT * FROM {views.TRACE_ROWS}")  # noqa: S608
             return self._builder.execute(f"SELECT * FROM {views.TRACE_ROWS}")  # noqa: S608
-        for number, rows in enumerate(trajectory_store.pieces(self.run)):
-            self._compute_open(rows)
-            path = literal(f"{directory}/{number}.parquet")
-            self.run(f"COPY {_OPEN_PART}.{views.TRACE_ROWS} TO {path} STORED AS PARQUET")
-            self.run(f"DROP SCHEMA {_OPEN_PART} CASCADE")
-        self.run(f"CREATE EXTERNAL TABLE computed STORED AS PARQUET LOCATION {literal(f'{directory}/')}")
+        chosen = enumerate(trajectory_store.pieces(self.run, f"{directory}/units"))
+        for view, (number, piece) in itertools.product((views.KNOWN_RUNS, views.TRACE_ROWS), chosen):
+            computed = self._compute_open(trajectory_store.opened(self.run, piece), view)
+            runs = f"CREATE OR REPLACE TABLE {views.KEPT_RUNS} AS SELECT * FROM {computed}"  # noqa: S608
+            rows = f"COPY {computed} TO {literal(f'{directory}/rows/{number}.parquet')} STORED AS PARQUET"
+            self._execute(runs if view == views.KNOWN_RUNS else rows)
+            self._execute(f"DROP SCHEMA {_OPEN_PART} CASCADE")
+        self.run(f"CREATE EXTERNAL TABLE computed STORED AS PARQUET LOCATION {literal(f'{directory}/rows/')}")
         return self._builder.execute("SELECT * FROM computed")
 
     def write_parquet(self, sql: str, path: Path, limit: int | None = None) -> None:
@@ -273,28 +273,29 @@ class Engine:
             opened = trajectory_store.open_traces(self._execute, stored.recent)
             if opened is None:
                 return
-            self._compute_open(opened)
+            computed = self._compute_open(opened)
             is_open = f"named_trace IN (SELECT trace_id FROM {trajectory_store.OPEN})"  # noqa: S608
-            traces += f" WHERE NOT {is_open} UNION ALL SELECT * FROM {_OPEN_PART}.{views.TRACE_ROWS}"  # noqa: S608
+            traces += f" WHERE NOT {is_open} UNION ALL SELECT * FROM {computed}"  # noqa: S608
         self._execute(f"CREATE VIEW {views.MERGED_TRACES} AS {traces}")
         trajectories = f"SELECT * EXCLUDE (named_trace, names) FROM {views.MERGED_TRACES}"  # noqa: S608
         self._execute(f"CREATE VIEW {views.MERGED} AS {trajectories} WHERE state IS NOT NULL")
         self._sql_of = views.of_merged_rows
         self._kept -= views.SLOW
 
-    def _compute_open(self, rows: str) -> None:
-        """Compute the rows of open traces, with views of their own."""
+    def _compute_open(self, rows: str, view: str = views.TRACE_ROWS) -> str:
+        """Compute the rows of a view on open traces, with views of their own; return its name."""
         self._execute(f"CREATE SCHEMA {_OPEN_PART}")
         for name in (views.STORED_ROWS, views.KEPT_RUNS, trajectory_store.OPEN):
             self._execute(f"CREATE VIEW {_OPEN_PART}.{name} AS SELECT * FROM {name}")  # noqa: S608
         part = copy.copy(self)
         part._made, part._rows, part._sql_of = set(), rows, views.of_open_rows
-        part._kept = frozenset(views.order()) - views.WIDE
+        part._kept = views.SMALL if view == views.KNOWN_RUNS else frozenset(views.order()) - views.WIDE
         self._execute(f"SET datafusion.catalog.default_schema = '{_OPEN_PART}'")
         try:
-            part._make(f"FROM {views.TRACE_ROWS}")
+            part._make(f"FROM {view}")
         finally:
             self._execute("SET datafusion.catalog.default_schema = 'public'")
+        return f"{_OPEN_PART}.{view}"
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
@@ -392,9 +393,8 @@ class SharedEngine(Engine):
             self._execute(f"DROP TABLE {answer}")
 
     def _make(self, sql: str) -> None:
-        if self._made.issuperset(
-            views.needed_by(sql, self._sql_of)
-        ):  # the usual case, also while a thread makes a view
+        # The usual case, also while a thread makes a view.
+        if self._made.issuperset(views.needed_by(sql, self._sql_of)):
             return
         with self._making:
             super()._make(sql)

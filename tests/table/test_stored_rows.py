@@ -72,6 +72,7 @@ def test_rules_of_merging_give_the_rows_of_all_spans(history: list[Operation]) -
 _ON_DISK = settings(
     max_examples=300 if _IS_NIGHTLY else 3, suppress_health_check=list(HealthCheck), deadline=None
 )
+_SMALLEST_PIECES = mock.patch.multiple(trajectory_store, _PIECE_SPANS=1, _NAMED_SPANS=8)
 _KEPT = frozenset(views.order()) - views.WIDE
 """Views that are planned once: that is faster."""
 
@@ -126,7 +127,7 @@ def check_history(uri: str, history: list[Operation]) -> None:
 
     Rows that are not merged are stored in pieces, the smallest that there may be.
     """
-    with mock.patch.multiple(trajectory_store, _MOST_OPEN=100, _PIECE_SPANS=1):
+    with mock.patch.object(trajectory_store, "_MOST_OPEN", 100), _SMALLEST_PIECES:
         table = RealTable(uri)
         for operation in history:
             table.do(operation)
@@ -161,16 +162,33 @@ def test_trajectory_with_a_late_score_is_computed_anew(table: RealTable) -> None
     assert engine.run("SELECT * FROM open_traces").num_rows == 1
 
 
-def test_rows_of_whole_steps_are_computed_together(table: RealTable) -> None:
+def _in_pieces(table: RealTable, directory: Path) -> list[list[str]]:
+    """Return the ends of the ids of the traces of each piece."""
+    ask = Engine(table.store.open(), may_merge=False).run
+    found = []
+    for piece in trajectory_store.pieces(ask, str(directory / "units")):
+        trajectory_store.opened(ask, piece)
+        found.append(sorted(row["trace_id"][-1] for row in dicts_of(ask("SELECT trace_id FROM open_traces"))))
+    return found
+
+
+@_SMALLEST_PIECES
+def test_rows_of_whole_steps_are_computed_together(table: RealTable, tmp_path: Path) -> None:
     """So memory is bounded. A trajectory inside that names another step joins all steps between both."""
     table.do(Deliver([row("3", "e3", "a3", step=5, kind="AGENT"), root("b", step=None)]))
-    with mock.patch.object(trajectory_store, "_PIECE_SPANS", 1):
-        ask = Engine(table.store.open(), may_merge=False).run
-        opened = [
-            sorted(found["trace_id"][-1] for found in dicts_of(ask("SELECT trace_id FROM open_traces")))
-            for _ in trajectory_store.pieces(ask)
-        ]
-    assert opened == [["b"], ["1"], ["2"], ["3", "4", "5"], ["6"], ["7"], ["8"], ["9"]]
+    assert _in_pieces(table, tmp_path) == [["b"], ["1"], ["2"], ["3", "4", "5"], ["6"], ["7"], ["8"], ["9"]]
+
+
+@_SMALLEST_PIECES
+def test_groups_of_a_step_with_many_spans_are_computed_one_after_the_other(tmp_path: Path) -> None:
+    """A score by identity is in the piece of its group, where it may fit a trajectory."""
+    table = RealTable(str(tmp_path / "table"))
+    groups = [{"sample_index": sample, "rollout_n": number} for sample in "567" for number in range(2)]
+    rows = [root(f"{trace}", **columns) for trace, columns in enumerate(groups, 1)]
+    table.do(Deliver([*rows, _by_identity(sample_index="6", rollout_n=1)]))
+    assert sorted(_in_pieces(table, tmp_path)) == [["1", "2"], ["3", "4", "f"], ["5", "6"]]
+    table.do(Compact([], False))
+    assert table.check()
 
 
 def test_stored_rows_do_not_count_for_other_definitions(table: RealTable) -> None:
