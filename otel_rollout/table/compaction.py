@@ -110,7 +110,7 @@ def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], 
         retention_hours: hours for which replaced files stay.
     """
     try:
-        with TemporaryDirectory() as directory:
+        with TemporaryDirectory() as directory, store.describing():
             store_rows(store, Engine(table).trace_rows(directory), files, retention_hours)
     except (TableError, OSError) as error:
         _logger.warning("what trajectories came to is not stored: %s", error)
