@@ -22,7 +22,7 @@ from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.spool import layout
 from otel_rollout.spool.detached import start_detached
 from otel_rollout.table import compaction, pruning
-from otel_rollout.table.data_files import DIRECTORY, bins, files_of
+from otel_rollout.table.data_files import bins, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import LeaseHeldError, LeaseLostError
 from otel_rollout.table.location import location_of
@@ -70,10 +70,9 @@ def _is_due(store: Store) -> bool:
     """Return whether a compaction would change many files."""
     table = store.open()
     files, stored = files_of(store, table), stored_rows(table)
-    merged = (file.path for each in bins(files) if len(each) > 1 for file in each)
-    new = {path for path in merged if not path.startswith(DIRECTORY)}
-    new |= {file.path for file in files}.difference(stored.covered if stored else ())
-    return len(new) >= _MANY_FILES
+    changed = {file.path for each in bins(files) if len(each) > 1 for file in each}
+    changed |= {file.path for file in files}.difference(stored.covered if stored else ())
+    return len(changed) >= _MANY_FILES
 
 
 def _is_core_free() -> bool:

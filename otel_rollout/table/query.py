@@ -61,6 +61,7 @@ class Engine:
         rows: SQL condition of the rows that the views see; all by default.
         are_trajectories: whether a trace without identity counts as a trajectory, too.
         may_merge: whether to read the rows of trajectories that are stored.
+        anew: SQL condition of rows whose traces are computed all the same.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Engine:
         rows: str = _IS_WHOLE,
         are_trajectories: bool = False,
         may_merge: bool = True,
+        anew: str = "",
     ) -> None:
         from deltalake import QueryBuilder
 
@@ -80,6 +82,7 @@ class Engine:
         self._kept = views.SMALL | views.SLOW | keep
         self._made: set[str] = set()
         self._sql_of: views.Definition = views.sql_of
+        self._anew = anew
         self._may_merge = may_merge and rows == _IS_WHOLE and not are_trajectories
         self._builder = QueryBuilder({**_SESSION, **session})
         self._builder.register(views.STORED_ROWS, table)
@@ -268,9 +271,9 @@ class Engine:
             return
         self._builder.register(trajectory_store.STORED, stored.table)
         traces = f"SELECT * FROM {trajectory_store.STORED}"  # noqa: S608
-        if stored.recent:
+        if recent := " OR ".join(filter(None, (stored.recent, self._anew))):
             self._make(f"FROM {views.RECORDED}")
-            opened = trajectory_store.open_traces(self._execute, stored.recent)
+            opened = trajectory_store.open_traces(self._execute, recent)
             if opened is None:
                 return
             computed = self._compute_open(opened)
@@ -307,20 +310,13 @@ class Engine:
             columns += self._missing_columns()
             stored = f"(SELECT {columns} FROM {views.STORED_ROWS}) AS {views.STORED_ROWS}"  # noqa: S608
             return f"{views.sql_of(name).replace(views.STORED_ROWS, stored)} WHERE {self._rows}"
-        if name == views.SPANS and not self._has_repeated_spans():
+        # Only spans that have several rows have to be compared.
+        if name == views.SPANS and not self.count(views.REPEATED):
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
-        if name == views.REQUESTS and not self._has_requests():
+        # Only if an engine's requests are recorded, what they took has to be computed.
+        if name == views.REQUESTS and not self.count(f"{views.RECORDED} WHERE name = 'llm_request'"):
             return f"SELECT * FROM ({views.sql_of(name)}) AS no_requests WHERE false"  # noqa: S608
         return self._sql_of(name)
-
-    def _has_repeated_spans(self) -> bool:
-        """Return whether some rows may be of one span: only then spans have to be compared."""
-        return bool(self.count(views.REPEATED))
-
-    def _has_requests(self) -> bool:
-        """Return whether an engine's requests are recorded: only then what they took has to be computed."""
-        found = self.run(f"SELECT span_id FROM {views.RECORDED} WHERE name = 'llm_request' LIMIT 1")  # noqa: S608
-        return bool(found.num_rows)
 
     def _missing_columns(self) -> str:
         """Return the columns that an older table lacks, as nulls."""
@@ -332,7 +328,7 @@ class Engine:
         return self._builder.execute(sql).read_all()
 
 
-def dicts_of(table: Table) -> list[dict[str, Any]]:
+def dicts_of(table: Table | RecordBatch) -> list[dict[str, Any]]:
     """Return the rows of an Arrow table as dicts.
 
     Raises:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.table import schema, views
-from otel_rollout.table.data_files import files_of
+from otel_rollout.table.data_files import GROUP_ROWS, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.select import literal
@@ -39,12 +39,8 @@ _MOST_OPEN: Final = 0.25
 """Part of the table above which all rows are computed anew: that is faster."""
 _PIECE_SPANS: Final = 400_000
 """Spans of traces whose rows are computed together, or as many as groups have that cannot be told apart."""
-_NAMED_SPANS: Final = 8_000_000
-"""Spans of traces of which is found out together what they name."""
 _MIXED: Final = "SELECT count(*) FROM all_names WHERE beginning LIKE '%-'"
 """Counts names that the group of a trajectory without a step may have, too."""
-_GROUP_ROWS: Final = 50_000
-"""Maximum rows of a row group, which are in memory while it is written."""
 _RANGES: Final = 16
 """Maximum ranges of a condition; more cost more than they spare."""
 
@@ -113,7 +109,7 @@ def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], 
             mode="overwrite",
             schema_mode="overwrite",
             storage_options=store.options,
-            writer_properties=writer_properties(_GROUP_ROWS),
+            writer_properties=writer_properties(GROUP_ROWS),
             commit_properties=CommitProperties(custom_metadata=described),
         )
         written = DeltaTable(_address(store), storage_options=store.options)
@@ -179,7 +175,7 @@ def pieces(ask: Callable[[str], Table], directory: str) -> Iterator[str]:
     listed = ", ".join(map(literal, filter(None, _values(large)))) or "NULL"
     unit = f"place || '/' || CASE WHEN place IN ({listed}) THEN left(md5(member), 2) ELSE '' END"
     digits = "ascii(right(trace_id, 1)) + 10 * ascii(substr(trace_id, 31, 1))"
-    parts = next(_values(ask("SELECT count(*) AS number FROM placed_spans"))) // _NAMED_SPANS + 1
+    parts = next(_values(ask("SELECT count(*) AS number FROM placed_spans"))) // (20 * _PIECE_SPANS) + 1
     for part in range(parts):
         ask(
             f"COPY (SELECT trace_id, coalesce(min({unit}), left(trace_id, 2)) AS first, max({unit}) AS last, "  # noqa: S608

@@ -18,7 +18,7 @@ from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.rows import batch_of
 from otel_rollout.table.store import Store
-from otel_rollout.table.verification import differences
+from otel_rollout.table.verification import differences, of_sample
 from tests.table import stored_model
 from tests.table.stored_histories import Compact, Deliver, Operation, Prune, Row, histories
 from tests.table.tables import root, row, score
@@ -72,7 +72,7 @@ def test_rules_of_merging_give_the_rows_of_all_spans(history: list[Operation]) -
 _ON_DISK = settings(
     max_examples=300 if _IS_NIGHTLY else 3, suppress_health_check=list(HealthCheck), deadline=None
 )
-_SMALLEST_PIECES = mock.patch.multiple(trajectory_store, _PIECE_SPANS=1, _NAMED_SPANS=8)
+_SMALLEST_PIECES = mock.patch.object(trajectory_store, "_PIECE_SPANS", 1)
 _KEPT = frozenset(views.order()) - views.WIDE
 """Views that are planned once: that is faster."""
 
@@ -259,3 +259,15 @@ def test_verification_names_each_difference(table: RealTable) -> None:
     table.do(Compact([], True))
     told = CliRunner().invoke(app, ["table", "verify", uri])
     assert (told.exit_code, told.output) == (0, f"No difference in {uri}.\n")
+
+
+def test_verification_of_a_sample_computes_the_steps_of_some_trajectories(table: RealTable) -> None:
+    """Each difference of those that are drawn is named; a large table is not computed as a whole."""
+    uri, opened = table.store.location.uri, table.store.open()
+    changed = Engine(opened).run("SELECT * REPLACE (7 AS turns) FROM trace_rows")
+    trajectory_store.store_rows(table.store, changed, opened.get_add_actions()["path"].to_pylist(), 0)
+    with mock.patch.object(trajectory_store, "_MOST_OPEN", 0.4):
+        found = list(of_sample(opened, 3))
+        told = CliRunner().invoke(app, ["table", "verify", uri, "--sample", "2"])
+    assert [(each.column, each.stored, each.recomputed) for each in found] == [("turns", 7, None)] * 3
+    assert told.output.endswith(f"2 differences in {uri}.\n")
