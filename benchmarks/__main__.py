@@ -29,6 +29,7 @@ from benchmarks import (
     report,
     rollout_step,
     score_batch,
+    table_scale,
     tables,
     trl_step,
     verl_agent_loop,
@@ -52,8 +53,9 @@ PARTS = {
     "volume": volume.run,
     "verl_agent_loop": verl_agent_loop.run,
     "trl_step": trl_step.run,
+    "table_scale": table_scale.run,
 }
-NOT_IN_HASTE = {"delivery_limit", "otlp_delivery", "ray_calls", "verl_agent_loop", "volume"}
+NOT_IN_HASTE = {"delivery_limit", "otlp_delivery", "ray_calls", "table_scale", "verl_agent_loop", "volume"}
 """Parts whose time is mostly the start of other processes."""
 
 

@@ -295,6 +295,29 @@ def trl_rows(part: Result) -> list[Row]:
     ]
 
 
+def table_scale_rows(part: Result) -> list[Row]:
+    """A table of many trajectories: commands with their start-up, pages, and the forwarder that writes it."""
+    rows = [
+        [
+            f"{cost['table']}: `{cost['question']}`",
+            f"{cost['seconds']:.2f} s",
+            f"{cost['least']:.2f}–{cost['most']:.2f}",
+            f"{cost['cpu_seconds']:.2f} s",
+            f"{cost['peak_mib']:,}",
+        ]
+        for cost in part["commands"]
+    ]
+    slowest = max(part["pages"], key=lambda page: part["pages"][page])
+    pages = [f"slowest page of `view`, {slowest}: p95", f"{part['pages'][slowest]:.0f} ms", "", ""]
+    forwarder, memory = part["forwarder"], part["server_mb"] * 1e6 / (1 << 20)
+    rate = f"{forwarder['spans_per_cpu_second']:,} spans per CPU second"
+    return [
+        *rows,
+        [*pages, f"{memory:,.0f}"],
+        ["forwarder into the table", "", "", rate, f"{forwarder['peak_mib']:,}"],
+    ]
+
+
 TRAJECTORIES, STEPS_PER_DAY = 512, 288
 """Trajectories of a step and steps of a day; a step every five minutes."""
 
@@ -490,6 +513,12 @@ TABLES = {
         ),
         trl_rows,
         pages=(),
+    ),
+    "table_scale": Shown(
+        "table_scale",
+        "A table of many trajectories of 20 spans",
+        ("with start-up (median)", "least–most", "CPU", "peak MiB"),
+        table_scale_rows,
     ),
     "verl": Shown(
         "verl_agent_loop",

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 _COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "view", "--port", "0", "--from"]
@@ -28,31 +29,40 @@ def main() -> None:
     parser.add_argument("--table", required=True, help="a rollout table")
     parser.add_argument("--no-browser", action="store_true", help="measure only the server")
     options = parser.parse_args()
-    with subprocess.Popen([*_COMMAND, options.table], stdout=subprocess.PIPE) as server:
+    found = measured(options.table, not options.no_browser)
+    print(f"{'page':<16}{'p50 ms':>10}{'p95 ms':>10}{'KB':>8}")
+    for name, page in found["pages"].items():
+        print(f"{name:<16}{page['p50_ms']:>10.0f}{page['p95_ms']:>10.0f}{page['bytes'] / 1000:>8.0f}")
+    print(f"\nmemory of the server: {found['server_mb']} MB")
+    if not options.no_browser:
+        print(f"\n{'first paint':<16}{'ms':>10}")
+        for name, milliseconds in found["first_paint_ms"]:
+            print(f"{name:<16}{milliseconds:>10.0f}")
+
+
+def measured(table: str, has_browser: bool) -> dict[str, Any]:
+    """Start the server on a table and measure its pages."""
+    with subprocess.Popen([*_COMMAND, table], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         found = _ADDRESS.search(server.stdout.readline())
         assert found, "the server has not started"
         try:
-            _measure(found[0].decode(), server.pid, not options.no_browser)
+            return _measured(found[0].decode(), server.pid, has_browser)
         finally:
             server.send_signal(signal.SIGINT)
 
 
-def _measure(address: str, pid: int, has_browser: bool) -> None:
-    pages = _pages(address)
-    print(f"{'page':<16}{'p50 ms':>10}{'p95 ms':>10}{'KB':>8}")
+def _measured(address: str, pid: int, has_browser: bool) -> dict[str, Any]:
+    pages, found = _pages(address), {}
     for name, addresses in pages.items():
         times, size = [], 0
         for index in range(max(_REPETITIONS, len(addresses))):
             began = time.perf_counter()
             size = len(_get(address + addresses[index % len(addresses)]))
             times.append((time.perf_counter() - began) * 1000)
-        print(f"{name:<16}{statistics.median(times):>10.0f}{_p95(times):>10.0f}{size / 1000:>8.0f}")
-    print(f"\nmemory of the server: {_memory(pid)} MB")
-    if has_browser:
-        print(f"\n{'first paint':<16}{'ms':>10}")
-        for name, milliseconds in _first_paints(address, pages):
-            print(f"{name:<16}{milliseconds:>10.0f}")
+        found[name] = {"p50_ms": statistics.median(times), "p95_ms": _p95(times), "bytes": size}
+    painted = _first_paints(address, pages) if has_browser else []
+    return {"pages": found, "server_mb": _memory(pid), "first_paint_ms": painted}
 
 
 def _p95(times: list[float]) -> float:

@@ -187,6 +187,8 @@ class Waits:
     """Between two processes that compact a table beside training, if it has got many files."""
     free_core: Limit = 300.0
     """For a free core, until such a process leaves the table to the next one."""
+    core_look: Pause = 5.0
+    """Between two looks at how long the cores were idle."""
 
     # --- Commands -----------------------------------------------------------------------------------------
     service_scan: Pause = 2.0

@@ -23,7 +23,7 @@ from otel_rollout.table.location import DEFAULT_URI
 from otel_rollout.table.pruning import Choice, Shares
 from otel_rollout.table.query import Engine
 from otel_rollout.table.store import Store
-from otel_rollout.table.verification import Difference, differences
+from otel_rollout.table.verification import Difference, differences, of_sample
 
 _HOUR: Final = 3600
 _BYTES: Final = {
@@ -110,7 +110,12 @@ def prune(
 
 
 @app.command(epilog=epilog("table verify"))
-def verify(uri: UriArgument = None) -> None:
+def verify(
+    uri: UriArgument = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Check so many trajectories, drawn at random.", min=1, metavar="N")
+    ] = None,
+) -> None:
     """Compare what `compact` has stored of each trajectory with what its spans say.
 
     Prints each difference: the figure as queries see it, and as the spans give
@@ -120,7 +125,8 @@ def verify(uri: UriArgument = None) -> None:
     with errors_reported():
         store = _store(uri)
         table, number = store.open(), 0
-        for found in differences(Engine(table), Engine(table, may_merge=False)):
+        whole = (Engine(table), Engine(table, may_merge=False))
+        for found in of_sample(table, sample) if sample else differences(*whole):
             typer.echo(_told(found))
             number += 1
     if number:

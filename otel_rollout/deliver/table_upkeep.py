@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +22,19 @@ from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.spool import layout
 from otel_rollout.spool.detached import start_detached
 from otel_rollout.table import compaction, pruning
-from otel_rollout.table.data_files import DIRECTORY, files_of
+from otel_rollout.table.data_files import bins, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import LeaseHeldError, LeaseLostError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
+from otel_rollout.table.trajectory_store import stored_rows
 
 _MANY_FILES: Final = 16
-"""Files that no compaction has written, from which on a table is compacted."""
+"""Files that a compaction would merge, or whose trajectories it would store, from which on there is one."""
 
 
 def start(node_dir: Path, table: str, keep: str) -> None:
-    """Start the process if many files have come and two cores are there.
+    """Start the process if there is something to do and two cores are there.
 
     Args:
         node_dir: has the log.
@@ -41,8 +43,9 @@ def start(node_dir: Path, table: str, keep: str) -> None:
     """
     with suppress(TableError, OSError):  # delivery says what is wrong with the table or the directory
         store = Store(location_of(table))
-        new = [file for file in files_of(store, store.open()) if not file.path.startswith(DIRECTORY)]
-        if len(new) >= _MANY_FILES and len(os.sched_getaffinity(0)) > 1:
+        starts = (file.least.get("start_ns") or 0 for file in files_of(store, store.open()))
+        is_old = keep and any(start_ns < _kept_since(keep) for start_ns in starts)
+        if (is_old or _is_due(store)) and len(os.sched_getaffinity(0)) > 1:
             start_detached(["-m", __name__, table, keep], os.environ, node_dir / layout.FORWARDER_LOG)
 
 
@@ -50,21 +53,47 @@ def tend(uri: str, keep: str) -> None:
     """Remove steps that are too old, and compact the table, unless another process does; log a failure."""
     try:
         store = Store(location_of(uri))
+        old = pruning.older_than(_kept_since(keep)) if keep else lambda _: set()
         with suppress(LeaseHeldError, LeaseLostError):
-            if keep:
-                old = pruning.older_than(time.time_ns() - round(hours(keep) * 3600e9))
-                if pruning.preview(store, old)[0]:
-                    pruning.prune(store, old, compaction.RETENTION_HOURS)
-            compaction.compact(store, say=logger.debug)
+            if (keep and pruning.preview(store, old)[0]) or _is_due(store):
+                compaction.compact(store, say=logger.debug, before=partial(pruning.remove, store, old))
     except Exception as error:  # noqa: BLE001 - the next process tries again
         logger.warning("the table at %s is not compacted: %s", uri, error)
+
+
+def _kept_since(keep: str) -> int:
+    """Return the time from which on the table keeps rows, Unix time in nanoseconds."""
+    return time.time_ns() - round(hours(keep) * 3600e9)
+
+
+def _is_due(store: Store) -> bool:
+    """Return whether a compaction would change many files."""
+    table = store.open()
+    files, stored = files_of(store, table), stored_rows(table)
+    changed = {file.path for each in bins(files) if len(each) > 1 for file in each}
+    changed |= {file.path for file in files}.difference(stored.covered if stored else ())
+    return len(changed) >= _MANY_FILES
+
+
+def _is_core_free() -> bool:
+    """Return whether one of the CPUs that this process may use is idle for a while, or parts of several."""
+    before = _idle_seconds()
+    time.sleep(waits().core_look)
+    return _idle_seconds() - before >= waits().core_look
+
+
+def _idle_seconds() -> float:
+    """Return how long the CPUs that this process may use have been idle."""
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    of_cpus = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    return sum(int(cpu[4]) for cpu in of_cpus if cpu[0] in usable) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     """Compact the table given as the first argument, as soon as a core is free."""
     os.nice(19)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if wait_until(lambda: os.getloadavg()[0] <= (os.cpu_count() or 1) - 1, waits().free_core):
+    if wait_until(_is_core_free, waits().free_core):
         tend(sys.argv[1], sys.argv[2])
 
 

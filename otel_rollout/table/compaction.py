@@ -6,9 +6,8 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.table.data_files import DIRECTORY, DataFile, FileReader, bins, files_of
 from otel_rollout.table.errors import TableError
@@ -30,8 +29,7 @@ Announce = Callable[[str], object]
 """Tells a person about progress."""
 
 
-@dataclass(frozen=True)
-class Compacted:
+class Compacted(NamedTuple):
     """What a compaction has done.
 
     Attributes:
@@ -49,7 +47,12 @@ class Compacted:
     removed: int
 
 
-def compact(store: Store, retention_hours: int = RETENTION_HOURS, say: Announce = print) -> Compacted:
+def compact(
+    store: Store,
+    retention_hours: int = RETENTION_HOURS,
+    say: Announce = print,
+    before: Callable[[Lease], object] = lambda _: None,
+) -> Compacted:
     """Merge small files, sorted by run and step; then remove old files and log entries.
 
     Forwarders may append meanwhile. Files that come meanwhile are left for the next compaction.
@@ -58,6 +61,7 @@ def compact(store: Store, retention_hours: int = RETENTION_HOURS, say: Announce 
         store: the table.
         retention_hours: hours for which replaced files stay.
         say: gets a line per step.
+        before: removes rows first, under the same lease, so that what is left is stored once.
 
     Raises:
         LeaseHeldError: another process compacts or prunes.
@@ -65,13 +69,14 @@ def compact(store: Store, retention_hours: int = RETENTION_HOURS, say: Announce 
         TableError: the table cannot be read or written.
     """
     with closing(Lease.acquire(store)) as lease:
+        before(lease)
         table = store.open()
-        before = files_of(store, table)
-        merged = _merge(store, table, lease, before, say)
+        files = files_of(store, table)
+        merged = _merge(store, table, lease, files, say)
         store_trajectories(store, table, merged, retention_hours)
         removed = clean(store, retention_hours)
         after = files_of(store, store.open())
-    return Compacted(len(before), len(after), _size(before), _size(after), removed)
+    return Compacted(len(files), len(after), _size(files), _size(after), removed)
 
 
 def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile], say: Announce) -> set[str]:
@@ -105,7 +110,7 @@ def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], 
         retention_hours: hours for which replaced files stay.
     """
     try:
-        with TemporaryDirectory() as directory:
+        with TemporaryDirectory() as directory, store.describing():
             store_rows(store, Engine(table).trace_rows(directory), files, retention_hours)
     except (TableError, OSError) as error:
         _logger.warning("what trajectories came to is not stored: %s", error)

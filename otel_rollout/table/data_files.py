@@ -24,7 +24,7 @@ DIRECTORY: Final = "compacted"
 """Directory of the table with the files that compaction has written."""
 _ORDER: Final = ("run_id", "validate", "step", "sample_index", "rollout_n", "trace_id", "start_ns")
 """Columns by which the rows of a written file are sorted."""
-_GROUP_ROWS: Final = 100_000
+GROUP_ROWS: Final = 100_000
 """Maximum rows of a row group. A query skips the groups that it does not need."""
 _BIN_BYTES: Final = 16 << 20
 """Maximum bytes of the files whose rows are sorted together. Decoded, they are in memory three times."""
@@ -133,7 +133,7 @@ class FileReader:
             mode="error",
             configuration={schema.STATISTICS_PROPERTY: self._statistics} if self._statistics else None,
             storage_options=self._store.options,
-            writer_properties=writer_properties(_GROUP_ROWS),
+            writer_properties=writer_properties(GROUP_ROWS),
         )
         written = DeltaTable(address, storage_options=self._store.options)
         return list(_additions(written.get_add_actions(), directory))

@@ -16,6 +16,7 @@ from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
 _COUNTED: Final = (
@@ -108,13 +109,7 @@ def preview(store: Store, choice: Choice) -> tuple[Shares, Shares]:
     Raises:
         TableError: the table cannot be read, or a run is not in it.
     """
-    table = store.open()
-    shares = _shares(FileReader(store, table), files_of(store, table))
-    chosen = choice(shares)
-    return (
-        [share for share in shares if share.unit in chosen],
-        [share for share in shares if share.unit not in chosen],
-    )
+    return _divided(store, store.open(), choice)
 
 
 def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
@@ -133,23 +128,34 @@ def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
         TableError: the table cannot be read or written, or a run is not in it.
     """
     with closing(Lease.acquire(store)) as lease:
-        table = store.open()
-        files, reader = files_of(store, table), FileReader(store, table)
-        shares = _shares(reader, files)
-        chosen = choice(shares)
-        gone = [share for share in shares if share.unit in chosen]
-        added: list[AddAction] = []
-        left = {share.file.path for share in shares if share.unit not in chosen}
-        for each in bins(file for file in _files(gone) if file.path in left):
-            added += reader.rewritten(each, f"({_condition(chosen)}) IS NOT TRUE")
-            lease.renew()
-        if gone:
-            lease.commit([file.removal(is_change=True) for file in _files(gone)], added)
-            settle(store, added)
+        gone = remove(store, choice, lease)
         table = store.open()
         store_trajectories(store, table, {file.path for file in files_of(store, table)}, retention_hours)
         clean(store, retention_hours)
     return gone
+
+
+def remove(store: Store, choice: Choice, lease: Lease) -> Shares:
+    """Remove steps in one commit of the lease's holder; see :func:`prune`."""
+    table = store.open()
+    gone, kept = _divided(store, table, choice)
+    chosen, left = {share.unit for share in gone}, {share.file.path for share in kept}
+    added: list[AddAction] = []
+    for each in bins(file for file in _files(gone) if file.path in left):
+        added += FileReader(store, table).rewritten(each, f"({_condition(chosen)}) IS NOT TRUE")
+        lease.renew()
+    if gone:
+        lease.commit([file.removal(is_change=True) for file in _files(gone)], added)
+        settle(store, added)
+    return gone
+
+
+def _divided(store: Store, table: DeltaTable, choice: Choice) -> tuple[Shares, Shares]:
+    """Return what is chosen of a version of the table, and what is not."""
+    shares = _shares(FileReader(store, table), files_of(store, table))
+    chosen = choice(shares)
+    gone = [share for share in shares if share.unit in chosen]
+    return gone, [share for share in shares if share.unit not in chosen]
 
 
 def _shares(reader: FileReader, files: Iterable[DataFile]) -> Shares:

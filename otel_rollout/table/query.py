@@ -61,6 +61,7 @@ class Engine:
         rows: SQL condition of the rows that the views see; all by default.
         are_trajectories: whether a trace without identity counts as a trajectory, too.
         may_merge: whether to read the rows of trajectories that are stored.
+        anew: SQL condition of rows whose traces are computed all the same.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Engine:
         rows: str = _IS_WHOLE,
         are_trajectories: bool = False,
         may_merge: bool = True,
+        anew: str = "",
     ) -> None:
         from deltalake import QueryBuilder
 
@@ -80,6 +82,7 @@ class Engine:
         self._kept = views.SMALL | views.SLOW | keep
         self._made: set[str] = set()
         self._sql_of: views.Definition = views.sql_of
+        self._anew = anew
         self._may_merge = may_merge and rows == _IS_WHOLE and not are_trajectories
         self._builder = QueryBuilder({**_SESSION, **session})
         self._builder.register(views.STORED_ROWS, table)
@@ -200,9 +203,7 @@ class Engine:
             yield name, plain._definition(name)
 
     def trace_rows(self, directory: str) -> RecordBatchReader:
-        """Return the rows of view ``trace_rows``, for deltalake.
-
-        Unless most are stored, they are computed for few steps at a time, so that memory is bounded.
+        """Return the rows of view ``trace_rows``, for deltalake; unless most are stored, computed in pieces.
 
         Args:
             directory: keeps them, because no statement can run while deltalake writes.
@@ -214,12 +215,14 @@ class Engine:
         if self.is_merged:
             self.run(f"EXPLAIN SELECT * FROM {views.TRACE_ROWS}")  # noqa: S608
             return self._builder.execute(f"SELECT * FROM {views.TRACE_ROWS}")  # noqa: S608
-        for number, rows in enumerate(trajectory_store.pieces(self.run)):
-            self._compute_open(rows)
-            path = literal(f"{directory}/{number}.parquet")
-            self.run(f"COPY {_OPEN_PART}.{views.TRACE_ROWS} TO {path} STORED AS PARQUET")
-            self.run(f"DROP SCHEMA {_OPEN_PART} CASCADE")
-        self.run(f"CREATE EXTERNAL TABLE computed STORED AS PARQUET LOCATION {literal(f'{directory}/')}")
+        chosen = enumerate(trajectory_store.pieces(self.run, f"{directory}/units"))
+        for view, (number, piece) in itertools.product((views.KNOWN_RUNS, views.TRACE_ROWS), chosen):
+            computed = self._compute_open(trajectory_store.opened(self.run, piece), view)
+            runs = f"CREATE OR REPLACE TABLE {views.KEPT_RUNS} AS SELECT * FROM {computed}"  # noqa: S608
+            rows = f"COPY {computed} TO {literal(f'{directory}/rows/{number}.parquet')} STORED AS PARQUET"
+            self._execute(runs if view == views.KNOWN_RUNS else rows)
+            self._execute(f"DROP SCHEMA {_OPEN_PART} CASCADE")
+        self.run(f"CREATE EXTERNAL TABLE computed STORED AS PARQUET LOCATION {literal(f'{directory}/rows/')}")
         return self._builder.execute("SELECT * FROM computed")
 
     def write_parquet(self, sql: str, path: Path, limit: int | None = None) -> None:
@@ -268,33 +271,34 @@ class Engine:
             return
         self._builder.register(trajectory_store.STORED, stored.table)
         traces = f"SELECT * FROM {trajectory_store.STORED}"  # noqa: S608
-        if stored.recent:
+        if recent := " OR ".join(filter(None, (stored.recent, self._anew))):
             self._make(f"FROM {views.RECORDED}")
-            opened = trajectory_store.open_traces(self._execute, stored.recent)
+            opened = trajectory_store.open_traces(self._execute, recent)
             if opened is None:
                 return
-            self._compute_open(opened)
+            computed = self._compute_open(opened)
             is_open = f"named_trace IN (SELECT trace_id FROM {trajectory_store.OPEN})"  # noqa: S608
-            traces += f" WHERE NOT {is_open} UNION ALL SELECT * FROM {_OPEN_PART}.{views.TRACE_ROWS}"  # noqa: S608
+            traces += f" WHERE NOT {is_open} UNION ALL SELECT * FROM {computed}"  # noqa: S608
         self._execute(f"CREATE VIEW {views.MERGED_TRACES} AS {traces}")
         trajectories = f"SELECT * EXCLUDE (named_trace, names) FROM {views.MERGED_TRACES}"  # noqa: S608
         self._execute(f"CREATE VIEW {views.MERGED} AS {trajectories} WHERE state IS NOT NULL")
         self._sql_of = views.of_merged_rows
         self._kept -= views.SLOW
 
-    def _compute_open(self, rows: str) -> None:
-        """Compute the rows of open traces, with views of their own."""
+    def _compute_open(self, rows: str, view: str = views.TRACE_ROWS) -> str:
+        """Compute the rows of a view on open traces, with views of their own; return its name."""
         self._execute(f"CREATE SCHEMA {_OPEN_PART}")
         for name in (views.STORED_ROWS, views.KEPT_RUNS, trajectory_store.OPEN):
             self._execute(f"CREATE VIEW {_OPEN_PART}.{name} AS SELECT * FROM {name}")  # noqa: S608
         part = copy.copy(self)
         part._made, part._rows, part._sql_of = set(), rows, views.of_open_rows
-        part._kept = frozenset(views.order()) - views.WIDE
+        part._kept = views.SMALL if view == views.KNOWN_RUNS else frozenset(views.order()) - views.WIDE
         self._execute(f"SET datafusion.catalog.default_schema = '{_OPEN_PART}'")
         try:
-            part._make(f"FROM {views.TRACE_ROWS}")
+            part._make(f"FROM {view}")
         finally:
             self._execute("SET datafusion.catalog.default_schema = 'public'")
+        return f"{_OPEN_PART}.{view}"
 
     def _definition(self, name: str) -> str:
         if name == views.RECORDED:
@@ -306,20 +310,13 @@ class Engine:
             columns += self._missing_columns()
             stored = f"(SELECT {columns} FROM {views.STORED_ROWS}) AS {views.STORED_ROWS}"  # noqa: S608
             return f"{views.sql_of(name).replace(views.STORED_ROWS, stored)} WHERE {self._rows}"
-        if name == views.SPANS and not self._has_repeated_spans():
+        # Only spans that have several rows have to be compared.
+        if name == views.SPANS and not self.count(views.REPEATED):
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
-        if name == views.REQUESTS and not self._has_requests():
+        # Only if an engine's requests are recorded, what they took has to be computed.
+        if name == views.REQUESTS and not self.count(f"{views.RECORDED} WHERE name = 'llm_request'"):
             return f"SELECT * FROM ({views.sql_of(name)}) AS no_requests WHERE false"  # noqa: S608
         return self._sql_of(name)
-
-    def _has_repeated_spans(self) -> bool:
-        """Return whether some rows may be of one span: only then spans have to be compared."""
-        return bool(self.count(views.REPEATED))
-
-    def _has_requests(self) -> bool:
-        """Return whether an engine's requests are recorded: only then what they took has to be computed."""
-        found = self.run(f"SELECT span_id FROM {views.RECORDED} WHERE name = 'llm_request' LIMIT 1")  # noqa: S608
-        return bool(found.num_rows)
 
     def _missing_columns(self) -> str:
         """Return the columns that an older table lacks, as nulls."""
@@ -331,7 +328,7 @@ class Engine:
         return self._builder.execute(sql).read_all()
 
 
-def dicts_of(table: Table) -> list[dict[str, Any]]:
+def dicts_of(table: Table | RecordBatch) -> list[dict[str, Any]]:
     """Return the rows of an Arrow table as dicts.
 
     Raises:
@@ -392,9 +389,8 @@ class SharedEngine(Engine):
             self._execute(f"DROP TABLE {answer}")
 
     def _make(self, sql: str) -> None:
-        if self._made.issuperset(
-            views.needed_by(sql, self._sql_of)
-        ):  # the usual case, also while a thread makes a view
+        # The usual case, also while a thread makes a view.
+        if self._made.issuperset(views.needed_by(sql, self._sql_of)):
             return
         with self._making:
             super()._make(sql)

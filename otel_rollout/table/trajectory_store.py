@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.table import schema, views
-from otel_rollout.table.data_files import files_of
+from otel_rollout.table.data_files import GROUP_ROWS, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.select import literal
@@ -38,7 +38,7 @@ _VACUUM: Final = "VACUUM"
 _MOST_OPEN: Final = 0.25
 """Part of the table above which all rows are computed anew: that is faster."""
 _PIECE_SPANS: Final = 400_000
-"""Spans of traces whose rows are computed together, or as many as steps have that cannot be told apart."""
+"""Spans of traces whose rows are computed together, or as many as groups have that cannot be told apart."""
 _MIXED: Final = "SELECT count(*) FROM all_names WHERE beginning LIKE '%-'"
 """Counts names that the group of a trajectory without a step may have, too."""
 _RANGES: Final = 16
@@ -51,10 +51,12 @@ class StoredRows(NamedTuple):
     Attributes:
         table: has the rows.
         recent: SQL condition that holds for all rows of the other files; empty without such files.
+        covered: paths of the files.
     """
 
     table: DeltaTable
     recent: str
+    covered: frozenset[str]
 
 
 def stored_rows(table: DeltaTable) -> StoredRows | None:
@@ -73,7 +75,7 @@ def _counting(store: Store, table: DeltaTable) -> StoredRows | None:
 
     found = DeltaTable(_address(store), storage_options=store.options)
     written = next(each for each in found.history() if not each["operation"].startswith(_VACUUM))
-    covered = set(json.loads(written.get(_COVERED, "[null]")))
+    covered = frozenset(json.loads(written.get(_COVERED, "[null]")))
     files = files_of(store, table)
     if written.get(_DEFINITIONS) != _definitions() or not covered.issubset(file.path for file in files):
         return None
@@ -82,7 +84,7 @@ def _counting(store: Store, table: DeltaTable) -> StoredRows | None:
     is_much = sum(file.size for file in recent) > _MOST_OPEN * sum(file.size for file in files)
     if is_much:
         return None
-    return StoredRows(found, _within("start_ns", bounds) if recent else "")
+    return StoredRows(found, _within("start_ns", bounds) if recent else "", covered)
 
 
 def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], retention_hours: int) -> None:
@@ -107,7 +109,7 @@ def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], 
             mode="overwrite",
             schema_mode="overwrite",
             storage_options=store.options,
-            writer_properties=writer_properties(),
+            writer_properties=writer_properties(GROUP_ROWS),
             commit_properties=CommitProperties(custom_metadata=described),
         )
         written = DeltaTable(_address(store), storage_options=store.options)
@@ -152,44 +154,61 @@ def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
     if next(_values(ask(_MIXED))):
         return None
     ask(f"CREATE TABLE {views.KEPT_RUNS} AS {_runs_without(f'(SELECT trace_id FROM {OPEN})')}")  # noqa: S608
-    return _rows_of_open(ask)
+    steps = ask(f"SELECT DISTINCT step FROM all_names WHERE step IS NOT NULL AND {is_open}")  # noqa: S608
+    return _rows_of_open((step, step) for step in _values(steps))
 
 
-def pieces(ask: Callable[[str], Table]) -> Iterator[str]:
-    """Make the table of the open traces until each trace was open once; yield the condition of their rows.
+def pieces(ask: Callable[[str], Table], directory: str) -> Iterator[str]:
+    """Make the table ``units``, which has a row for each trace; yield the condition of each piece of it.
 
-    All traces that name a step are open together, with those of the steps between any two that a trace names.
+    Scores by identity tie the traces of a group together. All traces that name a step are in one piece,
+    unless it has too many spans: then those of a group are. A trace that names several joins all between any
+    two. What is to be known of each trace lies in files, and is found out for some at a time, so that memory
+    is bounded.
 
     Args:
         ask: runs a statement.
+        directory: gets the files of the table.
     """
-    place = "lpad(replace(beginning, 'validation/', ''), 20, '0') || '/' || project || '/' || experiment"
-    ask(f"CREATE TABLE {views.KEPT_RUNS} AS SELECT * FROM {views.KNOWN_RUNS}")  # noqa: S608
-    ask(f"CREATE TABLE all_names AS SELECT *, {place} AS place FROM {views.SPAN_NAMES}")  # noqa: S608
-    ask(
-        "CREATE TABLE units AS SELECT trace_id, max(place) AS last, "  # noqa: S608
-        f"CASE WHEN ({_MIXED}) = 0 THEN coalesce(min(place), left(trace_id, 2)) ELSE '' END AS first "
-        "FROM all_names GROUP BY trace_id"
-    )
-    counts = f"SELECT first, max(last), count(*) FROM {views.RECORDED} JOIN units USING (trace_id)"  # noqa: S608
-    sizes = ask(f"{counts} GROUP BY first ORDER BY first")
-    ranges, size = [["", ""]], 0
+    ask(f"CREATE TABLE {views.KEPT_RUNS} AS SELECT '' AS run_id WHERE false")
+    large = ask(f"SELECT place FROM placed_spans GROUP BY place HAVING count(*) > {_PIECE_SPANS}")  # noqa: S608
+    listed = ", ".join(map(literal, filter(None, _values(large)))) or "NULL"
+    unit = f"place || '/' || CASE WHEN place IN ({listed}) THEN left(md5(member), 2) ELSE '' END"
+    digits = "ascii(right(trace_id, 1)) + 10 * ascii(substr(trace_id, 31, 1))"
+    parts = next(_values(ask("SELECT count(*) AS number FROM placed_spans"))) // (20 * _PIECE_SPANS) + 1
+    for part in range(parts):
+        ask(
+            f"COPY (SELECT trace_id, coalesce(min({unit}), left(trace_id, 2)) AS first, max({unit}) AS last, "  # noqa: S608
+            "min(step) AS least, max(step) AS most, count(*) AS spans FROM placed_spans "
+            f"WHERE ({digits}) % {parts} = {part} GROUP BY trace_id) "
+            f"TO {literal(f'{directory}/{part}.parquet')} STORED AS PARQUET"
+        )
+    ask(f"CREATE EXTERNAL TABLE units STORED AS PARQUET LOCATION {literal(f'{directory}/')}")
+    sizes = ask("SELECT first, max(last), sum(spans) FROM units GROUP BY first ORDER BY first")
+    begin, end, size = "", "", 0
     for first, last, spans in zip(*(column.to_pylist() for column in sizes.columns), strict=True):
-        if size >= _PIECE_SPANS and first > ranges[-1][1]:
-            ranges, size = [*ranges, [first, first]], 0
-        ranges[-1][1] = max(ranges[-1][1], first, last or "")
-        size += spans
-    for begin, end in ranges:
-        within = f"first BETWEEN {literal(begin)} AND {literal(end)}"
-        ask(f"CREATE OR REPLACE TABLE {OPEN} AS SELECT trace_id FROM units WHERE {within}")  # noqa: S608
-        yield _rows_of_open(ask)
+        if size >= _PIECE_SPANS and first > end:
+            yield f"first BETWEEN {literal(begin)} AND {literal(end)}"
+            begin, size = first, 0
+        end, size = max(end, first, last or ""), size + spans
+    yield f"first BETWEEN {literal(begin)} AND {literal(end)}"
 
 
-def _rows_of_open(ask: Callable[[str], Table]) -> str:
-    """Return the SQL condition of the rows of the open traces."""
+def opened(ask: Callable[[str], Table], piece: str) -> str:
+    """Make the table of the open traces, those of a piece; return the SQL condition of their rows."""
+    ask(f"CREATE OR REPLACE TABLE {OPEN} AS SELECT trace_id FROM units WHERE {piece}")  # noqa: S608
+    steps = ask(f"SELECT DISTINCT least, most FROM units WHERE {piece} AND least IS NOT NULL")  # noqa: S608
+    return _rows_of_open(zip(*(column.to_pylist() for column in steps.columns), strict=True))
+
+
+def _rows_of_open(steps: Iterable[tuple[int, int]]) -> str:
+    """Return the SQL condition of the rows of the open traces.
+
+    Args:
+        steps: ranges in which all steps are that their rows name.
+    """
     is_open = f"trace_id IN (SELECT trace_id FROM {OPEN})"  # noqa: S608
-    steps = ask(f"SELECT DISTINCT step FROM all_names WHERE step IS NOT NULL AND {is_open}")  # noqa: S608
-    within = _within("step", ((step, step) for step in _values(steps)))
+    within = _within("step", steps)
     return f"({within} OR step IS NULL) AND {is_open}" if within else is_open
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from otel_rollout.deliver import table_upkeep
 from otel_rollout.deliver.forwarder import Forwarder
 from otel_rollout.exporting.entry_points import home_table, load
 from otel_rollout.settings import Settings
 from otel_rollout.spool.locks import ForwarderLock
+from otel_rollout.table import data_files, trajectory_store
 from otel_rollout.table.lease import Lease
 from otel_rollout.table.query import Engine
 from tests.table.exactness import Program, append, filled, live_files
@@ -23,8 +26,10 @@ from tests.waiting import wait_for
 from tests.waits import set_waits
 
 MANY = table_upkeep._MANY_FILES
-_IDLE = "import os, sys; os.getloadavg = lambda: (0.0, 0.0, 0.0); sys.argv[0] = 'upkeep'; "
-_MAIN = "from otel_rollout.deliver.table_upkeep import main; main()"
+_IMPORTED = "import os; from otel_rollout.deliver import table_upkeep; table_upkeep."
+_IDLE = _IMPORTED + "_is_core_free = lambda: True; "
+_BUSY = _IMPORTED + "_idle_seconds = lambda: 0.0; "
+_MAIN = "table_upkeep.main()"
 
 
 @pytest.fixture
@@ -67,11 +72,52 @@ def test_machine_with_one_core_compacts_nothing(
 def test_busy_machine_leaves_the_table_to_the_next_process(tmp_path: Path) -> None:
     """The process waits for a free core for some minutes, at the lowest priority."""
     filled(tmp_path / "table", "a", MANY)
-    busy = _IDLE.replace("0.0", "1e6") + "os.nice = lambda by: print('nice', by); " + _MAIN
+    busy = _BUSY + "os.nice = lambda by: print('nice', by); " + _MAIN
     arguments = [sys.executable, "-c", busy, str(tmp_path / "table"), ""]
-    environment = {**os.environ, "_OTEL_ROLLOUT_WAITS": '{"free_core": 0.1}'}
+    environment = {**os.environ, "_OTEL_ROLLOUT_WAITS": '{"free_core": 0.1, "core_look": 0.01}'}
     assert subprocess.run(arguments, check=True, env=environment, capture_output=True).stdout == b"nice 19\n"
     assert len(live_files(tmp_path / "table")) == MANY
+
+
+def test_core_is_free_if_those_that_the_process_may_use_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other cores of the machine do is nothing to it: it may not use them."""
+    idle: dict[frozenset[int], float] = {}
+    for usable in ({0}, {0, 1}, set[int]()):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, usable=usable: usable)
+        idle[frozenset(usable)] = table_upkeep._idle_seconds()
+    assert idle[frozenset()] == 0 < idle[frozenset({0})] < idle[frozenset({0, 1})]
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    set_waits(monkeypatch, core_look=0.25)
+    for seconds, is_free in ((0.2, False), (0.3, True)):
+        monkeypatch.setattr(table_upkeep, "_idle_seconds", iter([100.0, 100.0 + seconds]).__next__)
+        assert table_upkeep._is_core_free() == is_free
+
+
+def test_files_that_no_compaction_would_change_are_not_new(
+    tmp_path: Path, started: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are too large to be merged count until what their trajectories came to is stored."""
+    table = tmp_path / "table"
+    filled(table, "a", MANY)
+    monkeypatch.setattr(data_files, "_BIN_BYTES", 1)
+    table_upkeep.start(tmp_path, str(table), "")
+    table_upkeep.tend(str(table), "")
+    assert (len(started), len(live_files(table))) == (1, MANY)
+    table_upkeep.start(tmp_path, str(table), "")
+    assert len(started) == 1
+
+
+def test_steps_that_are_too_old_go_from_a_table_of_few_files(
+    tmp_path: Path, started: list[Sequence[str]]
+) -> None:
+    """Retention does not wait for a compaction; with one, what trajectories came to is stored once."""
+    table = tmp_path / "table"
+    filled(table, "a", 3)
+    for keep in ("10000w", "1h"):
+        table_upkeep.start(tmp_path, str(table), keep)
+        table_upkeep.tend(str(table), keep)
+    assert (len(started), all_rows(table)) == (1, [])
+    assert DeltaTable(str(table / trajectory_store.DIRECTORY)).version() == 0
 
 
 def test_process_that_finds_the_lease_taken_ends_quietly(

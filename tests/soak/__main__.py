@@ -3,7 +3,8 @@
 python -m tests.soak [--rounds 10]
 
 Side by side in each round: an outage of ten minutes, random schedules of kills and faults, the same with an
-MLflow server, and the properties of tests/fuzz with many more examples than in every run of the tests.
+MLflow server, kills around tables, which end with `table verify`, and the properties of tests/fuzz with many
+more examples than in every run of the tests.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 CRASHES = 60
 CRASHES_WITH_MLFLOW = 8
+TABLES = 10
 _MANY = ("--hypothesis-profile=nightly",)
 
 
@@ -63,6 +65,7 @@ def parts() -> list[Part]:
         Part("outage", ("tests.soak.outage",)),
         Part("crashes", ("tests.soak.crash", "--runs", f"{CRASHES}")),
         Part("crashes with MLflow", ("tests.soak.crash", "--mlflow", "--runs", f"{CRASHES_WITH_MLFLOW}")),
+        Part("tables", ("tests.soak.table", "--runs", f"{TABLES}")),
         Part("fuzz", ("pytest", "-q", "--color=no", *_MANY, f"--hypothesis-seed={seed}", "tests/fuzz")),
     ]
 

@@ -16,6 +16,7 @@ from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import IMPORT, Lease, LeaseHeldError, LeaseLostError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
+from tests.soak import table as random_kills
 from tests.table.exactness import (
     DEADLINE,
     Program,
@@ -113,6 +114,11 @@ def test_process_killed_at_every_point_leaves_the_rows_exact(tmp_path: Path, run
 def test_two_compactors_at_once_beside_eight_writers_keep_the_rows_exact(tmp_path: Path) -> None:
     """Both compact again and again; a pruning of another run happens between them."""
     compact_beside_writers(str(tmp_path / "table"), tmp_path, writers=8, commits=12)
+
+
+def test_random_kills_leave_rows_that_verify_agrees_with() -> None:
+    """Writers, two compactors and a pruning are killed and go on; `make soak` plays many such rounds."""
+    assert random_kills.play(seed=1) > 0
 
 
 def test_process_that_lost_its_lease_commits_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.rows import batch_of
 from otel_rollout.table.store import Store
-from otel_rollout.table.verification import differences
+from otel_rollout.table.verification import differences, of_sample
 from tests.table import stored_model
 from tests.table.stored_histories import Compact, Deliver, Operation, Prune, Row, histories
 from tests.table.tables import root, row, score
@@ -72,6 +72,7 @@ def test_rules_of_merging_give_the_rows_of_all_spans(history: list[Operation]) -
 _ON_DISK = settings(
     max_examples=300 if _IS_NIGHTLY else 3, suppress_health_check=list(HealthCheck), deadline=None
 )
+_SMALLEST_PIECES = mock.patch.object(trajectory_store, "_PIECE_SPANS", 1)
 _KEPT = frozenset(views.order()) - views.WIDE
 """Views that are planned once: that is faster."""
 
@@ -126,7 +127,7 @@ def check_history(uri: str, history: list[Operation]) -> None:
 
     Rows that are not merged are stored in pieces, the smallest that there may be.
     """
-    with mock.patch.multiple(trajectory_store, _MOST_OPEN=100, _PIECE_SPANS=1):
+    with mock.patch.object(trajectory_store, "_MOST_OPEN", 100), _SMALLEST_PIECES:
         table = RealTable(uri)
         for operation in history:
             table.do(operation)
@@ -161,16 +162,33 @@ def test_trajectory_with_a_late_score_is_computed_anew(table: RealTable) -> None
     assert engine.run("SELECT * FROM open_traces").num_rows == 1
 
 
-def test_rows_of_whole_steps_are_computed_together(table: RealTable) -> None:
+def _in_pieces(table: RealTable, directory: Path) -> list[list[str]]:
+    """Return the ends of the ids of the traces of each piece."""
+    ask = Engine(table.store.open(), may_merge=False).run
+    found = []
+    for piece in trajectory_store.pieces(ask, str(directory / "units")):
+        trajectory_store.opened(ask, piece)
+        found.append(sorted(row["trace_id"][-1] for row in dicts_of(ask("SELECT trace_id FROM open_traces"))))
+    return found
+
+
+@_SMALLEST_PIECES
+def test_rows_of_whole_steps_are_computed_together(table: RealTable, tmp_path: Path) -> None:
     """So memory is bounded. A trajectory inside that names another step joins all steps between both."""
     table.do(Deliver([row("3", "e3", "a3", step=5, kind="AGENT"), root("b", step=None)]))
-    with mock.patch.object(trajectory_store, "_PIECE_SPANS", 1):
-        ask = Engine(table.store.open(), may_merge=False).run
-        opened = [
-            sorted(found["trace_id"][-1] for found in dicts_of(ask("SELECT trace_id FROM open_traces")))
-            for _ in trajectory_store.pieces(ask)
-        ]
-    assert opened == [["b"], ["1"], ["2"], ["3", "4", "5"], ["6"], ["7"], ["8"], ["9"]]
+    assert _in_pieces(table, tmp_path) == [["b"], ["1"], ["2"], ["3", "4", "5"], ["6"], ["7"], ["8"], ["9"]]
+
+
+@_SMALLEST_PIECES
+def test_groups_of_a_step_with_many_spans_are_computed_one_after_the_other(tmp_path: Path) -> None:
+    """A score by identity is in the piece of its group, where it may fit a trajectory."""
+    table = RealTable(str(tmp_path / "table"))
+    groups = [{"sample_index": sample, "rollout_n": number} for sample in "567" for number in range(2)]
+    rows = [root(f"{trace}", **columns) for trace, columns in enumerate(groups, 1)]
+    table.do(Deliver([*rows, _by_identity(sample_index="6", rollout_n=1)]))
+    assert sorted(_in_pieces(table, tmp_path)) == [["1", "2"], ["3", "4", "f"], ["5", "6"]]
+    table.do(Compact([], False))
+    assert table.check()
 
 
 def test_stored_rows_do_not_count_for_other_definitions(table: RealTable) -> None:
@@ -241,3 +259,15 @@ def test_verification_names_each_difference(table: RealTable) -> None:
     table.do(Compact([], True))
     told = CliRunner().invoke(app, ["table", "verify", uri])
     assert (told.exit_code, told.output) == (0, f"No difference in {uri}.\n")
+
+
+def test_verification_of_a_sample_computes_the_steps_of_some_trajectories(table: RealTable) -> None:
+    """Each difference of those that are drawn is named; a large table is not computed as a whole."""
+    uri, opened = table.store.location.uri, table.store.open()
+    changed = Engine(opened).run("SELECT * REPLACE (7 AS turns) FROM trace_rows")
+    trajectory_store.store_rows(table.store, changed, opened.get_add_actions()["path"].to_pylist(), 0)
+    with mock.patch.object(trajectory_store, "_MOST_OPEN", 0.4):
+        found = list(of_sample(opened, 3))
+        told = CliRunner().invoke(app, ["table", "verify", uri, "--sample", "2"])
+    assert [(each.column, each.stored, each.recomputed) for each in found] == [("turns", 7, None)] * 3
+    assert told.output.endswith(f"2 differences in {uri}.\n")
