@@ -57,10 +57,8 @@ class _CallsBelow(NamedTuple):
     turns: int = 0
     counts: frozenset[str] = frozenset()
 
-    def __add__(self, other: object) -> _CallsBelow:
-        if not isinstance(other, _CallsBelow):
-            return NotImplemented
-        return _CallsBelow(self.turns + other.turns, self.counts | other.counts)
+    def with_others(self, others: _CallsBelow) -> _CallsBelow:
+        return _CallsBelow(self.turns + others.turns, self.counts | others.counts)
 
 
 class _Instruments:
@@ -143,7 +141,7 @@ class SpanMetrics:
         elif attributes.get(semconv.GEN_AI_EVALUATION_NAME) == REWARD:
             self._count_reward(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE), labels)
         if below.turns and span.parent_id:
-            self._below[span.parent_id] = self._below.get(span.parent_id, _CallsBelow()) + below
+            self._below[span.parent_id] = below.with_others(self._below.get(span.parent_id, _CallsBelow()))
 
     def _measure_call(
         self, span: Span, attributes: Mapping[str, Any], labels: Labels, below: _CallsBelow

@@ -41,14 +41,20 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
 
 
 def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
-    """Return messages as steps; results of tools are in the step that asked for them."""
+    """Return messages as steps; results of tools are in the step that asked for them.
+
+    A tool that the agent called before a model gets a step of the agent.
+    """
     steps: list[dict[str, Any]] = []
     for message, turn in said:
-        if message.role == TOOL and steps and steps[-1]["source"] == _AGENT:
+        is_asked = bool(steps) and steps[-1]["source"] == _AGENT
+        if message.role == TOOL and turn.is_call and not is_asked:
+            steps.append(_step(steps, _AGENT, "") | {"llm_call_count": 0})
+        if message.role == TOOL and (turn.is_call or is_asked):
             _add_result(steps[-1], message, turn)
             continue
         source = _SOURCES.get(message.role, "system")
-        steps.append({"step_id": len(steps) + 1, "source": source, "message": message.text})
+        steps.append(_step(steps, source, message.text))
         if source == _AGENT:
             steps[-1] |= _facts(turn)
             for call in turn.calls:
@@ -56,10 +62,14 @@ def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
     return steps
 
 
+def _step(before: Sequence[Any], source: str, message: str) -> dict[str, Any]:
+    return {"step_id": len(before) + 1, "source": source, "message": message}
+
+
 def _facts(turn: Turn) -> dict[str, Any]:
     """Return what is known of a reply beside its text; of one that was given, that no model was asked."""
     if not turn.is_call:
-        return {"llm_call_count": 0}
+        return {"llm_call_count": 0, "extra": {"is_given": True}}
     ids = {"completion_token_ids": list(turn.token_ids)} if turn.token_ids else {}
     ending = {"finish_reason": turn.finish_reason, "error": turn.error}
     extra = {name: text for name, text in ending.items() if text}
@@ -92,6 +102,8 @@ def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
     id_ = (
         message.call_id if message.call_id in ids else next((id_ for id_ in ids if id_ not in answered), None)
     )
+    if turn.is_call:
+        step.get("extra", {}).pop("is_given", None)  # what the agent did is more than what it was told
     if id_ is None and turn.is_call:
         id_ = _add_call(step, Call(turn.name, turn.arguments, message.call_id))
     known = {"source_call_id": id_, "content": message.text, "extra": turn.error and {"error": turn.error}}

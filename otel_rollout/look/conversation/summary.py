@@ -65,6 +65,9 @@ class Summary:
         seconds: duration; None while the trajectory runs, and if unknown.
         scores: the newest score of each name.
         tokens: token counts of all model calls.
+        turns: number of model calls.
+        tool_calls: number of tool calls.
+        tool_errors: number of tool calls that ended with an error.
         facts: further attributes of the root span, by their short names.
     """
 
@@ -80,6 +83,9 @@ class Summary:
     seconds: float | None = None
     scores: tuple[Score, ...] = ()
     tokens: Tokens = Tokens()
+    turns: int = 0
+    tool_calls: int = 0
+    tool_errors: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,6 +97,11 @@ class Summary:
             [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts],
             self.start_ns,
         )
+
+
+def tokens_of(row: Mapping[str, Any]) -> Tokens:
+    """Return the counts of a row of a view."""
+    return Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached"))
 
 
 def path_of(identity: Mapping[str, Any]) -> str:
@@ -123,9 +134,14 @@ def references(summaries: Sequence[Summary]) -> dict[str, str]:
     }
 
 
+def given_reward_of(summary: Summary) -> float | bool | str | None:
+    """Return a trajectory's reward as it was given; None without one."""
+    return next((score.value for score in summary.scores if score.name == "reward"), None)
+
+
 def reward_of(summary: Summary) -> float | None:
     """Return a trajectory's reward as a number; None without one, or if the views count it as odd."""
-    value = next((score.value for score in summary.scores if score.name == "reward"), None)
+    value = given_reward_of(summary)
     number = None if isinstance(value, str) else finite(value)
     return number if number is None or abs(number) < ODD else None
 
