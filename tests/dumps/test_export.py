@@ -141,13 +141,15 @@ def test_a_reward_that_is_no_number_has_a_label(tmp_path):
     """Messages and a group have the two columns of a list."""
     said = {"input": '{"messages": [{"role": "user", "content": "?"}]}', "attributes": JSON_INPUT}
     spans = []
-    for number, (value, label) in enumerate([(None, "good"), (1.0, "True"), (None, "nan")], start=1):
+    for number, (value, label) in enumerate(
+        [(None, "good"), (1.0, "True"), (None, "nan"), (1e200, None)], start=1
+    ):
         score = {"name": "reward", "value": value, "label": label, "time_ns": 1}
         spans.append(root(str(number), rollout_n=number, scores=[score]))
         call = {"kind": "LLM", "rollout_n": number, "output": "So."}
         spans.append(row(str(number), f"b{number}", f"a{number}", **call, **said))
     written(tmp_path / "table", spans)
-    expected = [(None, "good"), (1.0, "True"), (None, "nan")]
+    expected = [(None, "good"), (1.0, "True"), (None, "nan"), (1e200, None)]
     lines = map(json.loads, export(tmp_path / "table", "--format", "messages").splitlines())
     assert [(line["reward"], line["reward_label"]) for line in lines] == expected
     ran = CliRunner().invoke(app, ["group", "1/7", "--json", "--from", str(tmp_path / "table")])

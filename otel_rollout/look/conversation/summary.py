@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.pages.scale import finite
+from otel_rollout.otlp.evaluations import label_of
 from otel_rollout.table.schema import has_time
 from otel_rollout.table.training import ODD
 
@@ -134,15 +135,15 @@ def references(summaries: Sequence[Summary]) -> dict[str, str]:
     }
 
 
-def given_reward_of(summary: Summary) -> float | bool | str | None:
-    """Return a trajectory's reward as it was given; None without one."""
-    return next((score.value for score in summary.scores if score.name == "reward"), None)
+def reward_columns(summary: Summary) -> dict[str, Any]:
+    """Return a trajectory's reward by the columns of a list: a number, and the label of any other value."""
+    value = next((score.value for score in summary.scores if score.name == "reward"), None)
+    return {"reward": None if isinstance(value, str) else finite(value), "reward_label": label_of(value)}
 
 
 def reward_of(summary: Summary) -> float | None:
     """Return a trajectory's reward as a number; None without one, or if the views count it as odd."""
-    value = given_reward_of(summary)
-    number = None if isinstance(value, str) else finite(value)
+    number: float | None = reward_columns(summary)["reward"]
     return number if number is None or abs(number) < ODD else None
 
 

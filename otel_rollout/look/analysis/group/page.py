@@ -11,10 +11,9 @@ from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
 from otel_rollout.look.conversation.comparison import Divergence
 from otel_rollout.look.conversation.page import Trail, way_to
-from otel_rollout.look.conversation.summary import given_reward_of, reward_of
+from otel_rollout.look.conversation.summary import reward_columns
 from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.look.pages.rendering import Links, render
-from otel_rollout.otlp.evaluations import label_of
 
 _MAX_TURNS: Final = 24
 """Turns of a branch that the page has."""
@@ -85,8 +84,7 @@ def _sibling(sibling: Sibling) -> dict[str, Any]:
         "trace_id": summary.trace_id,
         "state": summary.state,
         "error": summary.error or None,
-        "reward": reward_of(summary),
-        "reward_label": label_of(given_reward_of(summary)),
+        **reward_columns(summary),
         "turns": len(conversation.turns),
         "model_calls": summary.turns,
         "tool_calls": summary.tool_calls,
