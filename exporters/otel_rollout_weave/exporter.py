@@ -173,10 +173,9 @@ class WeaveSpanExporter(IdentityExporter):
                 candidates = (scores.get(feedback_id), self._scores.get(feedback_id))
                 return max(filter(None, candidates), key=lambda score: score.rank, default=None)
 
-            inner_first = sorted(spans, key=lambda span: span.end_ns)
             return [
                 mapping.to_call(span, project_id, run, known, self._counted_inside(span))
-                for span in inner_first
+                for span in sorted(spans, key=lambda span: span.end_ns)  # inner ones first
             ], scores
 
     def _counted_inside(self, span: Span) -> frozenset[str]:

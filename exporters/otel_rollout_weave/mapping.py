@@ -34,10 +34,8 @@ _KINDS: Final = {
     "GUARDRAIL": "guardrail",
     "RETRIEVER": "search",
 }
-_USAGE: Final = {
-    "input_tokens": semconv.GEN_AI_USAGE_INPUT_TOKENS,
-    "output_tokens": semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
-}
+_USAGE: Final = (semconv.GEN_AI_USAGE_INPUT_TOKENS, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
+"""Token counts of a call's usage, where they have the last parts of these names."""
 _NOT_ATTRIBUTES: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
 _NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX, semconv.TOKENS_PREFIX)
 
@@ -193,7 +191,7 @@ def summary_of(span: Span, counted: Collection[str] = ()) -> dict[str, Any]:
     failed = span.has_failed
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}
     used = model_calls.usage_of(span.attributes) or {}
-    known = {key: used[name] for key, name in _USAGE.items() if name in used and name not in counted}
+    known = {name.rpartition(".")[2]: used[name] for name in _USAGE if name in used and name not in counted}
     if known:
         model = str(values.clean(span.attributes.get(semconv.GEN_AI_REQUEST_MODEL) or "unknown"))
         summary["usage"] = {model: {"requests": 1, **known, "total_tokens": sum(known.values())}}

@@ -57,9 +57,6 @@ class _CallsBelow(NamedTuple):
     turns: int = 0
     counts: frozenset[str] = frozenset()
 
-    def with_others(self, others: _CallsBelow) -> _CallsBelow:
-        return _CallsBelow(self.turns + others.turns, self.counts | others.counts)
-
 
 class _Instruments:
     """The instruments, of the application's MeterProvider or of the one that it sets later."""
@@ -141,7 +138,8 @@ class SpanMetrics:
         elif attributes.get(semconv.GEN_AI_EVALUATION_NAME) == REWARD:
             self._count_reward(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE), labels)
         if below.turns and span.parent_id:
-            self._below[span.parent_id] = below.with_others(self._below.get(span.parent_id, _CallsBelow()))
+            known = self._below.get(span.parent_id, _CallsBelow())
+            self._below[span.parent_id] = _CallsBelow(known.turns + below.turns, known.counts | below.counts)
 
     def _measure_call(
         self, span: Span, attributes: Mapping[str, Any], labels: Labels, below: _CallsBelow

@@ -94,11 +94,9 @@ def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
         name = key.removeprefix(semconv.SCORE_PREFIX)
         value = _score_value(attribute)
         if name and name != key and value is not None:
-            time_ns = attributes.get(semconv.SCORE_TIME_PREFIX + name)
-            if isinstance(time_ns, int) and not isinstance(time_ns, bool):
-                found.append(Evaluation(name, value, time_ns))
-            else:
-                found.append(Evaluation(name, value, end_ns, is_dated=False))
+            time_ns: Any = attributes.get(semconv.SCORE_TIME_PREFIX + name)
+            is_dated = type(time_ns) is int
+            found.append(Evaluation(name, value, time_ns if is_dated else end_ns, is_dated=is_dated))
     return found
 
 

@@ -48,22 +48,18 @@ def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     for message, turn in said:
         is_asked = bool(steps) and steps[-1]["source"] == _AGENT
-        if message.role == TOOL and turn.is_call and not is_asked:
-            steps.append(_step(steps, _AGENT, "") | {"llm_call_count": 0})
-        if message.role == TOOL and (turn.is_call or is_asked):
+        is_result = message.role == TOOL and (turn.is_call or is_asked)
+        source = _AGENT if is_result else _SOURCES.get(message.role, "system")
+        if not (is_result and is_asked):
+            said_here = "" if is_result else message.text
+            steps.append({"step_id": len(steps) + 1, "source": source, "message": said_here})
+        if is_result:
             _add_result(steps[-1], message, turn)
-            continue
-        source = _SOURCES.get(message.role, "system")
-        steps.append(_step(steps, source, message.text))
-        if source == _AGENT:
+        elif source == _AGENT:
             steps[-1] |= _facts(turn)
             for call in turn.calls:
                 _add_call(steps[-1], call)
     return steps
-
-
-def _step(before: Sequence[Any], source: str, message: str) -> dict[str, Any]:
-    return {"step_id": len(before) + 1, "source": source, "message": message}
 
 
 def _facts(turn: Turn) -> dict[str, Any]:
@@ -96,6 +92,7 @@ def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
 
     The agent may call a tool that the model's reply does not name as a call.
     """
+    step.setdefault("llm_call_count", 0)
     results = step.setdefault("observation", {"results": []})["results"]
     ids = [call["tool_call_id"] for call in step.get("tool_calls", ())]
     answered = {result.get("source_call_id") for result in results}
@@ -104,8 +101,7 @@ def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
     )
     if turn.is_call:
         step.get("extra", {}).pop("is_given", None)  # what the agent did is more than what it was told
-    if id_ is None and turn.is_call:
-        id_ = _add_call(step, Call(turn.name, turn.arguments, message.call_id))
+        id_ = id_ or _add_call(step, Call(turn.name, turn.arguments, message.call_id))
     known = {"source_call_id": id_, "content": message.text, "extra": turn.error and {"error": turn.error}}
     results.append({name: value for name, value in known.items() if value or name == "content"})
 

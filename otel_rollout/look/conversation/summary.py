@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.look.pages.scale import finite
@@ -39,8 +39,7 @@ class Score:
     comment: str = ""
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Token counts of one or several model calls; None if not recorded."""
 
     input: int | None = None
@@ -83,7 +82,7 @@ class Summary:
     start_ns: int = 0
     seconds: float | None = None
     scores: tuple[Score, ...] = ()
-    tokens: Tokens = Tokens()
+    tokens: Tokens = field(default_factory=Tokens)
     turns: int = 0
     tool_calls: int = 0
     tool_errors: int = 0

@@ -35,8 +35,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         result = _result_beside(file.path)
         steps = [step for step in document.get("steps") or () if not step.get("is_copied_context")]
         messages = [message for step in steps for message in _messages(step)]
-        asked = (step for step in steps if step.get("source") == "agent" and not _is_unasked(step))
-        turns = [_turn(step) for step in asked]
+        turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_unasked(step)]
         facts = {
             "session_id": (session := document.get("session_id")),
             semconv.AGENT_NAME: at(document, "agent", "name"),
