@@ -33,6 +33,7 @@ PLACEHOLDER_PARENT: Final = "f" * 16
 """Span id that no span has: the parent of spans that stand for running roots."""
 SPAN_INPUTS: Final = "mlflow.spanInputs"
 SPAN_OUTPUTS: Final = "mlflow.spanOutputs"
+CHAT_USAGE: Final = "mlflow.chat.tokenUsage"
 SPAN_TYPE: Final = "mlflow.spanType"
 TRACE_TAG_PREFIX: Final = "mlflow.traceTag."
 TRACE_NAME_TAG: Final = "mlflow.traceName"
@@ -82,6 +83,8 @@ def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
     _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE))
     _set(attributes, SPAN_OUTPUTS, _payload(source, semconv.OUTPUT_VALUE))
     _set(attributes, SPAN_TYPE, attributes.get(SPAN_TYPE) or span_type(source))
+    if model_calls.usage_of(source) is None and model_calls.counts_of(source):
+        attributes.setdefault(CHAT_USAGE, "")  # MLflow would take its counts, in place of those inside
     if not span.parent_id:
         for key, text in trace_tags(source).items():
             attributes[TRACE_TAG_PREFIX + key] = tag_attribute(text)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import IdentityExporter, rejecting
 from otel_rollout.exporting.projects import by_project
+from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout.otlp.span import Span
 from otel_rollout_weave import mapping, settings
@@ -22,7 +24,7 @@ from otel_rollout_weave.scores import (
     has_trajectories,
     newest,
 )
-from otel_rollout_weave.server import Projects, Server
+from otel_rollout_weave.server import MAX_REMEMBERED, Projects, Server
 
 
 class WeaveSpanExporter(IdentityExporter):
@@ -80,6 +82,7 @@ class WeaveSpanExporter(IdentityExporter):
         self._calls = CallWriter(self._server, self._projects, max_bytes)
         self._scores = ScoreWriter(self._server)
         self._running = RunningMarkers(self._server, self._calls)
+        self._counted: BoundedDict[tuple[str, str], frozenset[str]] = BoundedDict(MAX_REMEMBERED)
         self._last_project: str | None = None
         self._linked_run: str | None = None
 
@@ -170,7 +173,22 @@ class WeaveSpanExporter(IdentityExporter):
                 candidates = (scores.get(feedback_id), self._scores.get(feedback_id))
                 return max(filter(None, candidates), key=lambda score: score.rank, default=None)
 
-            return [mapping.to_call(span, project_id, run, known) for span in spans], scores
+            return [
+                mapping.to_call(span, project_id, run, known, self._counted_inside(span))
+                for span in sorted(spans, key=lambda span: span.end_ns)  # inner ones first
+            ], scores
+
+    def _counted_inside(self, span: Span) -> frozenset[str]:
+        """Return the token counts that model calls inside a span have; remember them for the span around it.
+
+        A call inside is sent before it is known what is around it, and Weave adds up all counts.
+        """
+        inside = self._counted.get((span.trace_id, span.span_id), frozenset())
+        counts = inside.union(model_calls.usage_of(span.attributes) or ())
+        if counts and span.parent_id:
+            around = span.trace_id, span.parent_id
+            self._counted[around] = counts.union(self._counted.get(around, ()))
+        return inside
 
     def _run_of(self, project_id: str) -> str | None:
         own = f"{project_id}/{self._settings.run_id}" if self._settings.run_id else None

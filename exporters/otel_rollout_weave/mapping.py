@@ -7,7 +7,7 @@ at 0.53).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,8 @@ _KINDS: Final = {
     "GUARDRAIL": "guardrail",
     "RETRIEVER": "search",
 }
-_KINDS_WITH_USAGE: Final = (semconv.KIND_LLM, model_calls.KIND_EMBEDDING)
+_USAGE: Final = (semconv.GEN_AI_USAGE_INPUT_TOKENS, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
+"""Token counts of a call's usage, where they have the last parts of these names."""
 _NOT_ATTRIBUTES: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
 _NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX, semconv.TOKENS_PREFIX)
 
@@ -74,6 +75,7 @@ def to_call(
     project_id: str,
     wb_run_id: str | None,
     known: Callable[[str], WeaveFeedback | None] = lambda _: None,
+    counted: Collection[str] = (),
 ) -> WeaveCall:
     """Make the call of a span that has ended.
 
@@ -82,6 +84,7 @@ def to_call(
         project_id: ``entity/project``.
         wb_run_id: W&B run that the call belongs to.
         known: returns the newest known score of a feedback id, or None.
+        counted: names of the token counts that model calls inside the span have.
     """
     source = span.attributes
     scores = _scores_shown(span, known)
@@ -90,7 +93,7 @@ def to_call(
     frame |= {
         "ended_at": timestamp_of(max(span.start_ns if span.is_running else span.end_ns, _FIRST_END_NS)),
         "exception": exception_of(span),
-        "summary": summary_of(span),
+        "summary": summary_of(span, counted),
         "wb_run_step_end": None,
     }
     inputs, output = values.inputs_of(source), values.output_of(source, scores)
@@ -183,30 +186,20 @@ def exception_of(span: Span) -> str | None:
     return values.to_json(values.clean(described)).decode()
 
 
-def summary_of(span: Span) -> dict[str, Any]:
-    """Return status and token usage; Weave computes latency itself."""
-    source = span.attributes
+def summary_of(span: Span, counted: Collection[str] = ()) -> dict[str, Any]:
+    """Return status and token usage; Weave adds up usage, and computes latency itself."""
     failed = span.has_failed
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}
-    if model_calls.kind_of(source) not in _KINDS_WITH_USAGE:
-        return summary  # an agent or a chain may repeat what its model calls have; Weave would add both up
-    used = {
-        "input_tokens": _count(source.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
-        "output_tokens": _count(source.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)),
-    }
-    known = {name: count for name, count in used.items() if count is not None}
+    used = model_calls.usage_of(span.attributes) or {}
+    known = {name.rpartition(".")[2]: used[name] for name in _USAGE if name in used and name not in counted}
     if known:
-        model = str(values.clean(source.get(semconv.GEN_AI_REQUEST_MODEL) or "unknown"))
+        model = str(values.clean(span.attributes.get(semconv.GEN_AI_REQUEST_MODEL) or "unknown"))
         summary["usage"] = {model: {"requests": 1, **known, "total_tokens": sum(known.values())}}
     return summary
 
 
 def _step(step: Any) -> int | None:
     return step if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**63 else None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 # --- attributes ---------------------------------------------------------------------------------------------

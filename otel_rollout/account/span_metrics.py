@@ -57,11 +57,6 @@ class _CallsBelow(NamedTuple):
     turns: int = 0
     counts: frozenset[str] = frozenset()
 
-    def __add__(self, other: object) -> _CallsBelow:
-        if not isinstance(other, _CallsBelow):
-            return NotImplemented
-        return _CallsBelow(self.turns + other.turns, self.counts | other.counts)
-
 
 class _Instruments:
     """The instruments, of the application's MeterProvider or of the one that it sets later."""
@@ -143,7 +138,8 @@ class SpanMetrics:
         elif attributes.get(semconv.GEN_AI_EVALUATION_NAME) == REWARD:
             self._count_reward(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE), labels)
         if below.turns and span.parent_id:
-            self._below[span.parent_id] = self._below.get(span.parent_id, _CallsBelow()) + below
+            known = self._below.get(span.parent_id, _CallsBelow())
+            self._below[span.parent_id] = _CallsBelow(known.turns + below.turns, known.counts | below.counts)
 
     def _measure_call(
         self, span: Span, attributes: Mapping[str, Any], labels: Labels, below: _CallsBelow

@@ -33,7 +33,7 @@ from otel_rollout.table.schema import has_time
 
 _HELP: Final = "Write trajectories as ATIF, or as chat messages in JSON lines."
 _ATIF, _MESSAGES = "atif", "messages"
-_FACTS: Final = ("step", "sample_index", "rollout_n", "validate", "reward")
+_FACTS: Final = ("step", "sample_index", "rollout_n", "validate", "reward", "reward_label")
 """Columns of a trajectory that a line of messages has by the same names."""
 _IN_NO_NAME: Final = re.compile(r"[^\w.-]+")
 _MAX_NAME: Final = 60

@@ -94,11 +94,9 @@ def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
         name = key.removeprefix(semconv.SCORE_PREFIX)
         value = _score_value(attribute)
         if name and name != key and value is not None:
-            time_ns = attributes.get(semconv.SCORE_TIME_PREFIX + name)
-            if isinstance(time_ns, int) and not isinstance(time_ns, bool):
-                found.append(Evaluation(name, value, time_ns))
-            else:
-                found.append(Evaluation(name, value, end_ns, is_dated=False))
+            time_ns: Any = attributes.get(semconv.SCORE_TIME_PREFIX + name)
+            is_dated = type(time_ns) is int
+            found.append(Evaluation(name, value, time_ns if is_dated else end_ns, is_dated=is_dated))
     return found
 
 
@@ -121,8 +119,8 @@ def scores_of(span: Span) -> Iterator[tuple[str, Evaluation, bool]]:
 def attributes_of(name: str, value: Value, comment: str | None, origin: str | None) -> dict[str, Value]:
     """Make the attributes of the evaluation span that records a score."""
     attributes: dict[str, Value] = {semconv.GEN_AI_EVALUATION_NAME: name}
-    if isinstance(value, (bool, str)):
-        attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = str(value)
+    if (label := label_of(value)) is not None:
+        attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = label
     if not isinstance(value, str):
         attributes[semconv.GEN_AI_EVALUATION_SCORE_VALUE] = float(value)
     if comment is not None:
@@ -130,6 +128,11 @@ def attributes_of(name: str, value: Value, comment: str | None, origin: str | No
     if origin is not None:
         attributes[semconv.SCORE_ORIGIN] = origin
     return attributes
+
+
+def label_of(value: Value | None) -> str | None:
+    """Return the label of a score that is text, True or False; None for any other."""
+    return str(value) if isinstance(value, (bool, str)) else None
 
 
 def number_of(value: Value) -> float | None:

@@ -152,6 +152,14 @@ def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
+def usage_of(attributes: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the token counts that a span adds to its trajectory; None if it is no model call.
+
+    An agent or a chain may repeat what its model calls have.
+    """
+    return counts_of(attributes) if kind_of(attributes) == semconv.KIND_LLM else None
+
+
 def _number(value: Any) -> int | None:
     """Return a count that may be text or a float; None for any other value."""
     if isinstance(value, str) and value.isdecimal() and len(value) < len(str(_MAX_COUNT)):

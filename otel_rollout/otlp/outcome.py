@@ -143,8 +143,7 @@ class TrajectoryOutcome:
         attributes = span.scalars()
         self.has_failed |= span.has_failed
         kind = model_calls.kind_of(attributes)
-        counts = model_calls.counts_of(attributes) if kind == semconv.KIND_LLM else None
-        self._tokens.add(span.span_id, span.parent_id, counts)
+        self._tokens.add(span.span_id, span.parent_id, model_calls.usage_of(attributes))
         if kind == semconv.KIND_AGENT and attributes.get(semconv.VALIDATE) is not None:
             self._parts.add(span.span_id)
         self._add_evaluation(span, attributes)

@@ -34,7 +34,7 @@ REQUESTS: Final = "engine_requests"
 KNOWN_RUNS: Final = "known_runs"
 SPAN_NAMES: Final = "span_names"
 TRACE_ROWS: Final = "trace_rows"
-SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_tokens"})
+SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_facts"})
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})
 """Views that other views read often. An engine that keeps their rows plans and computes them once."""

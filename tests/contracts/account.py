@@ -97,7 +97,8 @@ class Trajectory:
     def group_path(self) -> str:
         """Name of the group."""
         kind = "validation/" if self.identity.validate else ""
-        return f"{kind}{self.identity.step}/{self.identity.sample}"
+        step = "-" if self.identity.step is None else self.identity.step
+        return f"{kind}{step}/{self.identity.sample}"
 
     @property
     def path(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -45,6 +46,35 @@ def _clipped(call: Made, first: int, ends: dict[str, int | None]) -> tuple[int, 
     return begin, begin - end, call.kind
 
 
+def bounds_of(step: Sequence[Trajectory]) -> list[tuple[int, int]]:
+    """Return begin and end of each trajectory, the last end first; one that runs ends with the step."""
+    last = max(_newest(one) for one in step)
+    ends = [last if one.end is None else _end_with_rewards(one) for one in step]
+    return sorted(
+        ((one.begin, end) for one, end in zip(step, ends, strict=True)),
+        key=lambda each: each[1],
+        reverse=True,
+    )
+
+
+def sentence_of(step: Sequence[Trajectory], named: int) -> dict[str, object]:
+    """Return what a sentence on stragglers may say that names so many trajectories.
+
+    ``held`` is how long these held the step, ``is_fit`` whether they are few, held it for a tenth of its time
+    and had begun before. If none is named, ``is_end`` says whether a tenth or fewer ran for the last fifth.
+    """
+    bounds, number = bounds_of(step), len(step)
+    wall, tenth = bounds[0][1] - min(begin for begin, _ in bounds), math.ceil(number / 10)
+    if not named:
+        end = bounds[0][1] - bounds[tenth][1] if number > tenth else 0
+        return {"is_end": end > 0 and end * 5 >= wall}
+    since = bounds[named][1]
+    held = bounds[0][1] - since
+    is_few = named <= max(tenth, min(3, number // 3), 1)
+    have_begun = all(begin < since for begin, _ in bounds[:named])
+    return {"held": held / 1000, "parts": held / 1000, "is_fit": is_few and have_begun and held * 10 >= wall}
+
+
 def timeline_of(step: Sequence[Trajectory]) -> dict[str, int]:
     """Return milliseconds of a step: of its wall time, and of all trajectories together in each phase."""
     last = max(_newest(one) for one in step)
@@ -64,7 +94,8 @@ def timeline_of(step: Sequence[Trajectory]) -> dict[str, int]:
 
 
 def _newest(one: Trajectory) -> int:
-    return max(span.end for span in one.spans if span.evaluation is None)
+    # a clock may go back: such a span ends where it begins
+    return max(max(span.begin, span.end) for span in one.spans if span.evaluation is None)
 
 
 def _end_with_rewards(one: Trajectory) -> int:

@@ -19,7 +19,7 @@ from tests.contracts.account import (
     seconds_of,
     unresolved_of,
 )
-from tests.contracts.account_of_time import phases_of, timeline_of
+from tests.contracts.account_of_time import phases_of, sentence_of, timeline_of
 from tests.contracts.allowed import Told, differing
 from tests.contracts.made_spans import JUDGE, Made
 
@@ -96,7 +96,7 @@ def _reward(of: list[Trajectory]) -> dict[str, object]:
     rewards = Sums(of).rewards
     return {
         "count": len(rewards),
-        "missing": sum(one.reward is None and not one.is_odd and one.state != "running" for one in of),
+        "missing": sum(one.given is None and one.state != "running" for one in of),
         "odd": sum(one.is_odd for one in of),
         "mean": mean_of(rewards),
         "std": Sums(of).deviation,
@@ -143,6 +143,19 @@ def of_timeline(source: Path, recording: Recording) -> Iterator[Told]:
     yield from differing("timeline", of[0], {name: found.get(name) for name in expected}, expected)
     counts = {name: Sums(of).row()[name] for name in ("trajectories", "failed", "running")}
     yield from differing("timeline", of[0], told, counts)
+    yield from _of_sentence(told, of)
+
+
+def _of_sentence(told: Mapping[str, Any], of: list[Trajectory]) -> Iterator[Told]:
+    """Compare the sentence on stragglers, or on the end of the step, with the rules of why.md."""
+    late, message = told["stragglers"], told["message"]
+    if late is None:
+        found: dict[str, object] = {"is_end": message.startswith("For the last")}
+        yield from differing("sentence of timeline", of[0], found, sentence_of(of, 0))
+        return
+    parts = sum(part["seconds"] for part in late["parts"])
+    found = {"held": late["seconds"], "parts": parts, "is_fit": f" of {len(of)} " in message}
+    yield from differing("sentence of timeline", of[0], found, sentence_of(of, len(late["trajectories"])))
 
 
 def of_health(source: Path, recording: Recording) -> Iterator[Told]:

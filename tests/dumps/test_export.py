@@ -17,6 +17,7 @@ from tests.table.tables import root, row, written
 
 ROWS = "path, reward, turns, tool_calls, tool_errors, tokens_in, tokens_out, state, error_message"
 NAME = "step, sample_index, rollout_n, validate"
+JSON_INPUT = json.dumps({"input.mime_type": "application/json"})
 SAID = {
     "replies": f"SELECT {NAME}, reply, finish_reason FROM turns",
     "tools": f"SELECT {NAME}, tool_name, arguments, result FROM tool_calls",
@@ -120,6 +121,42 @@ def test_a_live_run_is_exported_with_its_failed_tools(tmp_path, demo_table):
     assert facts("all.jsonl", rows)["rows"] == facts(demo_table, rows)["rows"]
 
 
+def test_tools_that_the_agent_called_before_a_model_are_read_again(tmp_path):
+    """Such a call stays a call in ATIF, with its failure, also in a second export of what was read."""
+    spans = [
+        root("1"),
+        row("1", "b", "a1", kind="TOOL", tool_name="look", name="look", input='{"at": 1}', output="a wall"),
+        row("1", "c", "a1", kind="TOOL", tool_name="go", name="go", status="error", error_message="a wall"),
+        row("1", "d", "a1", kind="LLM", input=CALL, output="So."),
+    ]
+    written(tmp_path / "table", spans)
+    export(tmp_path / "table", "--format", "atif", "--to", "first")
+    export("first", "--format", "atif", "--to", "second")
+    for place in (tmp_path / "table", "first", "second"):
+        (found,) = facts(place, "path, turns, tool_calls, tool_errors")["rows"]
+        assert found == {"path": "1/7/0", "turns": 1, "tool_calls": 2, "tool_errors": 1}
+
+
+def test_a_reward_that_is_no_number_has_a_label(tmp_path):
+    """Messages and a group have the two columns of a list."""
+    said = {"input": '{"messages": [{"role": "user", "content": "?"}]}', "attributes": JSON_INPUT}
+    spans = []
+    for number, (value, label) in enumerate(
+        [(None, "good"), (1.0, "True"), (None, "nan"), (1e200, None)], start=1
+    ):
+        score = {"name": "reward", "value": value, "label": label, "time_ns": 1}
+        spans.append(root(str(number), rollout_n=number, scores=[score]))
+        call = {"kind": "LLM", "rollout_n": number, "output": "So."}
+        spans.append(row(str(number), f"b{number}", f"a{number}", **call, **said))
+    written(tmp_path / "table", spans)
+    expected = [(None, "good"), (1.0, "True"), (None, "nan"), (1e200, None)]
+    lines = map(json.loads, export(tmp_path / "table", "--format", "messages").splitlines())
+    assert [(line["reward"], line["reward_label"]) for line in lines] == expected
+    ran = CliRunner().invoke(app, ["group", "1/7", "--json", "--from", str(tmp_path / "table")])
+    siblings = json.loads(ran.stdout)["siblings"]
+    assert [(each["reward"], each["reward_label"]) for each in siblings] == expected
+
+
 def test_identity_is_read_again_as_it_was(tmp_path):
     """A step that is a text, leading zeros, slashes in a name, and no dataset row stay what they are."""
     said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "42"}]
@@ -149,7 +186,8 @@ def test_the_options_of_list_select(tmp_path):
     options = shlex.split("--format messages --reward 1 --sort -path --limit 1")
     (line,) = export(dump, *options).splitlines()
     assert json.loads(line) == {
-        "step": 2, "sample_index": "1", "rollout_n": 1, "validate": False, "reward": 1.0, "error": None,
+        "step": 2, "sample_index": "1", "rollout_n": 1, "validate": False, "reward": 1.0,
+        "reward_label": None, "error": None,
         "messages": [
             {"role": "user", "content": "user\n3+1?\nassistant\n"},
             {"role": "assistant", "content": "4"},

@@ -268,7 +268,8 @@ def test_nemo_rl_values_are_lists_of_one(tmp_path, opened):
     assert found.scores()["7/0/0"]["advantage"] == 0.5
 
 
-def _torch_file(path, value):
+def torch_file(path, value):
+    """Write values as a file of PyTorch."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(
             f"{path.stem}/data.pkl", value if isinstance(value, bytes) else pickle.dumps(value, 2)
@@ -284,7 +285,7 @@ SAMPLE = {
 
 def test_slime_samples_are_read_without_torch(tmp_path, opened):
     """Plain values of a PyTorch file are read; the versions of the weights are those of the sample."""
-    _torch_file(tmp_path / "rollout_6.pt", {"rollout_id": 6, "samples": [SAMPLE, SAMPLE | {"reward": None}]})
+    torch_file(tmp_path / "rollout_6.pt", {"rollout_id": 6, "samples": [SAMPLE, SAMPLE | {"reward": None}]})
     found = opened(tmp_path / "rollout_6.pt")
     one, other = found.trajectories()
     assert (one["path"], one["reward"], one["tokens_out"], other["reward"]) == ("6/4/0", 1.0, 2, None)
@@ -299,7 +300,7 @@ class _Code:
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path, opened, capsys):
     """Nothing of a pickle is called, in a zip or alone; the error names the file."""
-    inside = _torch_file(tmp_path / "rollout_1.pt", {"rollout_id": 1, "samples": [_Code()]})
+    inside = torch_file(tmp_path / "rollout_1.pt", {"rollout_id": 1, "samples": [_Code()]})
     alone = tmp_path / "rollout_2.pt"
     alone.write_bytes(pickle.dumps(_Code()))
     for path in (inside, alone):

@@ -41,6 +41,27 @@ def rewards(tmp_path: Path, *rows: dict[str, Any]) -> dict[str, float | None]:
     return {each["trace_id"].lstrip("0"): each["reward"] for each in found}
 
 
+def test_call_around_others_has_their_model_and_reason(tmp_path: Path) -> None:
+    """Where it has none, as if it returns the text alone: those of the last call directly inside it."""
+    spans = [
+        root("1"),
+        row("1", "b", "a1", kind="LLM", reply="cut"),
+        row("1", "c", "b", kind="LLM", model="old", finish_reason="stop"),
+        row("1", "d", "b"),
+        row("1", "e", "d", kind="LLM", model="new", finish_reason="length"),
+        row("1", "f", "e", kind="LLM", model="engine", finish_reason="stop"),
+        row("1", "g", "a1", kind="LLM", model="own", finish_reason="stop"),
+        row("1", "h", "g", kind="LLM", model="engine", finish_reason="length"),
+    ]
+    store = written(tmp_path / "table", spans)
+    sql = "SELECT reply, model, finish_reason FROM turns ORDER BY start_ns"
+    expected = [("cut", "new", "length"), (None, "own", "stop")]
+    assert [tuple(each.values()) for each in asked(store, sql)] == expected
+    assert open_table(str(tmp_path / "table")).duckdb().execute(sql).fetchall() == expected
+    counted = asked(store, "SELECT replies_ended, truncated FROM report_rows")
+    assert counted == [{"replies_ended": 2, "truncated": 1}]
+
+
 def test_span_that_was_delivered_twice_counts_once(tmp_path: Path) -> None:
     """A lost ledger doubles a batch, in another commit or in one; counts and tokens stay."""
     call = row("1", "b", "a1", kind="LLM", tokens_in=10, tokens_out=3)

@@ -454,7 +454,7 @@ def test_engine_span_inside_client_span_is_one_model_call() -> None:
     )
     assert messages_of(found.turns) == [("user", "Hi"), ("assistant", "Hello")]
     assert found.turns[-1].token_ids == (4, 5)
-    assert (found.turns[-1].tokens.input, found.summary.tokens.output, found.model_calls) == (3, 2, 1)
+    assert (found.turns[-1].tokens.input, found.summary.tokens.output, found.summary.turns) == (3, 2, 1)
 
 
 def test_turns_of_a_sub_trajectory_name_it() -> None:

@@ -87,5 +87,5 @@ def test_tokens_of_a_call_are_counted_once(names: Any) -> None:
     """The engine's span repeats the counts of the model call above it, by old names or new ones."""
     found = conversation(Call(tokens=names), Call(tokens=names))
     assert (found.summary.tokens.input, found.summary.tokens.output) == (2 * 233, 2 * 46)
-    assert found.model_calls == 2
+    assert found.summary.turns == 2
     assert [turn.tokens.output for turn in found.turns if turn.is_model_call] == [46, 46]

@@ -73,7 +73,7 @@ def test_summary_has_status_usage_and_latency(weave, project, rollouts, exporter
     assert abs(generate["weave"]["latency_ms"] - took) <= 1
 
 
-@pytest.mark.parametrize("kind", ["AGENT", "CHAIN"])
+@pytest.mark.parametrize("kind", ["AGENT", "CHAIN", "EMBEDDING"])
 def test_only_model_calls_have_usage(kind, weave, project, rollouts, exporter):
     """Agent libraries repeat the counts of their calls on what is above; Weave's server would add both up."""
     counts = {"gen_ai__usage__input_tokens": 10, "gen_ai__usage__output_tokens": 5}
@@ -89,6 +89,27 @@ def test_only_model_calls_have_usage(kind, weave, project, rollouts, exporter):
     root = named(weave.calls(project), "Agent.run")["id"]
     (usage,) = weave.usage(project, [root])[root].values()
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 5)
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_model_call_around_another_one_has_no_usage_twice(inner_first, weave, project, rollouts, exporter):
+    """The inner call is counted, as by the metrics: it may be sent before anybody knows of the outer one."""
+    counts = {"gen_ai__usage__input_tokens": 10, "gen_ai__usage__output_tokens": 5}
+    with (
+        rollouts.span("Agent.run", "AGENT"),
+        rollouts.span("client", "LLM", **counts),
+        rollouts.span("retry", "CHAIN"),
+        rollouts.span("engine", "LLM", **counts),
+    ):
+        pass
+    engine, *around = rollouts.ended()
+
+    for spans in ([engine], around) if inner_first else ([*around, engine],):
+        deliver(exporter, spans)
+
+    calls = by_name(weave.calls(project))
+    (usage,) = weave.usage(project, [calls["Agent.run"]["id"]])[calls["Agent.run"]["id"]].values()
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["requests"]) == (10, 5, 1)
 
 
 FILTERS = [

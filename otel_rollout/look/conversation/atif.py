@@ -41,15 +41,21 @@ def document_of(conversation: Conversation) -> dict[str, Any]:
 
 
 def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
-    """Return messages as steps; results of tools are in the step that asked for them."""
+    """Return messages as steps; results of tools are in the step that asked for them.
+
+    A tool that the agent called before a model gets a step of the agent.
+    """
     steps: list[dict[str, Any]] = []
     for message, turn in said:
-        if message.role == TOOL and steps and steps[-1]["source"] == _AGENT:
+        is_asked = bool(steps) and steps[-1]["source"] == _AGENT
+        is_result = message.role == TOOL and (turn.is_call or is_asked)
+        source = _AGENT if is_result else _SOURCES.get(message.role, "system")
+        if not (is_result and is_asked):
+            said_here = "" if is_result else message.text
+            steps.append({"step_id": len(steps) + 1, "source": source, "message": said_here})
+        if is_result:
             _add_result(steps[-1], message, turn)
-            continue
-        source = _SOURCES.get(message.role, "system")
-        steps.append({"step_id": len(steps) + 1, "source": source, "message": message.text})
-        if source == _AGENT:
+        elif source == _AGENT:
             steps[-1] |= _facts(turn)
             for call in turn.calls:
                 _add_call(steps[-1], call)
@@ -59,7 +65,7 @@ def _steps(said: Sequence[tuple[Message, Turn]]) -> list[dict[str, Any]]:
 def _facts(turn: Turn) -> dict[str, Any]:
     """Return what is known of a reply beside its text; of one that was given, that no model was asked."""
     if not turn.is_call:
-        return {"llm_call_count": 0}
+        return {"llm_call_count": 0, "extra": {"is_given": True}}
     ids = {"completion_token_ids": list(turn.token_ids)} if turn.token_ids else {}
     ending = {"finish_reason": turn.finish_reason, "error": turn.error}
     extra = {name: text for name, text in ending.items() if text}
@@ -86,14 +92,16 @@ def _add_result(step: dict[str, Any], message: Message, turn: Turn) -> None:
 
     The agent may call a tool that the model's reply does not name as a call.
     """
+    step.setdefault("llm_call_count", 0)
     results = step.setdefault("observation", {"results": []})["results"]
     ids = [call["tool_call_id"] for call in step.get("tool_calls", ())]
     answered = {result.get("source_call_id") for result in results}
     id_ = (
         message.call_id if message.call_id in ids else next((id_ for id_ in ids if id_ not in answered), None)
     )
-    if id_ is None and turn.is_call:
-        id_ = _add_call(step, Call(turn.name, turn.arguments, message.call_id))
+    if turn.is_call:
+        step.get("extra", {}).pop("is_given", None)  # what the agent did is more than what it was told
+        id_ = id_ or _add_call(step, Call(turn.name, turn.arguments, message.call_id))
     known = {"source_call_id": id_, "content": message.text, "extra": turn.error and {"error": turn.error}}
     results.append({name: value for name, value in known.items() if value or name == "content"})
 

@@ -16,7 +16,7 @@ from otel_rollout.look.conversation import summary
 from otel_rollout.look.conversation.call_marks import CallMarks
 from otel_rollout.look.conversation.model_call import ModelCall, OpenCalls, read_reply, read_request, unsaid
 from otel_rollout.look.conversation.span_tree import SpanTree, error_of, is_model_call, kind_of
-from otel_rollout.look.conversation.summary import Summary, Tokens
+from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.conversation.trajectories import RecordedTrajectory
 from otel_rollout.look.conversation.turn import (
     MODEL,
@@ -59,29 +59,6 @@ class Conversation:
     is_longest_known: bool = False
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     is_passed_over: bool = False
-
-    @property
-    def model_calls(self) -> int:
-        """Number of model calls."""
-        return sum(turn.is_model_call for turn in self.turns)
-
-    @property
-    def tool_calls(self) -> int:
-        """Number of tool calls."""
-        return sum(turn.role == TOOL and turn.is_call for turn in self.turns)
-
-    @property
-    def output_tokens(self) -> int | None:
-        """Tokens that models generated; None where no span has a count."""
-        if self.summary.tokens.output is not None:
-            return self.summary.tokens.output
-        known = [number for turn in self.turns if (number := turn.tokens.output) is not None]
-        return sum(known) if known else None
-
-    @property
-    def tool_errors(self) -> int:
-        """Number of tool calls that ended with an error."""
-        return sum(turn.role == TOOL and bool(turn.error) for turn in self.turns)
 
     @property
     def other_errors(self) -> int:
@@ -204,7 +181,7 @@ class _TurnBuilder:
         added = [turn for turn in heard if not turn.is_call]
         for each in added:
             self._append(span, each)
-        answer = call.answer(span, self._recorded.tokens.get(span.span_id, Tokens()))
+        answer = call.answer(span, self._recorded.calls.get(span.span_id, {}))
         answer.engine = engine_time_of(spans, self._recorded.engine)
         answer.marks = self._marks.of(call, spans)
         has_calls = bool(call.reply.message.calls)  # a reply may consist of calls alone

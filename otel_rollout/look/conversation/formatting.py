@@ -164,22 +164,21 @@ def title(summary: Summary) -> str:
 
 def totals(conversation: Conversation) -> str:
     """Format duration, calls, failures and output tokens of a conversation."""
-    written = conversation.output_tokens
+    summary, written = conversation.summary, conversation.summary.tokens.output
     parts = [
-        duration(conversation.summary.seconds)
-        or ("not ended" if conversation.summary.state == "running" else ""),
-        counted(conversation.model_calls, "model call"),
-        counted(conversation.tool_calls, "tool call"),
-        badge(conversation),
+        duration(summary.seconds) or ("not ended" if summary.state == "running" else ""),
+        counted(summary.turns, "model call"),
+        counted(summary.tool_calls, "tool call"),
+        badge(summary),
         counted(conversation.other_errors, "other error") if conversation.other_errors else "",
         "" if written is None else f"{counted(written, 'token')} written",
     ]
     return " · ".join(filter(None, parts))
 
 
-def badge(conversation: Conversation) -> str:
+def badge(summary: Summary) -> str:
     """Say how many tool calls of a trajectory failed; empty if none did."""
-    return counted(conversation.tool_errors, "tool error") if conversation.tool_errors else ""
+    return counted(summary.tool_errors, "tool error") if summary.tool_errors else ""
 
 
 def counted(number: int, noun: str) -> str:
@@ -196,13 +195,13 @@ def side_by_side(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
 
 
 def _figures(conversation: Conversation) -> Iterator[tuple[str, str]]:
-    summary, written = conversation.summary, conversation.output_tokens
+    summary, written = conversation.summary, conversation.summary.tokens.output
     yield "run", run(summary)
     yield "state", summary.state
     yield "took", duration(summary.seconds)
-    yield "model calls", str(conversation.model_calls)
-    yield "tool calls", str(conversation.tool_calls)
-    yield "tool errors", str(conversation.tool_errors)
+    yield "model calls", str(summary.turns)
+    yield "tool calls", str(summary.tool_calls)
+    yield "tool errors", str(summary.tool_errors)
     if conversation.other_errors:
         yield "other errors", str(conversation.other_errors)
     yield "tokens written", "" if written is None else str(written)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from otel_rollout.base import semconv
-from otel_rollout.look.conversation.summary import Tokens
+from otel_rollout.look.conversation.summary import tokens_of
 from otel_rollout.look.conversation.turn import MODEL, Turn, ending_of
 from otel_rollout.otlp import messages, model_calls
 from otel_rollout.otlp.messages import Message, Reply, Request, Shared
@@ -54,21 +54,16 @@ class ModelCall:
         """The call with the greatest rank has the whole conversation."""
         return not self.has_failed, self.length
 
-    def answer(self, span: Span, counted: Tokens) -> Turn:
-        """Return the reply as a turn, by the call's outermost span and its counts of tokens."""
+    def answer(self, span: Span, row: Mapping[str, Any]) -> Turn:
+        """Return the reply as a turn, by the call's outermost span and its row of the view ``turns``."""
         reply = self.reply
-        tokens = Tokens(
-            (len(self.request.prompt_ids) or None) if counted.input is None else counted.input,
-            (len(reply.token_ids) or None) if counted.output is None else counted.output,
-            counted.cached,
-        )
         return Turn(
             MODEL,
             messages.without_end(reply.message.text),
             calls=reply.message.calls,
             token_ids=reply.token_ids,
-            tokens=tokens,
-            finish_reason=reply.finish_reason,
+            tokens=tokens_of(row),
+            finish_reason=row.get("finish_reason") or "",
             **ending_of(span),
         )
 
@@ -140,9 +135,7 @@ def read_reply(spans: Sequence[Span]) -> Reply:
     values = [messages.value_of(span, semconv.OUTPUT_VALUE) for span in spans]
     reply = messages.reply_of(values[0], _contents_of(spans[0]).replies)
     ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
-    reasons = spans[0].attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
-    reason = ", ".join(map(str, reasons)) if isinstance(reasons, (list, tuple)) else ""
-    return replace(reply, token_ids=ids, finish_reason=reason or reply.finish_reason)
+    return replace(reply, token_ids=ids)
 
 
 # --- a context that is not the continuation of an earlier one ----------------------------------------------

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.look.pages.scale import finite
+from otel_rollout.otlp.evaluations import label_of
 from otel_rollout.table.schema import has_time
 from otel_rollout.table.training import ODD
 
@@ -38,8 +39,7 @@ class Score:
     comment: str = ""
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Token counts of one or several model calls; None if not recorded."""
 
     input: int | None = None
@@ -65,6 +65,9 @@ class Summary:
         seconds: duration; None while the trajectory runs, and if unknown.
         scores: the newest score of each name.
         tokens: token counts of all model calls.
+        turns: number of model calls.
+        tool_calls: number of tool calls.
+        tool_errors: number of tool calls that ended with an error.
         facts: further attributes of the root span, by their short names.
     """
 
@@ -79,7 +82,10 @@ class Summary:
     start_ns: int = 0
     seconds: float | None = None
     scores: tuple[Score, ...] = ()
-    tokens: Tokens = Tokens()
+    tokens: Tokens = field(default_factory=Tokens)
+    turns: int = 0
+    tool_calls: int = 0
+    tool_errors: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,6 +97,11 @@ class Summary:
             [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts],
             self.start_ns,
         )
+
+
+def tokens_of(row: Mapping[str, Any]) -> Tokens:
+    """Return the counts of a row of a view."""
+    return Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached"))
 
 
 def path_of(identity: Mapping[str, Any]) -> str:
@@ -123,10 +134,15 @@ def references(summaries: Sequence[Summary]) -> dict[str, str]:
     }
 
 
+def reward_columns(summary: Summary) -> dict[str, Any]:
+    """Return a trajectory's reward by the columns of a list: a number, and the label of any other value."""
+    value = next((score.value for score in summary.scores if score.name == "reward"), None)
+    return {"reward": None if isinstance(value, str) else finite(value), "reward_label": label_of(value)}
+
+
 def reward_of(summary: Summary) -> float | None:
     """Return a trajectory's reward as a number; None without one, or if the views count it as odd."""
-    value = next((score.value for score in summary.scores if score.name == "reward"), None)
-    number = None if isinstance(value, str) else finite(value)
+    number: float | None = reward_columns(summary)["reward"]
     return number if number is None or abs(number) < ODD else None
 
 

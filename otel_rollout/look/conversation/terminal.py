@@ -71,7 +71,7 @@ def show(conversation: Conversation, console: Console, location: str = "", notes
     summary = conversation.summary
     title = text_of(in_one_line(summary.path or summary.name), "bold")
     title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
-    title.append(f"  {formatting.badge(conversation)}".rstrip(), STATES["error"])
+    title.append(f"  {formatting.badge(summary)}".rstrip(), STATES["error"])
     console.print(title)
     further = (("from", location), ("note", "\n".join(notes)), ("error", summary.error))
     console.print(facts((*formatting.facts(conversation), *further)))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from otel_rollout.base import semconv, training_scores
 from otel_rollout.exporting.batching import grouped
-from otel_rollout.look.conversation.summary import Score, Summary, Tokens, facts_of
+from otel_rollout.look.conversation.summary import Score, Summary, facts_of, tokens_of
 from otel_rollout.look.conversation.turn import EngineRequest
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.span import Span
@@ -21,9 +21,11 @@ from otel_rollout.table.spans import span_of
 
 _Row = Mapping[str, Any]
 _TOKENS: Final = "tokens_in, tokens_out, tokens_cached"
+_CALLS: Final = f"SELECT trace_id, span_id, {_TOKENS}, finish_reason FROM turns"  # noqa: S608
 _NAMED: Final = "trace_id, run_id, project, experiment, path, name, state, start_time, seconds"
 _LISTED: Final = f"{_NAMED}, {_TOKENS}, reward, reward_label"
-_FIGURES: Final = f"{_NAMED}, {_TOKENS}, error_message"
+_COUNTS: Final = ("turns", "tool_calls", "tool_errors")
+_FIGURES: Final = f"{_NAMED}, {_TOKENS}, {', '.join(_COUNTS)}, error_message"
 _IN_ORDER: Final = (
     " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
     "rollout_n, start_time"
@@ -40,7 +42,7 @@ class RecordedTrajectory:
         spans: all spans of its trace, each once; or those of the part that was asked for.
         root_id: id of its root span; None if that has not been recorded.
         token_values: name → values per token of the response, as the trainer stored them.
-        tokens: span id → token counts of the model call.
+        calls: span id → token counts of the model call, and why its reply ended.
         engine: span id → what the request took in an inference engine.
         is_part: whether it is a trajectory inside another one.
     """
@@ -49,7 +51,7 @@ class RecordedTrajectory:
     spans: Sequence[Span]
     root_id: str | None = None
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    tokens: Mapping[str, Tokens] = field(default_factory=dict)
+    calls: Mapping[str, _Row] = field(default_factory=dict)
     engine: Mapping[str, EngineRequest] = field(default_factory=dict)
     is_part: bool = False
 
@@ -139,11 +141,7 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
     root_of = {row["trace_id"]: row for row in roots}
     scores, values = _scores_of(engine, narrowed, rows)
     kinds, names = ({row[column] for row in rows} for column in ("kind", "name"))
-    calls = (
-        _by_span(narrowed, f"SELECT trace_id, span_id, {_TOKENS} FROM turns")  # noqa: S608
-        if semconv.KIND_LLM in kinds
-        else {}
-    )
+    calls = _by_span(narrowed, _CALLS) if semconv.KIND_LLM in kinds else {}
     requests = _by_span(narrowed, "SELECT * FROM engine_requests") if semconv.ENGINE_REQUEST in names else {}
     found = {}
     for row in figures:
@@ -163,7 +161,7 @@ def _read(engine: Engine, narrowed: Engine, rows: Sequence[_Row]) -> dict[str, R
             spans[trace_id],
             root_id,
             _token_values_of(values.get(trace_id, {})),
-            {span: _tokens_of(call) for span, call in calls.get(trace_id, {}).items()},
+            calls.get(trace_id, {}),
             requests.get(trace_id, {}),
         )
     return found
@@ -175,10 +173,6 @@ def _by_span(narrowed: Engine, sql: str) -> dict[str, dict[str, _Row]]:
     for row in narrowed.dicts(sql):
         found.setdefault(row["trace_id"], {})[row["span_id"]] = row
     return found
-
-
-def _tokens_of(row: _Row) -> Tokens:
-    return Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached"))
 
 
 def _scores_of(
@@ -264,7 +258,8 @@ def summary_of(row: _Row) -> Summary:
         start_ns=int(row["start_time"].timestamp() * 1e6) * 1000 if row["start_time"] else 0,
         seconds=row["seconds"],
         scores=() if reward is None else (Score("reward", reward),),
-        tokens=_tokens_of(row),
+        tokens=tokens_of(row),
+        **{name: row.get(name, 0) for name in _COUNTS},
     )
 
 

@@ -26,6 +26,8 @@ MODEL: Final = "assistant"
 REWARD: Final = "reward"
 GIVEN: Final = "is_given"
 """Key of a message of the model's role that the model was given."""
+CALLS_ALONE: Final = "has_calls_alone"
+"""Key of a message of the model's role that says which tools the agent called without a model."""
 PARSED: Final = "is_parsed"
 """Key of a message, or of its calls, that was found in the text of several."""
 _TOOL_ROLES: Final = ("tool", "function", "ipython")
@@ -132,28 +134,29 @@ class DumpedTrajectory:
         said = iter(self.turns)
         number, begin, context = 0, 0, 0
         before = end = None
-        replies = [
+        acted = [
             place
             for place, message in enumerate(self.messages)
             if message.get("role") == MODEL and place >= self.prompt and not message.get(GIVEN)
         ]
-        for place in replies:
-            turn = next(said, _UNKNOWN)
-            if turn.is_new_context and before is not None:
-                before, begin = None, begin + 1
-                context = begin
-            made = _model_call(self.messages[begin:place], self.messages[place], turn)
-            if self.ending and place == replies[-1]:
-                made.attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = [self.ending]
-            if before is not None:
-                made.attributes |= {
-                    semconv.TURN_CONTINUES: id_of(before),
-                    semconv.TURN_SHARED: begin - context,
-                    semconv.TURN_LENGTH: place - context,
-                }
-            yield made
-            before, number, begin = number, number + 1, place
-            end = turn.times[1] if turn.times else end
+        for place in acted:
+            if not self.messages[place].get(CALLS_ALONE):
+                turn = next(said, _UNKNOWN)
+                if turn.is_new_context and before is not None:
+                    before, begin = None, begin + 1
+                    context = begin
+                made = _model_call(self.messages[begin:place], self.messages[place], turn)
+                if self.ending and place == acted[-1]:
+                    made.attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = [self.ending]
+                if before is not None:
+                    made.attributes |= {
+                        semconv.TURN_CONTINUES: id_of(before),
+                        semconv.TURN_SHARED: begin - context,
+                        semconv.TURN_LENGTH: place - context,
+                    }
+                yield made
+                before, number, begin = number, number + 1, place
+                end = turn.times[1] if turn.times else end
             for tool in _tool_calls(self.messages[place], self.messages[place + 1 :], end):
                 yield tool
                 number += 1

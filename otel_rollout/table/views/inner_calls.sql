@@ -2,7 +2,8 @@
 -- tokens that the outer call lacks is the sum over the nearest calls inside it that have the count.
 WITH RECURSIVE below AS (
   SELECT
-    inside.trace_id, inside.span_id, inside.kind, outside.span_id AS outside_id, 1 AS depth,
+    inside.trace_id, inside.span_id, inside.kind, inside.start_ns, inside.model, inside.finish_reason,
+    outside.span_id AS outside_id, 1 AS depth, 0 AS calls_between,
     CASE WHEN inside.kind = 'LLM' AND outside.tokens_in IS NULL THEN inside.tokens_in END AS tokens_in,
     CASE WHEN inside.kind = 'LLM' AND outside.tokens_out IS NULL THEN inside.tokens_out END AS tokens_out,
     CASE WHEN inside.kind = 'LLM' AND outside.tokens_cached IS NULL THEN inside.tokens_cached END AS tokens_cached,
@@ -14,7 +15,9 @@ WITH RECURSIVE below AS (
   WHERE outside.kind = 'LLM'
   UNION ALL
   SELECT
-    inside.trace_id, inside.span_id, inside.kind, below.outside_id, below.depth + 1 AS depth,
+    inside.trace_id, inside.span_id, inside.kind, inside.start_ns, inside.model, inside.finish_reason,
+    below.outside_id, below.depth + 1 AS depth,
+    below.calls_between + CASE WHEN below.kind = 'LLM' THEN 1 ELSE 0 END AS calls_between,
     CASE WHEN inside.kind = 'LLM' AND NOT below.has_in THEN inside.tokens_in END AS tokens_in,
     CASE WHEN inside.kind = 'LLM' AND NOT below.has_out THEN inside.tokens_out END AS tokens_out,
     CASE WHEN inside.kind = 'LLM' AND NOT below.has_cached THEN inside.tokens_cached END AS tokens_cached,
@@ -25,4 +28,7 @@ WITH RECURSIVE below AS (
     ON inside.parent_span_id = below.span_id AND inside.trace_id = below.trace_id
   WHERE below.depth < 32
 )
-SELECT trace_id, span_id, outside_id, tokens_in, tokens_out, tokens_cached FROM below WHERE kind = 'LLM'
+SELECT
+  trace_id, span_id, outside_id, calls_between, start_ns, model, finish_reason, tokens_in, tokens_out, tokens_cached
+FROM below
+WHERE kind = 'LLM'

@@ -11,7 +11,7 @@ from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree
 from otel_rollout.look.conversation import excerpt, formatting
 from otel_rollout.look.conversation.comparison import Divergence
 from otel_rollout.look.conversation.page import Trail, way_to
-from otel_rollout.look.conversation.summary import reward_of
+from otel_rollout.look.conversation.summary import reward_columns
 from otel_rollout.look.conversation.turn import Turn
 from otel_rollout.look.pages.rendering import Links, render
 
@@ -84,11 +84,11 @@ def _sibling(sibling: Sibling) -> dict[str, Any]:
         "trace_id": summary.trace_id,
         "state": summary.state,
         "error": summary.error or None,
-        "reward": reward_of(summary),
+        **reward_columns(summary),
         "turns": len(conversation.turns),
-        "model_calls": conversation.model_calls,
-        "tool_calls": conversation.tool_calls,
-        "output_tokens": conversation.output_tokens,
+        "model_calls": summary.turns,
+        "tool_calls": summary.tool_calls,
+        "output_tokens": summary.tokens.output,
         "seconds": summary.seconds,
     }
 

@@ -11,6 +11,7 @@ from otel_rollout.look.conversation.summary import parts_of
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
 from otel_rollout.look.dumps.trajectory import (
+    CALLS_ALONE,
     GIVEN,
     MODEL,
     DumpedTrajectory,
@@ -34,7 +35,7 @@ def read(file: DumpFile) -> Iterator[DumpedTrajectory]:
         result = _result_beside(file.path)
         steps = [step for step in document.get("steps") or () if not step.get("is_copied_context")]
         messages = [message for step in steps for message in _messages(step)]
-        turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_given(step)]
+        turns = [_turn(step) for step in steps if step.get("source") == "agent" and not _is_unasked(step)]
         facts = {
             "session_id": (session := document.get("session_id")),
             semconv.AGENT_NAME: at(document, "agent", "name"),
@@ -71,7 +72,9 @@ def _messages(step: _JSON) -> Iterator[_JSON]:
     calls = [
         {ours: call.get(theirs) for ours, theirs in names.items()} for call in step.get("tool_calls") or ()
     ]
-    others = {"reasoning_content": step.get("reasoning_content"), "tool_calls": calls, GIVEN: _is_given(step)}
+    others = {"reasoning_content": step.get("reasoning_content"), "tool_calls": calls}
+    if _is_unasked(step):
+        others[GIVEN if not calls or at(step, "extra", "is_given") else CALLS_ALONE] = True
     said = {name: value for name, value in others.items() if value}
     yield {"role": MODEL if source == "agent" else source, "content": step.get("message"), **said}
     for result in at(step, "observation", "results") or ():
@@ -79,7 +82,7 @@ def _messages(step: _JSON) -> Iterator[_JSON]:
         yield {"role": "tool", "content": result.get("content"), **named}
 
 
-def _is_given(step: _JSON) -> bool:
+def _is_unasked(step: _JSON) -> bool:
     """Return whether no model was asked for an agent's step."""
     return step.get("llm_call_count") == 0
 
