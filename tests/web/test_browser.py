@@ -117,7 +117,7 @@ def test_page_of_a_live_run_loads_itself_again(browser: Chrome, tmp_path: Path) 
         WebDriverWait(browser, 30).until(
             lambda driver: driver.execute_script("return performance.timeOrigin") != first
         )
-        follow(browser, browser.find_element(By.LINK_TEXT, "stop loading again"))
+        follow(browser, browser.find_element(By.LINK_TEXT, "stop reloading"))
         assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
         assert browser.get_log("browser") == []
 
