@@ -130,7 +130,7 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
                 forward_directory(node_dir, configured)
                 rest = _rest(node_dir, configured)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = f"{error.strerror}: {error.filename}" if isinstance(error, FileNotFoundError) else error
         raise ViewerError(f"{name} cannot be imported: {why}") from error
     for reason in unreadable:
         typer.echo(f"{name}: {reason}", err=True)
