@@ -25,8 +25,7 @@ MapOption = Annotated[
     str | None,
     typer.Option(
         "--map",
-        help="Fields of a dump of your own, such as messages=conversation,reward=scores.total,step=epoch; "
-        "or a file with them.",
+        help="Fields of a dump of your own, such as reward=score,step=epoch or a file with them.",
     ),
 ]
 DumpFormatOption = Annotated[

@@ -110,7 +110,7 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
     if ways:
         console.print(Text("\nunobserved:" if health.is_of_dump else "\nnot observed yet:", "bold"))
     for way, names in ways.items():
-        print_sentence(console, Text(f"?  {', '.join(names)}\n   → {way}", "yellow"))
+        console.print(Padding.indent(Text(f"{', '.join(names)}\n→ {way}", "yellow"), 3))
     name = in_one_line(health.run.name)
     print_sentence(console, Text(f"\n{name}: {health.checked}, {health.verdict}"))
     if left:

@@ -54,7 +54,7 @@ def import_(
         typer.Argument(
             help="Spool, run or node directories, files of OTLP JSON, dumps of frameworks, `mlflow` or "
             "mlflow:URI.",
-            metavar="PATH|mlflow:URI...",
+            metavar="PATH|mlflow:URI",
         ),
     ],
     to: Annotated[str, typer.Option(help="The exporter: delta.", callback=_check_exporter)],
@@ -130,7 +130,8 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
                 forward_directory(node_dir, configured)
                 rest = _rest(node_dir, configured)
     except (OSError, ValueError) as error:
-        raise ViewerError(f"{name} cannot be imported: {error}") from error
+        why = f"{error.strerror}: {error.filename}" if isinstance(error, FileNotFoundError) else error
+        raise ViewerError(f"{name} cannot be imported: {why}") from error
     for reason in unreadable:
         typer.echo(f"{name}: {reason}", err=True)
     if rest:

@@ -76,4 +76,4 @@ def writing(what: str) -> Iterator[None]:
     except OSError as error:
         if error.filename is None:  # standard output, or a disk that is full
             raise
-        raise ViewerError(f"The {what} cannot be written: {error}") from error
+        raise ViewerError(f"The {what} cannot be written: {error.strerror}: {error.filename}") from error

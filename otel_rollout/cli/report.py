@@ -25,7 +25,7 @@ from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, 
 from otel_rollout.look.analysis.report.measures import MEASURES, is_said, values_of
 from otel_rollout.look.analysis.report.page import page_of_changes, page_of_report
 from otel_rollout.look.analysis.report.report import RunReport, StepReport, report_of
-from otel_rollout.look.analysis.run_choice import Run, run_of, source_said, steps_of
+from otel_rollout.look.analysis.run_choice import Run, no_step, run_of, source_said
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.fitted_table import TableColumn, print_fitted, print_sentence
 from otel_rollout.look.pages.scale import finite
@@ -73,8 +73,7 @@ def report(
         if compare is None:
             found = report_of(engine, chosen, "true" if step is None else filters.steps(step, "--step"))
             if not found.steps:
-                known = steps_of(engine, chosen)
-                raise QueryError(f"{chosen.name} has no step {step!r} in {location}. It has {known}.")
+                raise no_step(engine, chosen, f"step {step}")
             show = partial(show_report, found, source_said(engine, run, location))
             answer(html, json, partial(page_of_report, found), found.as_json, show)
         else:

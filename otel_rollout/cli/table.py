@@ -62,7 +62,7 @@ LimitOption = Annotated[
         "--limit",
         min=0,
         metavar="ROWS",
-        help=f"Maximum rows; 0 for all. \\[default: {_PAGE} of a table, else all]",
+        help=f"Maximum rows; 0 for all. \\[default: {_PAGE} as a table, else all]",
     ),
 ]
 ColumnsOption = Annotated[
@@ -339,7 +339,8 @@ def _format(text: str, output: Path | None) -> Format:
     """Return the format that ``--format`` names."""
     found: Format | None = next((name for name in FORMATS if name == text), None)
     if found is None:
-        raise QueryError(f"There is no format {text!r}.{did_you_mean(text, FORMATS)} {', '.join(FORMATS)}.")
+        known = ", ".join(FORMATS)
+        raise QueryError(f"There is no format {text!r}.{did_you_mean(text, FORMATS)} Formats: {known}.")
     if found == "table" and output is not None:
         raise QueryError("A table is printed; to write a file, add --format csv, json or parquet.")
     return found

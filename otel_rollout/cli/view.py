@@ -33,7 +33,7 @@ def view(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Dumps of rollouts: files, folders and patterns; or what --from takes.", metavar="[PATH]..."
+            help="Dumps of rollouts: files, folders and patterns; or what --from takes.", metavar="PATH"
         ),
     ] = None,
     from_: FromOption = None,

@@ -100,7 +100,7 @@ def _check_instrumentors(
     unusable = [each for each in others if each.problem]
     if unusable:
         reasons = "; ".join(f"{_name(each)}: {each.problem}" for each in unusable)
-        yield CHECK.ok(f"installed without use: {reasons}")
+        yield CHECK.ok(f"installed, of no use here: {reasons}")
     yield from _unusable_choices(choice)
     yield from _check_imported(found, choice)
     for several in doubled(found):
@@ -258,4 +258,4 @@ def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: 
     versions = versions_of((*http_clients.CLIENTS, "requests"))  # requests sends with one of them
     clients = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none is installed"
     when = "" if propagation.http_patches is not None else ", after otel_rollout.instrument()"
-    return check.ok(f"to the hosts {hosts}{when}, by the clients: {clients}")
+    return check.ok(f"to hosts of OTEL_ROLLOUT_TRACEPARENT_HOSTS={hosts}{when}, by the clients: {clients}")

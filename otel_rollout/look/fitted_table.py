@@ -132,7 +132,8 @@ def fitted(
         table.add_row(*map(_cell, row, chosen))
     table.width = max(total, 1)
     left_out = ", ".join(column.heading for column in columns if column not in chosen)
-    note = Text(f"no room for {left_out}: {more}", "dim", overflow="ignore")
+    gap = "" if box is HEAVY_HEAD else "\n"  # as below a table without a frame
+    note = Text(f"no room for {left_out}: {more}{gap}", "dim", overflow="ignore")
     return [table, note] if left_out else [table]
 
 

@@ -70,7 +70,8 @@ def _numbered(node: Any) -> list[Mapping[str, Any]]:
     return [node[name] for name in sorted(indexes, key=int) if isinstance(node[name], Mapping)]
 
 
-def _within(node: Any, *path: str) -> Any:
+def within(node: Any, *path: str) -> Any:
+    """Return what is below names in nested objects; None if it is missing."""
     for name in path:
         node = node.get(name) if isinstance(node, Mapping) else None
     return node
@@ -102,7 +103,7 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
             calls += [call] if call.get("id") not in [known.get("id") for known in calls] else []
         elif part.get("type") in _REASONING_PARTS:
             reasoning += str(part.get("text") or "")
-        elif url := _within(part, "image", "image", "url"):
+        elif url := within(part, "image", "image", "url"):
             parts.append({"type": "image_url", "image_url": {"url": url}})
         elif part:
             parts.append(dict(part))
@@ -125,12 +126,12 @@ def _of_smolagents(message: ChatMessage) -> ChatMessage:
 
 
 def _flat_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    return _call(call.get("id"), _within(call, "function", "name"), _within(call, "function", "arguments"))
+    return _call(call.get("id"), within(call, "function", "name"), within(call, "function", "arguments"))
 
 
 def texts_below(attributes: Mapping[str, Any], prefix: str, field: str, role: str) -> list[ChatMessage]:
     """Return the texts named ``<prefix><index>.<field>.text`` as messages."""
-    found = (_within(entry, field, "text") for entry in entries_below(attributes, prefix))
+    found = (within(entry, field, "text") for entry in entries_below(attributes, prefix))
     return [{"role": role, "content": text} for text in found if isinstance(text, str)]
 
 
@@ -252,6 +253,7 @@ def _result(part: Mapping[str, Any]) -> ChatMessage:
     )
     call_id = part.get("id") or part.get("tool_call_id") or part.get("tool_use_id")
     made: ChatMessage = {"role": "tool", "content": as_json(_content(result))}
+    made |= {"is_error": True} if part.get("is_error") is True else {}
     return {**made, "tool_call_id": str(call_id)} if call_id else made
 
 

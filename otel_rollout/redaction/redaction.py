@@ -97,8 +97,8 @@ def _of_the_application(name: str) -> Redaction:
         function = getattr(importlib.import_module(module), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"OTEL_ROLLOUT_REDACT={name!r}: there is no such function ({error}); give `secrets` or "
-            "module:function, importable in every process"
+            f"OTEL_ROLLOUT_REDACT={name!r}: there is no such function ({error}); give `secrets`, "
+            "`everything` or module:function, importable in every process"
         ) from error
 
     def redact(line: bytes) -> bytes:

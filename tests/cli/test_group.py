@@ -106,7 +106,10 @@ def test_page_and_json_are_written(table: Path, tmp_path: Path) -> None:
         (["-/9"], "There is no group -/9 in "),
         (["1/7", "--run", "run-9"], "There is no run 'run-9'. Did you mean"),
         (["9/9", "--run", "run-0"], "There is no group 9/9 in older · run-0."),
-        (["1/7", "--html", "/nowhere/page.html"], "The page cannot be written"),
+        (
+            ["1/7", "--html", "/nowhere/page.html"],
+            "The page cannot be written: No such file or directory: /nowhere/page.html",
+        ),
         (["1/7", "--from", "/nowhere"], "There is no /nowhere."),
         (["1/7", "1/8"], "1/8: one name too many"),
         (["1/7", "--jsn"], "There is no option --jsn. Did you mean --json?"),

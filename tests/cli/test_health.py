@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,12 @@ def test_messages_are_wrapped_at_words(broken: Path, columns: int) -> None:
 def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:
     """Checks that need the same are one line; those that need nothing of the user are only counted."""
     small(tmp_path / "table", [root("1"), score("1", "b", 1.0)])
-    printed = run("--from", tmp_path / "table").output
-    assert "?  policy_lag\n   → rollout_trace_attr(…, policy_version_min=…" in printed
+    printed = re.sub(" +\n", "\n", run("--from", tmp_path / "table").output)
+    assert "   policy_lag\n   → rollout_trace_attr(…, policy_version_min=…" in printed
     assert "sampler_mismatch, training_lag, training_left_out" in printed
     assert printed.count("of the trajectories: docs/training.md") == 1
+    named = printed.partition("not observed yet:\n")[2].partition("\n\n")[0]
+    assert all(line.startswith("   ") for line in named.splitlines())  # also where a line breaks
     assert "scores_unresolved" not in printed
     assert "other checks: --all" in printed
 

@@ -71,6 +71,15 @@ def test_help_shows_each_example_on_one_line_of_a_terminal(path: str) -> None:
     assert [name for name in names if name.startswith("--") and f"{name} " not in ran.output] == []
 
 
+def test_help_has_the_example_of_fields_as_one_word() -> None:
+    """A person copies it: each command that reads a dump has it whole in 80 columns."""
+    reading = [path for path, command in COMMANDS.items() if "map_" in {each.name for each in command.params}]
+    assert len(reading) > 10
+    for path in reading:
+        ran = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": str(TERMINAL)})
+        assert "reward=score,step=epoch" in ran.output, path
+
+
 @pytest.mark.parametrize("path", EXAMPLES)
 def test_examples_parse(path: str) -> None:
     """The command's parser takes its examples; those of several commands are of existing ones."""

@@ -68,6 +68,17 @@ def test_table_of_tools_fits_the_terminal(tmp_path: Path, width: int) -> None:
         assert "ClientConnectorError 11 " in tools
 
 
+def test_title_of_a_table_stands_apart_from_the_note_before_it(tmp_path: Path) -> None:
+    """A note that names columns without room belongs to the table above it, and a blank line ends it."""
+    written(tmp_path / "table", failing_tool(first_bad=1))
+    arguments = ["report", "--from", str(tmp_path / "table")]
+    printed = CliRunner().invoke(app, arguments, env={"COLUMNS": "60"}).output
+    lines = [line.rstrip() for line in printed.splitlines()]
+    titles = [place for place, text in enumerate(lines) if text in ("time of a trajectory", "tools")]
+    assert "no room for" in printed.partition("time of a trajectory")[0]
+    assert [lines[place - 1] for place in titles] == ["", ""]
+
+
 def test_recorded_zero_is_shown(tmp_path: Path) -> None:
     """A reward and a lag of zero are figures; failures and tool calls that never happen are left out."""
     versions = {"policy_version_min": 1, "policy_version_max": 1}
@@ -141,7 +152,7 @@ def test_two_runs_are_compared(table: Path) -> None:
     [
         (["--run", "run-3"], "There is no run 'run-3'. Did you mean"),
         (["--step", "3-1"], "--step '3-1' ends before it begins"),
-        (["--step", "99"], "first · run-2 has no step '99' in "),
+        (["--step", "99"], "first · run-2 has no step 99. It has steps 1–8."),
         (["--compare", "5..77"], "step 77, which first · run-2 does not have. It has steps 1–8."),
         (["--compare", "run-2"], "--compare 'run-2' is the run itself"),
         (["--compare", "1..2", "--step", "1"], "--step and --compare exclude each other"),

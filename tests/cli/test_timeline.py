@@ -74,7 +74,7 @@ def test_json_trace_and_page_are_written(table, tmp_path):
         (["--step", "9" * 30], f"{_RUN} has no step {'9' * 30} of training. It has steps 11–12."),
         (["--step", "-"], f"{_RUN} has no trajectory without a step of training. It has steps 11–12."),
         (["--validation"], f"{_RUN} has no step of validation."),
-        (["--run", "nobody"], "There is no run 'nobody'. Runs: run-1."),
+        (["--run", "nobody"], "There is no run 'nobody'. Runs: first · run-1."),
         (["--html", "x", "--json"], "--html and --json are two outputs: name one of them."),
         (
             ["--perfetto", "-", "--json"],

@@ -62,7 +62,7 @@ def test_installed_instrumentors_are_listed_by_what_becomes_of_them(examine):
     rows = examine()
     off = row_with(rows, "not switched on, unless the program or OTEL_ROLLOUT_INSTRUMENT does so: ")
     assert WAVE in off.found
-    useless = row_with(rows, "installed without use: ")
+    useless = row_with(rows, "installed, of no use here: ")
     assert "instrumentation-absent 1.0: no-such-library is not installed" in useless.found
     assert "instrumentation-old 1.0: it needs hypothesis>=1000, and version" in useless.found
     assert {off.verdict, useless.verdict} == {Verdict.OK}
@@ -227,7 +227,9 @@ def test_no_way_is_told_without_a_provider(examine):
 def test_http_clients_and_their_hosts_are_told(examine):
     """The row names the clients and hosts; an instrumentor that sends to every host is a warning."""
     assert row_with(
-        examine(), "to the hosts private, after otel_rollout.instrument(), by the clients: urllib3 "
+        examine(),
+        "to hosts of OTEL_ROLLOUT_TRACEPARENT_HOSTS=private, after otel_rollout.instrument(), "
+        "by the clients: urllib3 ",
     )
     assert row_with(examine(OTEL_ROLLOUT_TRACEPARENT_HOSTS="none"), "on no request")
     found = row_with(

@@ -174,6 +174,46 @@ def test_messages_are_read_by_a_users_own_names(tmp_path, opened):
     assert [(row["path"], row["reward"]) for row in found.trajectories()] == [("3/0/0", 0.5), ("3/0/1", 1.5)]
 
 
+def test_anthropics_tool_blocks_are_tool_calls_with_their_results(tmp_path, opened):
+    """Blocks of the type ``tool_use`` and ``tool_result`` are calls; a result may say that it is an error."""
+    talk = [
+        {"role": "user", "content": "6*7?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I calculate."},
+                {"type": "tool_use", "id": "c1", "name": "calculate", "input": {"e": "6*7"}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "42"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "42"}]},
+    ]
+    failed = {"type": "tool_result", "tool_use_id": "c1", "content": "no such tool", "is_error": True}
+    refused = [*talk[:2], {"role": "user", "content": [failed]}, talk[3]]
+    pair = {"prompt": talk[:1], "completion": talk[1:], "reward": 1}
+    records = [{"messages": talk, "reward": 1}, {"messages": refused, "reward": 0}, pair]
+    found = opened(write_lines(tmp_path / "own.jsonl", records))
+    assert [row["turns"] for row in found.trajectories()] == [2, 2, 2]
+    tools = found.rows(
+        "SELECT tool_name, arguments, result, error_message FROM tool_calls ORDER BY rollout_n"
+    )
+    called = {"tool_name": "calculate", "arguments": '{"e":"6*7"}', "result": "42", "error_message": None}
+    assert tools == [called, called | {"result": "no such tool", "error_message": "no such tool"}, called]
+
+
+def test_a_mapped_field_that_no_record_has_is_named(tmp_path, opened):
+    """A misspelt field gets a line with those that there are; so does a file without a reward."""
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    record = {"conversation": talk, "scores": {"total": 1}, "iteration": 3}
+    own = write_lines(tmp_path / "own.jsonl", [record])
+    advice = "--map reward=FIELD names another field of conversation, scores, iteration."
+    misspelt = opened(own, mapped="reward=score.total,step=iteration")
+    assert f"The first records have no score.total for the reward: {advice}" in misspelt.remarks
+    usual = "reward or score or rewards"
+    assert f"The first records have no {usual} for the reward: {advice}" in opened(own).remarks
+    assert len(opened(own, mapped="reward=scores.total,step=iteration").remarks) == 1
+
+
 def test_a_mapping_may_be_a_file_and_a_wrong_name_is_named(tmp_path):
     """A name that is no part of a trajectory is refused with the one that was meant."""
     from otel_rollout.look.dumps.readers.messages import Mapped

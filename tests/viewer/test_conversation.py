@@ -494,6 +494,20 @@ def test_trajectory_without_model_calls_shows_the_roots_input_and_output() -> No
     ]
 
 
+def test_page_has_the_traceback_of_the_trajectorys_own_error() -> None:
+    """An exception that no operation had is told at the top; one of an operation, at its turn alone."""
+    stack = {"key": semconv.EXCEPTION_STACKTRACE, "value": {"stringValue": "File train.py, line 71"}}
+    ending = {"error": "ValueError: no role", "events": [{"name": "exception", "attributes": [stack]}]}
+    root = line(ROOT, None, None, parent=0, name="rollout_trace", kind="AGENT", end=900, **ending)
+    operation = line(2, {}, None, name="render", kind="CHAIN", **ending)
+    own = conversation_of(spans_of(root))
+    assert own.turns == []
+    assert page.of_conversation(own).count("File train.py, line 71") == 1
+    passed_on = conversation_of([span for each in (root, operation) for span in spans_of(each)])
+    assert [turn.name for turn in passed_on.turns] == ["render"]
+    assert page.of_conversation(passed_on).count("File train.py, line 71") == 1
+
+
 def test_reply_of_a_tool_call_alone_has_no_text_to_count() -> None:
     """Token ids beside an empty text and a call are the call's."""
     reply = {"role": "assistant", "content": "", **CALLS["OpenAI"], "response_ids": [4, 5]}

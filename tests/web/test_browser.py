@@ -117,9 +117,23 @@ def test_page_of_a_live_run_loads_itself_again(browser: Chrome, tmp_path: Path) 
         WebDriverWait(browser, 30).until(
             lambda driver: driver.execute_script("return performance.timeOrigin") != first
         )
-        follow(browser, browser.find_element(By.LINK_TEXT, "stop loading again"))
+        follow(browser, browser.find_element(By.LINK_TEXT, "stop reloading"))
         assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
         assert browser.get_log("browser") == []
+
+
+def test_words_stay_whole_in_a_narrow_window(browser: Chrome, tmp_path: Path) -> None:
+    """A long name of a run gives way to the badge beside it, and names of lanes can be read."""
+    rows = [row | {"experiment": "grpo-" * 20} for row in run_rows(start_ns=time.time_ns())]
+    written(tmp_path / "table", rows)
+    browser.set_window_size(800, 1000)
+    with Served(tmp_path / "table", tmp_path) as server:
+        browser.get(f"{server.address}/")
+        badge = browser.find_element(By.CSS_SELECTOR, ".named .state")
+        cell = browser.find_element(By.CSS_SELECTOR, "td:has(.named)")
+        assert badge.rect["x"] + badge.rect["width"] <= cell.rect["x"] + cell.rect["width"]
+        browser.get(f"{server.address}/timeline?step=1&refresh=off")
+        assert browser.find_element(By.CSS_SELECTOR, ".lanes text").rect["height"] > 9
 
 
 def test_edge_behind_which_a_table_goes_on_is_coloured(browser: Chrome, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_named_run_is_the_first_page(table: Path, tmp_path: Path) -> None:
 def test_unknown_run_is_one_line(table: Path) -> None:
     """The sentence names the runs that there are."""
     printed = run("view", "--from", table, "--run", "run-2", "--port", 0, code=2)
-    assert printed == "There is no run 'run-2'. Did you mean 'run-1'? Runs: run-1.\n"
+    assert printed == "There is no run 'run-2'. Did you mean 'run-1'? Runs: first · run-1.\n"
 
 
 def test_taken_port_is_one_line(table: Path) -> None:
@@ -60,7 +60,8 @@ def test_taken_port_is_one_line(table: Path) -> None:
 
 def test_port_beyond_all_is_one_line(table: Path) -> None:
     """A number that is no port is refused."""
-    assert "Port 70000 of 127.0.0.1 cannot be used: " in run("view", "--from", table, "--port", 70000, code=2)
+    printed = run("view", "--from", table, "--port", 70000, code=2)
+    assert "Port 70000 of 127.0.0.1 cannot be used: a port is a number from 0 to 65535. Name" in printed
 
 
 def test_missing_source_is_one_line(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_fields_filter_and_sort(served: Served, fields: dict[str, str], names: l
 def test_field_that_cannot_be_read_is_explained(served: Served) -> None:
     """The page has the sentence, and the field as it was typed."""
     answer = served.get(f"/trajectories?{RUN}&reward=good")
-    assert "reward 'good' cannot be read: write a number (3), a range (1-3)" in answer.text
+    assert " reward 'good' cannot be read: write a number (3), a range (1-3)" in answer.text
     assert 'value="good"' in answer.body
 
 
@@ -104,8 +104,12 @@ def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
         step = server.get(address)
         assert step.text.count("step warm-up") == 2
         (time_address,) = hrefs(step, "/timeline?")
-        assert "Step warm-up" in server.get(time_address).text
-        assert server.get(f"/step?{RUN}&step=cool-down").status == 404
+        time = server.get(time_address)
+        assert "Step warm-up: time" in time.text
+        assert address in hrefs(time, "/step?")
+        missing = server.get(f"/step?{RUN}&step=cool-down")
+        assert missing.status == 404
+        assert "has no step cool-down. It has steps 1, warm-up." in missing.text
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,7 @@ def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
         (f"/trajectory?{RUN}&name=9/9/9", "There is no trajectory 9/9/9 in first · run-1."),
         (f"/trajectory?{RUN}&name=nope", "'nope' does not name a trajectory: write STEP/SAMPLE/ROLLOUT"),
         (f"/trajectory?{RUN}", "The address has no name."),
-        ("/trajectories?run=run-2", "There is no run with run 'run-2'."),
+        ("/trajectories?run=run-2", "There is no run with the id 'run-2'."),
         ("/nothing/here", "/nothing/here is no page of this server."),
         ("/mlflow?trace=" + "a" * 32, "This is no trajectory in MLflow."),
     ],
@@ -180,7 +184,7 @@ def test_page_of_a_run_has_the_tools_of_all_steps(served: Served) -> None:
 def test_list_has_columns_and_fields_that_the_run_has_values_for(served: Served) -> None:
     """Nobody trained on these trajectories, and no engine traced them; the run's tools are offered."""
     page = served.get(f"/trajectories?{RUN}")
-    assert "trajectory state reward seconds turns tool calls tool errors tokens in tokens out" in page.text
+    assert "trajectory state reward duration turns tool calls tool errors tokens in tokens out" in page.text
     for name in ("lag", "mismatch", "queue", "filtered", "broken_prefix"):
         assert f'name="{name}"' not in page.body
     assert '<datalist id="tools"><option value="search"></datalist>' in page.body

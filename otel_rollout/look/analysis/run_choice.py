@@ -80,9 +80,9 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
     chosen = [run for run in found if reference in (run.run_id, run.experiment)]
     if chosen:
         return chosen[0]
-    names = list(dict.fromkeys(run.run_id for run in found if run.run_id))
-    known = f" Runs: {', '.join(names[:_NAMED])}." if names else ""
-    raise QueryError(f"There is no run {reference!r}.{did_you_mean(str(reference), names)}{known}")
+    names = [name for run in found for name in (run.experiment, run.run_id) if name]
+    known = ", ".join(run.name for run in found[:_NAMED])
+    raise QueryError(f"There is no run {reference!r}.{did_you_mean(str(reference), names)} Runs: {known}.")
 
 
 def source_said(engine: Engine, reference: str | None, location: str) -> str:
@@ -110,10 +110,17 @@ def runs_in(engine: Engine) -> list[Run]:
     return [Run(*values) for values in zip(*(rows[name].to_pylist() for name in Run._fields), strict=True)]
 
 
-def steps_of(engine: Engine, run: Run) -> str:
-    """Return the steps that a run has, as words."""
+def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:
+    """Return the error for a step that a run does not have, with those that it has.
+
+    Args:
+        engine: the table.
+        run: the run.
+        wanted: what the run does not have, such as ``step 9``.
+    """
     rows = engine.dicts(f"SELECT DISTINCT step, step_text FROM roots WHERE {run.condition}")  # noqa: S608
-    return steps_in_words(map(filters.step_in, rows))
+    known = steps_in_words(map(filters.step_in, rows))
+    return QueryError(f"{run.name} has no {wanted}. It has {known}.")
 
 
 def tools_of(engine: Engine, condition: str) -> list[str]:

@@ -22,6 +22,7 @@ from otel_rollout.look.conversation.turn import (
     MODEL,
     TOOL,
     Turn,
+    ending_of,
     engine_time_of,
     evaluation_turn,
     failure_turn,
@@ -50,6 +51,7 @@ class Conversation:
         is_longest_known: whether these are what was said, as a whole.
         token_values: name → values per token of the response, as the trainer stored them.
         is_passed_over: whether the trainer named others of the step, and not this trajectory.
+        stack: stack trace of the trajectory's own error; empty where a turn shows it.
     """
 
     summary: Summary
@@ -59,6 +61,7 @@ class Conversation:
     is_longest_known: bool = False
     token_values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     is_passed_over: bool = False
+    stack: str = ""
 
     @property
     def other_errors(self) -> int:
@@ -73,14 +76,14 @@ def conversation_of(recorded: RecordedTrajectory, is_passed_over: bool = False) 
         recorded: the trajectory and its spans.
         is_passed_over: whether the trainer named others of the step, and not this trajectory.
     """
-    root = recorded.root_id
     tree = SpanTree(recorded.spans)
+    root = tree.spans.get(recorded.root_id or "")
     builder = _TurnBuilder(tree, recorded)
-    for span in tree.timeline(root):
+    for span in tree.timeline(recorded.root_id):
         builder.add(span)
     turns = builder.turns
     if not any(turn.is_model_call for turn in turns) and root is not None:
-        turns = [*root_turns(tree.spans[root]), *turns]
+        turns = [*root_turns(root), *turns]
     return Conversation(
         recorded.summary,
         turns,
@@ -89,6 +92,7 @@ def conversation_of(recorded: RecordedTrajectory, is_passed_over: bool = False) 
         builder.is_longest_known(),
         recorded.token_values,
         is_passed_over,
+        "" if root is None or tree.is_error_shown_elsewhere(root) else ending_of(root)["stack"],
     )
 
 

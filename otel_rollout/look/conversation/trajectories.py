@@ -61,8 +61,7 @@ class RecordedTrajectory:
         of_trace = equals("trace_id", self.summary.trace_id)
         if not self.is_part:
             return of_trace
-        ids = [span.span_id for span in self.spans]
-        return f"{of_trace} AND {equals('span_id', ids)}"
+        return f"{of_trace} AND {equals('span_id', [span.span_id for span in self.spans])}"
 
 
 def trajectories_in(engine: Engine, trace_ids: Sequence[str]) -> dict[str, RecordedTrajectory]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from otel_rollout.look.dumps.trajectory import MODEL, PARSED
 from otel_rollout.look.dumps.values import in_text
 from otel_rollout.otlp import messages
+from otel_rollout.otlp.chat_messages import of_genai
 
 _CALL_BEGIN: Final = re.compile(r"<tool_call>\s*\{")
 _CALL_END: Final = re.compile(r"\}\s*</tool_call>")
@@ -91,7 +92,7 @@ def said_in(value: Any) -> list[Mapping[str, Any]]:
 def prompt_of(text: Any, role: str = "user") -> list[Mapping[str, Any]]:
     """Return the messages of a prompt: those of a list, of a text with a template's headers, or one text."""
     if isinstance(text, (list, tuple)):
-        return [message for message in text if isinstance(message, Mapping)]
+        return [*of_genai(text, role)]
     text = "" if text is None else str(text)
     if any(header in text for header in _HEADER):
         split = messages.spoken(text, role)

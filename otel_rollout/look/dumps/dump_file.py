@@ -40,6 +40,7 @@ MAX_RATIO: Final = 1000
 ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 _HEAD_RECORDS: Final = 8
 _MAX_NAMED: Final = 3
+_MAX_FIELDS: Final = 12
 _ROWS: Final = 256
 """Rows of Parquet that are decoded at once."""
 _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
@@ -79,6 +80,11 @@ class DumpFile:
         """The first records; none if the file holds no records."""
         records = DumpFile(self.path, self.root).records()  # problems are counted when all is read
         return [record for _, record in itertools.islice(records, _HEAD_RECORDS)]
+
+    @property
+    def fields(self) -> str:
+        """The names of the first record's fields, for a message; empty if the file holds no records."""
+        return ", ".join(map(str, [*self.head[0]][:_MAX_FIELDS])) if self.head else ""
 
     def has(self, *names: str) -> bool:
         """Whether most of the first records have all of these keys."""

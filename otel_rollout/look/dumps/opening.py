@@ -35,8 +35,6 @@ _OF_RUN: Final = re.compile(
     r"(\D*_?(step)?_?\d+|traces|results|rollouts?|(train|eval)_rollouts.*|trajectory.*|.*_rollout_summaries)\..*"
 )
 """Names of files that frameworks give, so that the folder tells the run."""
-_FIELDS: Final = 12
-"""Maximum names of fields in a message."""
 _WANTED: Final = "Name a file of JSON lines, JSON, Parquet or PyTorch, or a folder or pattern with some."
 _NUMBER: Final = re.compile(r"(\d+)")
 
@@ -129,7 +127,7 @@ class Dumps:
         """Say why nothing was opened, with an example of a mapping."""
         if not found:
             return f"{self.location} holds no dump. {_WANTED}"
-        fields = next((", ".join(map(str, [*file.head[0]][:_FIELDS])) for file in found if file.head), "")
+        fields = next(filter(None, (file.fields for file in found)), "")
         if not fields:
             why = "it is no dump" if found[0].path.stat().st_size else "it is empty"
             return f"{self.location} holds no records: {why}. {_WANTED}"

@@ -100,7 +100,7 @@ class DumpedTrajectory:
         place: number of its line or row in the file.
         identity: which trajectory it is.
         messages: the conversation, as OpenAI's chat API has it: ``role``, ``content``, ``tool_calls``. A
-            tool's result may have an ``error``.
+            tool's result may have an ``error``, or ``is_error`` where its content is one.
         rewards: score → value; ``reward`` is the one that training used. None is no score.
         times: start and end in ns; None if the dump does not say them.
         turns: what the dump says of each model call, in order.
@@ -212,7 +212,8 @@ def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) 
             **_content(semconv.OUTPUT_VALUE, result.get("content")),
         }
         times = None if end is None else (end, end)
-        yield DumpedCall(name, attributes, times, str(result.get("error") or ""), end is not None)
+        error = result.get("error") or (result.get("is_error") and result.get("content")) or ""
+        yield DumpedCall(name, attributes, times, str(error), end is not None)
 
 
 def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:

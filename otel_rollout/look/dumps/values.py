@@ -9,14 +9,11 @@ from typing import Any
 
 import orjson
 
+from otel_rollout.otlp.chat_messages import within
 from otel_rollout.otlp.span import with_utf8
 
-
-def at(value: Any, *names: str) -> Any:
-    """Return what is below names in nested objects; None if it is missing."""
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
+at = within
+"""Function that returns what is below names in nested objects; None if it is missing."""
 
 
 def entries_of(value: Any, *types: type) -> dict[str, Any]:

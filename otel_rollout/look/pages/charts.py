@@ -124,7 +124,7 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes = _AXES) -> Mark
         inside += _line(each.name, points, x, y, axes)
         inside.append("</g>")
     if not ys:
-        inside.append(_nothing())
+        inside.append(_text(_WIDTH / 2, _HEIGHT / 2, "no values", "middle"))
     legend = [(each.name, each.colour) for each in series] if len(series) > 1 else []
     return _figure(title, legend, inside)
 
@@ -274,10 +274,6 @@ def _linked(shape: str, link: str | None, title: str) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_safe(text)}</text>'
-
-
-def _nothing() -> str:
-    return _text(_WIDTH / 2, _HEIGHT / 2, "no values", "middle")
 
 
 def _safe(text: str, keep_lines: bool = False) -> str:

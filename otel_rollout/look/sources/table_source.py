@@ -125,8 +125,7 @@ class TableSource:
         return [Summary(row["trace_id"], start_ns=row["start_ns"]) for row in rows]
 
     def _rows(self, source: str, columns: str, conditions: list[str], end: str = "") -> list[dict[str, Any]]:
-        sql = f"SELECT {columns} FROM {source}{all_of(conditions)}{end}"  # noqa: S608
-        return self.engine.dicts(sql)
+        return self.engine.dicts(f"SELECT {columns} FROM {source}{all_of(conditions)}{end}")  # noqa: S608
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class Site:
         routes = [
             Route(ALL_RUNS, self._runs),
             Route(MLFLOW, self._mlflow),
-            Route("/favicon.ico", _no_icon),
+            Route("/favicon.ico", lambda request: Response(status_code=204)),
             *(Route(path, self._page) for path in self._pages),
         ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _unknown}, lifespan=_lifespan)
@@ -165,10 +165,6 @@ def _problem(
 def _unknown(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     return _problem("There is no such page", f"{request.url.path[:100]} is no page of this server.", status)
-
-
-def _no_icon(request: Request) -> Response:
-    return Response(status_code=204)
 
 
 @asynccontextmanager

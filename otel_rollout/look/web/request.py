@@ -138,7 +138,7 @@ class Asked:
         others = {name: value for name, value in self.given.items() if name != REFRESH}
         address = f"{self.path}?{urlencode({**others, REFRESH: 'off' if is_on else 'on'}, errors='replace')}"
         self.links.refresh_seconds = REFRESH_SECONDS if is_on else None
-        self.links.refresh_switch = ("stop loading again" if is_on else "load again by itself", address)
+        self.links.refresh_switch = ("stop reloading" if is_on else "reload by itself", address)
 
     def answer(self, answers: Answers, make: Make, patience: float) -> PageAnswer | None:
         """Return the newest answer of those that take long to make; None if there is none yet."""

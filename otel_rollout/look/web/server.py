@@ -39,7 +39,7 @@ def bound(port: int) -> socket.socket:
         found.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         found.close()
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
         advice = "Name another one with --port, or 0 for a free one."
         raise PortError(f"Port {port} of {HOST} cannot be used: {reason}. {advice}") from error
     return found

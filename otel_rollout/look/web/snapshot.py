@@ -99,8 +99,8 @@ class Snapshot:
         matching = [row for row, parts in named if parts == given]
         matching += [row for row, parts in named if given.items() <= parts.items()]
         if not matching:
-            asked = ", ".join(f"{name} {value!r}" for name, value in given.items())
-            raise QueryError(f"There is no run with {asked}.")
+            asked = ", ".join(f"{'id' if name == 'run' else name} {value!r}" for name, value in given.items())
+            raise QueryError(f"There is no run with the {asked}.")
         return matching[0]
 
     def row_named(self, reference: str | None) -> RunRow:

@@ -102,7 +102,7 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
         conditions = filters.all_of([run.condition, *given.conditions()])
         order = given.order()
     except QueryError as error:
-        problem = str(error)
+        problem = str(error).removeprefix("--")  # a field has the name of its option
     else:
         rows, count = _rows(snapshot, conditions, order, given.page, further)
     is_last = given.page * PAGE_ROWS >= count

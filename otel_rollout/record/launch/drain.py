@@ -34,7 +34,7 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
     deadline = time.monotonic() + timeout
     if configured.outcome_keep:
         touch(node_dir / layout.DRAINING)
-    hint = "Ctrl-C leaves, delivery goes on"
+    hint = "Ctrl-C: delivery goes on"
     shown = progress(hint) if shows_progress else contextlib.nullcontext(lambda done, total: None)
     try:
         with shown as show:

@@ -206,8 +206,7 @@ class Intake:
         identity = NO_IDENTITY if known is None else known.identity
         encoded = identity.encoded or identity.encode()
         line = received.line_of(scope, span, encoded)
-        phases = received.phase_lines_of(span, encoded)
-        return _Taken(scope, [line, *phases], identity)
+        return _Taken(scope, [line, *received.phase_lines_of(span, encoded)], identity)
 
     def _is_recorded(self, trace_id: bytes, name: str) -> bool:
         decision = self._policy.decision

@@ -105,7 +105,7 @@ def test_one_bad_trajectory_alone_is_healthy() -> None:
         "The only trajectory with a call (100%) has a broken one: too few to tell from chance."
     )
     assert judged([Count(1, 0, 1)], _FAULT, {1}).message == (
-        "No trajectory with a call has a broken one; there is one."
+        "No trajectory with a call has a broken one: there is only one."
     )
 
 

@@ -42,20 +42,15 @@ def page_of_group(tree: GroupTree, links: Links | None = None) -> str:
         trail=_trail(tree, links or Links()),
         text=group_text,
         formatting=formatting,
-        lines_of=_lines_of,
+        lines_of=partial(group_text.lines_of, limit=_MAX_TURNS, length=_MAX_LINE),
         shortened=partial(excerpt.shortened, characters=_MAX_UNFOLDED),
         best=group_text.best_of(tree),
         contrast=excerpt.beginning(found.comparison, _CONTINUED, _MAX_TEXT) if found else None,
     )
 
 
-def _lines_of(branch: Branch, parted_at: int | None) -> list[group_text.TurnLine | group_text.Gap]:
-    return group_text.lines_of(branch, parted_at, _MAX_TURNS, _MAX_LINE)
-
-
 def _trail(tree: GroupTree, links: Links) -> Trail:
-    summary = tree.group.found[0].summary
-    return Trail(way_to(summary, links), f"group {tree.group.path}")
+    return Trail(way_to(tree.group.found[0].summary, links), f"group {tree.group.path}")
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from otel_rollout.look.analysis.health import (
 )
 from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.analysis.run_choice import Run, steps_of
+from otel_rollout.look.analysis.run_choice import Run, no_step
 from otel_rollout.look.rollout_table import open_table
 from otel_rollout.table import filters
 from otel_rollout.table.errors import TableError
@@ -141,7 +141,7 @@ def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | No
     scope = Scope(engine, run, steps)
     try:
         if not scope.size:
-            raise QueryError(f"{run.name} has no trajectory in these steps. It has {steps_of(engine, run)}.")
+            raise no_step(engine, run, "trajectory in these steps")
         findings = [finding for check in checks for finding in _answers(check, scope)]
         return Health(run, scope.size, tuple(_with_paths(scope, findings)), scope.validate, scope.is_of_dump)
     finally:

@@ -323,7 +323,7 @@ def _good(counts: Sequence[Count], chosen: Sequence[Count], fault: Fault) -> str
     number = sum(count.of for count in chosen)
     if not any(count.bad for count in chosen):
         if number == 1:
-            return f"No {_one(fault.of)} has {fault.has}; there is one."
+            return f"No {_one(fault.of)} has {fault.has}: there is only one."
         return (fault.none or f"None of the {{of}} {fault.of} has {fault.has}.").format(of=f"{number:,}")
     if share_of(chosen) >= fault.limits.always:
         return f"{_shares(chosen, fault)}: too few to tell from chance."

@@ -47,14 +47,12 @@ _MIN_TOKENS: Final = 60
 
 def truncated(scope: Scope) -> Finding:
     """Find steps in which many replies end at the length limit."""
-    counts = scope.counts(_of_calls(scope, "is_cut", "has_end"))
-    return judged(counts, _TRUNCATED, scope.steps)
+    return judged(scope.counts(_of_calls(scope, "is_cut", "has_end")), _TRUNCATED, scope.steps)
 
 
 def empty(scope: Scope) -> Finding:
     """Find steps in which the model says nothing, and calls no tool."""
-    counts = scope.counts(_of_calls(scope, "is_empty", "has_reply"))
-    return judged(counts, _EMPTY, scope.steps)
+    return judged(scope.counts(_of_calls(scope, "is_empty", "has_reply")), _EMPTY, scope.steps)
 
 
 def repetitive(scope: Scope) -> Finding:
@@ -65,8 +63,7 @@ def repetitive(scope: Scope) -> Finding:
 
 def special_tokens(scope: Scope) -> Finding:
     """Find control tokens of the chat template in replies, and in the first messages."""
-    counts = scope.counts(_of_calls(scope, "has_special", "has_text"))
-    return judged(counts, _SPECIAL, scope.steps)
+    return judged(scope.counts(_of_calls(scope, "has_special", "has_text")), _SPECIAL, scope.steps)
 
 
 def copied(scope: Scope) -> Finding:

@@ -168,8 +168,7 @@ def disagrees(scope: Scope) -> Finding:
             f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if "
             "it says that the answer is wrong."
         )
-        counts = of_steps(counted(rows, lambda row: True), scope.steps)
-        return fault_in(counts, message)
+        return fault_in(of_steps(counted(rows, lambda row: True), scope.steps), message)
     low = counted([row for row in rows if row["verdict"]], lambda row: row["reward"] <= wrong)
     high = counted([row for row in rows if not row["verdict"]], lambda row: row["reward"] >= right)
     return of_several(

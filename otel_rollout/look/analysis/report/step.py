@@ -9,10 +9,9 @@ from typing import Any, Final
 from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.report.report import StepReport, report_of
-from otel_rollout.look.analysis.run_choice import Run, rows_of
+from otel_rollout.look.analysis.run_choice import Run, no_step, rows_of
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
-from otel_rollout.table.select import QueryError
 
 _MAX_TRAJECTORIES: Final = 4000
 """Trajectories of a step whose groups are listed; a larger step's page says how many are left out."""
@@ -71,8 +70,8 @@ def step_of(engine: Engine, run: Run, step: filters.Step, validate: bool = False
     condition = in_steps([(validate, step)])
     found = report_of(engine, run, condition).steps
     if not found:
-        kind = "validation step" if validate else "step"
-        raise QueryError(f"There is no {kind} {filters.NO_STEP if step is None else step} in {run.name}.")
+        name = filters.NO_STEP if step is None else step
+        raise no_step(engine, run, f"{'validation ' if validate else ''}step {name}")
     rows = engine.dicts(
         f"SELECT * FROM {rows_of(engine, run)} WHERE {condition} "  # noqa: S608
         "ORDER BY TRY_CAST(sample_index AS BIGINT), sample_index, group_path, rollout_n, trace_id "

@@ -185,8 +185,7 @@ def _with_root_elsewhere(engine: Engine, trace_ids: Sequence[str]) -> set[str]:
     if not trace_ids:
         return set()
     named = filters.all_of(["is_root", filters.equals("trace_id", trace_ids)])
-    found = engine.dicts(f"SELECT trace_id FROM recorded_spans{named}")  # noqa: S608
-    return {row["trace_id"] for row in found}
+    return {row["trace_id"] for row in engine.dicts(f"SELECT trace_id FROM recorded_spans{named}")}  # noqa: S608
 
 
 def _name(path: str, trace_id: str, is_shared: bool) -> Name:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +10,10 @@ from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.dumps.chat_text import parsed, prompt_of, said_in
 from otel_rollout.look.dumps.dump_file import DumpFile, Record
 from otel_rollout.look.dumps.formats import Format
-from otel_rollout.look.dumps.trajectory import DumpedTrajectory, RolloutIdentity, rewards_in
+from otel_rollout.look.dumps.trajectory import REWARD, DumpedTrajectory, RolloutIdentity, rewards_in
 from otel_rollout.look.dumps.values import at, entries_of
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.otlp.chat_messages import of_genai
 
 _USUAL: Final = {
     "messages": ("messages", "conversation", "conversations"),
@@ -43,6 +44,7 @@ class Mapped:
     def __init__(self, fields: Mapping[str, str]) -> None:
         usual = {ours: names for ours, names in _USUAL.items() if ours not in fields}
         self.fields = {**usual, **{ours: (field,) for ours, field in fields.items()}}
+        self._expected = fields.keys() | {REWARD}
 
     @classmethod
     def parse(cls, text: str) -> Mapped:
@@ -72,6 +74,13 @@ class Mapped:
 
     def read(self, file: DumpFile) -> Iterator[DumpedTrajectory]:
         """Yield the trajectories of a file."""
+        for ours in sorted(self._expected):
+            if all(self._value(record, ours) is None for record in file.head):
+                searched = " or ".join(self.fields[ours])
+                file.note(
+                    f"The first records have no {searched} for the {ours}: "
+                    f"--map {ours}=FIELD names another field of {file.fields}."
+                )
         held = {field for names in self.fields.values() for field in names}
         for place, record in file.records():
             messages, prompt = self._messages(record)
@@ -94,12 +103,12 @@ class Mapped:
                 return value
         return None
 
-    def _messages(self, record: Record) -> tuple[list[Mapping[str, Any]], int]:
+    def _messages(self, record: Record) -> tuple[Sequence[Mapping[str, Any]], int]:
         """Return the conversation, and how many of its messages are the prompt."""
         found = self._value(record, "messages")
         if isinstance(found, (list, tuple)) and found:
-            messages = [_message(each) for each in found if isinstance(each, Mapping)]
-            return ([], 0) if any("role" not in message for message in messages) else (messages, 0)
+            messages = of_genai([_message(each) for each in found if isinstance(each, Mapping)], "")
+            return (messages, 0) if all(message["role"] for message in messages) else ([], 0)
         prompt, completion = self._value(record, "prompt"), self._value(record, "completion")
         if prompt is None or completion is None:
             return [], 0

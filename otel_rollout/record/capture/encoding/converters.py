@@ -122,10 +122,6 @@ def _exception(value: BaseException) -> dict[str, Any]:
     return {"exception": qualified_name(type(value)), "args": BaseException.__dict__["args"].__get__(value)}
 
 
-def _partial(value: Any) -> dict[str, Any]:
-    return {"function": value.func, "args": value.args, "keywords": value.keywords}
-
-
 # --- Numbers, bytes and functions ---------------------------------------------------------------------------
 
 
@@ -265,7 +261,7 @@ _CONVERTERS: Final[tuple[tuple[Callable[[type], bool], Converter], ...]] = (
     (_is_a(types.ModuleType), lambda v: f"<module {v.__name__}>"),
     (_is_a(types.FunctionType, types.BuiltinFunctionType, types.MethodType), _function_name),
     (_is_a(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), _generator_name),
-    (_is_a(functools.partial), _partial),
+    (_is_a(functools.partial), lambda v: {"function": v.func, "args": v.args, "keywords": v.keywords}),
     (_is_a(array), _builtin_array),
     (_has("__pydantic_fields__"), _pydantic_fields),
     (_has("__fields_set__"), _pydantic_fields),
