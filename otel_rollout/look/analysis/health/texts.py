@@ -90,6 +90,11 @@ class WordTally:
         if is_bad:
             self._bad[trace] = step
 
+    def add_all(self, batch: Any) -> None:
+        """Add trajectories by the columns of an Arrow batch: trace, step and whether it has the property."""
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            self.add(*values)
+
     def counts(self) -> list[Count]:
         """Return a count for each step."""
         of, bad = Counter(self._known.values()), Counter(self._bad.values())
@@ -117,8 +122,8 @@ def look(spans: str, size: int, batches: Callable[[str], Iterator[Any]]) -> Look
         note = f" Only {part:.0%} of the trajectories were looked at."
     loops, calls = WordTally(), WordTally()
     sql = (
-        f"SELECT trace_id, step, reply FROM {spans} AS span WHERE kind = 'LLM' "  # noqa: S608
-        f"AND reply IS NOT NULL{chosen}"
+        f"SELECT trace_id, step, reply FROM {spans} AS span "  # noqa: S608
+        f"WHERE kind = 'LLM'{chosen}"
     )
     for batch in batches(sql):
         _add(batch, loops, calls)
@@ -128,6 +133,8 @@ def look(spans: str, size: int, batches: Callable[[str], Iterator[Any]]) -> Look
 def _add(batch: Any, loops: WordTally, calls: WordTally) -> None:
     columns = (batch[name].to_pylist() for name in ("trace_id", "step", "reply"))
     for trace, step, reply in zip(*columns, strict=True):
+        if reply is None:
+            continue
         loops.add(trace, step, is_repetitive(reply))
         if _CALL in reply:
             calls.add(trace, step, is_unparsable(reply))
