@@ -44,6 +44,13 @@ _MIN_BYTES: Final = 200
 """Least bytes of a trajectory's replies: short right answers are equal without being copies."""
 _MIN_TOKENS: Final = 60
 """Least tokens of them, where no text was recorded."""
+_LONG: Final = (
+    f"sample_index IS NOT NULL AND (reply_bytes >= {_MIN_BYTES} "
+    f"OR (reply_bytes = 0 AND reply_tokens >= {_MIN_TOKENS}))"
+)
+"""SQL condition of a trajectory that may have siblings, and whose replies are long enough."""
+_LENGTHS: Final = ("group_path", "own_calls", "reply_bytes", "reply_tokens")
+"""Columns in which a copy equals its sibling."""
 _MANY: Final = 1000
 """From so many trajectories on, a query selects them by another query; by ids, it reads their texts alone."""
 
@@ -71,39 +78,29 @@ def special_tokens(scope: Scope) -> Finding:
 
 def copied(scope: Scope) -> Finding:
     """Find siblings whose replies are equal, letter for letter."""
+    groups = f"SELECT group_path FROM {scope.signs} WHERE {_LONG} GROUP BY group_path HAVING count(*) > 1"  # noqa: S608
     counts = scope.counts(
-        f"SELECT trajectory.trace_id, trajectory.step, copy.trace_id IS NOT NULL AS is_bad "  # noqa: S608
-        f"FROM ({_eligible(scope)}) AS trajectory LEFT JOIN ({_copies(scope)}) AS copy "
-        "ON trajectory.trace_id = copy.trace_id"
+        f"SELECT one.trace_id, step, copy.trace_id IS NOT NULL AS is_bad FROM ({groups}) AS several "  # noqa: S608
+        f"JOIN {scope.signs} AS one ON several.group_path = one.group_path "
+        f"LEFT JOIN ({_copies(scope)}) AS copy ON one.trace_id = copy.trace_id WHERE {_LONG}"
     )
     return judged(counts, _COPIES, scope.steps)
 
 
-def _eligible(scope: Scope) -> str:
-    """Return the trajectories with siblings whose replies are long enough, and the length of these."""
-    return f"""
-SELECT * FROM (
-  SELECT trace_id, step, group_path,
-    count(*) OVER (PARTITION BY group_path) AS siblings,
-    count(*) OVER (PARTITION BY group_path, own_calls, reply_bytes, reply_tokens) AS alike
-  FROM {scope.signs}
-  WHERE sample_index IS NOT NULL
-    AND (reply_bytes >= {_MIN_BYTES} OR (reply_bytes = 0 AND reply_tokens >= {_MIN_TOKENS}))
-) AS counted WHERE siblings > 1"""  # noqa: S608
-
-
 def _copies(scope: Scope) -> str:
     """Return the trajectories whose replies equal a sibling's; only those of one length are compared."""
-    those = f"SELECT trace_id FROM ({_eligible(scope)}) AS those WHERE alike > 1"  # noqa: S608
+    lengths = ", ".join(_LENGTHS)
+    alike = f"SELECT {lengths} FROM {scope.signs} WHERE {_LONG} GROUP BY {lengths} HAVING count(*) > 1"  # noqa: S608
+    is_of = " AND ".join(f"(alike.{name} IS NOT DISTINCT FROM one.{name})" for name in _LENGTHS)
+    those = f"SELECT one.trace_id FROM ({alike}) AS alike JOIN {scope.signs} AS one ON {is_of}"  # noqa: S608
     few = [row["trace_id"] for row in scope.rows(f"{those} LIMIT {_MANY}")]
     is_alike = f"trace_id IN ({those})" if len(few) == _MANY else filters.equals("trace_id", few)
     return f"""
 SELECT trace_id FROM (
-  SELECT hashed.trace_id, count(*) OVER (PARTITION BY alike.group_path, hashed.hash) AS copies
+  SELECT hashed.trace_id, count(*) OVER (PARTITION BY one.group_path, hashed.hash) AS copies
   FROM (
     SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
-    FROM {scope.spans} AS span WHERE kind = 'LLM'
-      AND {is_alike}
+    FROM {scope.spans} AS span WHERE kind = 'LLM' AND {is_alike}
     GROUP BY trace_id
-  ) AS hashed JOIN ({_eligible(scope)}) AS alike ON hashed.trace_id = alike.trace_id
+  ) AS hashed JOIN {scope.signs} AS one ON hashed.trace_id = one.trace_id
 ) AS compared WHERE copies > 1"""  # noqa: S608

@@ -92,16 +92,24 @@ class Scope:
         found = self.rows(f"SELECT DISTINCT step FROM roots WHERE {self.chosen}")  # noqa: S608
         return frozenset(row["step"] for row in found)
 
-    @functools.cached_property
+    @property
     def spans(self) -> str:
-        """SQL source of the spans of the run's trajectories; they have step and group of their trajectory.
+        """SQL source of the spans of the run's trajectories."""
+        return self.spans_of("true")
 
-        A trajectory inside another one may have another identity, or not say that it is of validation.
+    def spans_of(self, condition: str) -> str:
+        """Return the spans of some of the run's trajectories as an SQL source.
+
+        They have step and group of their trajectory: one inside another may have another identity, or not say
+        that it is of validation.
+
+        Args:
+            condition: SQL condition on the trajectory.
         """
         of_run = filters.equals("span.run_id", self.run.run_id)
         return (
             "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
-            f"root.group_path FROM {self._roots} AS root "
+            f"root.group_path FROM (SELECT * FROM {self._roots} WHERE {condition}) AS root "
             f"JOIN spans AS span ON span.trace_id = root.trace_id WHERE {of_run})"
         )
 
@@ -156,7 +164,7 @@ class Scope:
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
         size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.signs}")[0]["n"]  # noqa: S608
-        return texts.look(self.spans, size, self.batches)
+        return texts.look(self.spans_of, size, self.batches)
 
     @functools.cached_property
     def size(self) -> int:

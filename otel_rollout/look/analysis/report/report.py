@@ -348,6 +348,7 @@ SELECT validate, step, step_text, reward, count(*) AS number
 FROM {{rows}}
 WHERE reward IS NOT NULL AND (SELECT count(DISTINCT reward) FROM {{rows}}) <= {_MAX_VALUES}
 GROUP BY validate, step, step_text, reward
+ORDER BY reward
 """  # noqa: S608
 _ERRORS = """
 SELECT validate, step, step_text, coalesce(error_type, 'error') AS error_type, count(*) AS failed
