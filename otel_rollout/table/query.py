@@ -101,7 +101,7 @@ class Engine:
             are_trajectories: whether a trace without identity counts as a trajectory, too.
         """
         kept = frozenset({views.RECORDED} if in_memory else ())
-        return Engine(self._table, keep=kept, rows=rows, are_trajectories=are_trajectories)
+        return Engine(self._table, kept, rows=rows, are_trajectories=are_trajectories)
 
     def select(self, sql: str) -> Table:
         """Run a query that a user has written.
@@ -164,18 +164,23 @@ class Engine:
         """Return the number of rows of an SQL source, with a condition after it or none."""
         return int(self.run(f"SELECT count(*) AS number FROM {source}")["number"][0].as_py())  # noqa: S608
 
+    @property
+    def kept_as(self) -> str:
+        """What keeps a query's rows: a table, or a view of stored rows where no trajectories are kept."""
+        return "VIEW" if self.is_merged and not _SHARED_KEPT & self._kept else "TABLE"
+
     def keep(self, name: str, sql: str) -> None:
         """Keep the rows of a query that this package has made, for further queries of this engine.
 
         Args:
-            name: name of the table that has the rows; no view has it.
+            name: name of the table or view that has the rows; no other view has it.
             sql: the query.
 
         Raises:
             QueryError: the query is wrong, or the table cannot be read.
         """
         if name not in self._made:
-            self.run(f"CREATE OR REPLACE TABLE {name} AS {sql}")
+            self.run(f"CREATE OR REPLACE {self.kept_as} {name} AS {sql}")
             self._made.add(name)
 
     def batches(self, sql: str) -> Iterator[RecordBatch]:
@@ -197,10 +202,9 @@ class Engine:
         return list(self.run(f"SELECT * FROM {view} LIMIT 0").column_names)  # noqa: S608
 
     def definitions(self) -> Iterator[tuple[str, str]]:
-        """Yield name and SQL of each view, for another engine that has the table's rows."""
-        plain = Engine(self._table, may_merge=False)
-        for name in views.order():
-            yield name, plain._definition(name)
+        """Return name and SQL of the views for users, for another engine that has the table's rows."""
+        plain, names = Engine(self._table, may_merge=False), views.needed_by(f"FROM {', '.join(views.NAMES)}")
+        return ((name, plain._definition(name)) for name in names)
 
     def trace_rows(self, directory: str) -> RecordBatchReader:
         """Return the rows of view ``trace_rows``, for deltalake; unless most are stored, computed in pieces.
@@ -242,7 +246,7 @@ class Engine:
 
     def _make(self, sql: str) -> None:
         """Make the views that a query reads."""
-        if "roots" in views.needed_by(sql):
+        if not views.OF_STORED_ROWS.isdisjoint(views.needed_by(sql)):
             self._merge()
         for name in views.needed_by(sql, self._sql_of):
             if name not in self._made:
@@ -277,10 +281,9 @@ class Engine:
             if opened is None:
                 return
             computed = self._compute_open(opened)
-            is_open = f"named_trace IN (SELECT trace_id FROM {trajectory_store.OPEN})"  # noqa: S608
-            traces += f" WHERE NOT {is_open} UNION ALL SELECT * FROM {computed}"  # noqa: S608
+            traces += f"{trajectory_store.NOT_OPEN} UNION ALL SELECT * FROM {computed}"  # noqa: S608
         self._execute(f"CREATE VIEW {views.MERGED_TRACES} AS {traces}")
-        trajectories = f"SELECT * EXCLUDE (named_trace, names) FROM {views.MERGED_TRACES}"  # noqa: S608
+        trajectories = f"SELECT * EXCLUDE (named_trace, names, repeated) FROM {views.MERGED_TRACES}"  # noqa: S608
         self._execute(f"CREATE VIEW {views.MERGED} AS {trajectories} WHERE state IS NOT NULL")
         self._sql_of = views.of_merged_rows
         self._kept -= views.SLOW
@@ -314,7 +317,8 @@ class Engine:
         if name == views.SPANS and not self.count(views.REPEATED):
             return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
         # Only if an engine's requests are recorded, what they took has to be computed.
-        if name == views.REQUESTS and not self.count(f"{views.RECORDED} WHERE name = 'llm_request'"):
+        request = f"(SELECT 1 FROM {views.RECORDED} WHERE name = 'llm_request' LIMIT 1) AS one"  # noqa: S608
+        if name == views.REQUESTS and not self.count(request):
             return f"SELECT * FROM ({views.sql_of(name)}) AS no_requests WHERE false"  # noqa: S608
         return self._sql_of(name)
 
@@ -389,8 +393,7 @@ class SharedEngine(Engine):
             self._execute(f"DROP TABLE {answer}")
 
     def _make(self, sql: str) -> None:
-        # The usual case, also while a thread makes a view.
-        if self._made.issuperset(views.needed_by(sql, self._sql_of)):
+        if self._made.issuperset(views.needed_by(sql, self._sql_of)):  # usual, also while a thread makes one
             return
         with self._making:
             super()._make(sql)

@@ -31,6 +31,12 @@ STORED: Final = "stored_traces"
 """Name under which an engine has them."""
 OPEN: Final = "open_traces"
 """Name under which an engine has the traces whose rows are computed anew."""
+_NOT_IN: Final = (
+    " WHERE NOT EXISTS (SELECT trace_id FROM {traces} AS other WHERE other.trace_id = named_trace)"
+)
+"""Condition on stored rows, of other traces; for NOT IN, an engine would hold the stored rows in memory."""
+NOT_OPEN: Final = _NOT_IN.format(traces=OPEN)
+"""Condition on stored rows, of traces that are not open."""
 _COVERED: Final = "rollout.trajectories.files"
 _DEFINITIONS: Final = "rollout.trajectories.definitions"
 _VACUUM: Final = "VACUUM"
@@ -119,6 +125,8 @@ def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], 
 def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
     """Make the table of the open traces; return the SQL condition of their rows, or None for too many.
 
+    The engine holds the first side of a join in memory: so the names of all traces are the second one.
+
     A trace is open if it has a recent row; if it names a run that may get its first trajectory or lose its
     last one, because that decides what the run's scores by identity fit; and if it names a step that an open
     trace names, because scores by identity are of steps.
@@ -129,17 +137,16 @@ def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
     """
     names = "trace_id, run_id, project, experiment, step, beginning, may_be_trajectory"
     parts = ", ".join(f"named['{name.strip()}'] AS {name.strip()}" for name in names.split(",")[1:])
-    is_open = f"trace_id IN (SELECT trace_id FROM {OPEN})"  # noqa: S608
-    changed = "(SELECT trace_id FROM recent_names)"
+    changed = "(SELECT DISTINCT trace_id FROM recent_names)"
     ask(f"CREATE TABLE recent_names AS {views.sql_of(views.SPAN_NAMES)} WHERE {recent}")
     ask(
         f"CREATE VIEW all_names AS SELECT {names} FROM recent_names UNION ALL SELECT trace_id, {parts} "  # noqa: S608
         f"FROM (SELECT named_trace AS trace_id, unnest(names) AS named FROM {STORED}) AS of_stored"
     )
     ask(
-        f"CREATE TABLE {OPEN} AS SELECT DISTINCT trace_id FROM all_names WHERE trace_id IN {changed} "  # noqa: S608
-        f"OR run_id IN (SELECT run_id FROM all_names WHERE may_be_trajectory AND trace_id IN {changed} "
-        f"EXCEPT {_runs_without(changed)})"
+        f"CREATE TABLE {OPEN} AS SELECT trace_id FROM recent_names UNION SELECT trace_id FROM ("  # noqa: S608
+        f"SELECT run_id FROM {changed} AS changed JOIN all_names USING (trace_id) WHERE may_be_trajectory "
+        f"EXCEPT {_runs_without(changed)}) AS appeared JOIN all_names USING (run_id)"
     )
     (stored,), found = _values(ask(f"SELECT count(*) AS number FROM {STORED}")), -1  # noqa: S608
     while found < (found := next(_values(ask(f"SELECT count(*) AS number FROM {OPEN}")))):  # noqa: S608
@@ -147,14 +154,15 @@ def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:
             return None
         ask(
             f"CREATE OR REPLACE TABLE {OPEN} AS SELECT trace_id FROM {OPEN} UNION "  # noqa: S608
-            "SELECT each.trace_id FROM all_names AS each JOIN ("
-            f"SELECT DISTINCT project, experiment, beginning FROM all_names WHERE {is_open}"
-            ") AS opened USING (project, experiment, beginning)"
+            "SELECT trace_id FROM (SELECT DISTINCT project, experiment, beginning "
+            f"FROM {OPEN} JOIN all_names USING (trace_id)"
+            ") AS opened JOIN all_names USING (project, experiment, beginning)"
         )
     if next(_values(ask(_MIXED))):
         return None
-    ask(f"CREATE TABLE {views.KEPT_RUNS} AS {_runs_without(f'(SELECT trace_id FROM {OPEN})')}")  # noqa: S608
-    steps = ask(f"SELECT DISTINCT step FROM all_names WHERE step IS NOT NULL AND {is_open}")  # noqa: S608
+    ask(f"CREATE TABLE {views.KEPT_RUNS} AS {_runs_without(OPEN)}")
+    names = f"{OPEN} JOIN all_names USING (trace_id)"
+    steps = ask(f"SELECT DISTINCT step FROM {names} WHERE step IS NOT NULL")  # noqa: S608
     return _rows_of_open((step, step) for step in _values(steps))
 
 
@@ -214,10 +222,8 @@ def _rows_of_open(steps: Iterable[tuple[int, int]]) -> str:
 
 def _runs_without(traces: str) -> str:
     """Return the query of the runs that have a stored trajectory in other traces."""
-    return (
-        f"SELECT DISTINCT coalesce(run_id, '') AS run_id FROM {STORED} "  # noqa: S608
-        f"WHERE state IS NOT NULL AND named_trace NOT IN {traces}"
-    )
+    others = _NOT_IN.format(traces=traces)
+    return f"SELECT DISTINCT coalesce(run_id, '') AS run_id FROM {STORED}{others} AND state IS NOT NULL"  # noqa: S608
 
 
 def _address(store: Store) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -34,10 +34,14 @@ REQUESTS: Final = "engine_requests"
 KNOWN_RUNS: Final = "known_runs"
 SPAN_NAMES: Final = "span_names"
 TRACE_ROWS: Final = "trace_rows"
-SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls", "inner_facts"})
+SMALL: Final = frozenset(
+    {REPEATED, "repeated_spans", "unended_traces", "inner_calls", "inner_facts", "trainer_steps"}
+)
 """Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
 SLOW: Final = frozenset({"roots", "newest_scores"})
 """Views that other views read often. An engine that keeps their rows plans and computes them once."""
+OF_STORED_ROWS: Final = frozenset({"roots", REPEATED})
+"""Views that stored rows of trajectories answer without the spans."""
 WIDE: Final = frozenset({RECORDED, SPANS, "counted_calls", "turns", "tool_calls", "timed_spans"})
 """Views of spans with their content. An engine for few traces keeps all others, to plan each once."""
 MERGED: Final = "merged_rows"
@@ -66,6 +70,17 @@ def of_merged_rows(name: str) -> str:
 def of_open_rows(name: str) -> str:
     """Return the SELECT of a view in an engine that computes the rows of some traces, beside stored ones."""
     return sql_of(name) + (f" UNION SELECT run_id FROM {KEPT_RUNS}" if name == KNOWN_RUNS else "")  # noqa: S608
+
+
+def over(name: str, tables: Mapping[str, str]) -> str:
+    """Return the SELECT of a view that reads tables in place of some views.
+
+    Args:
+        name: the view.
+        tables: view → table.
+    """
+    read = re.compile(rf"\b(FROM|JOIN) ({'|'.join(tables)})\b")
+    return read.sub(lambda match: f"{match[1]} {tables[match[2]]}", sql_of(name))
 
 
 def needed_by(sql: str, definition: Definition = sql_of) -> tuple[str, ...]:

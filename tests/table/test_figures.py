@@ -8,8 +8,9 @@ import pytest
 
 from otel_rollout.otlp.model_calls import CUT_BY_LENGTH
 from otel_rollout.table import figures, views
-from otel_rollout.table.query import Engine
+from otel_rollout.table.query import Engine, dicts_of
 from tests.table.tables import asked, root, row, score, written
+from tests.table.training_rows import trained
 
 _IDENTITY = {"trace_id", "run_id", "project", "experiment", "step", "step_text"} | {
     "sample_index",
@@ -67,3 +68,44 @@ def test_every_view_comes_after_those_that_it_reads() -> None:
     for place, name in enumerate(views.order()):
         for definition in (views.sql_of, views.of_merged_rows):
             assert {*views.needed_by(f"SELECT * FROM {name}", definition)} <= {*views.order()[: place + 1]}
+
+
+_OTHERS = ("reward", "policy_lag")
+"""Columns of a report's rows of which other views have one of the name, with another meaning."""
+_OF_REPORTS = {
+    "finite_rewards": {"reward": "finite_reward"},
+    "phases": {},
+    "reply_figures": {},
+    "engine_time": {},
+    "training": {"trainer_lag": "lag"},
+}
+"""View → column of a report's row that has another name there."""
+
+
+def test_rows_of_a_report_say_what_the_views_say(tmp_path: Path) -> None:
+    """Reports read one view; its expressions are those of the views that they read one by one."""
+    tool = row("1", "c", "a1", kind="TOOL", tool_name="search", status="error")
+    call = row("1", "b", "a1", kind="LLM", tokens_in=3, policy_version_min=1, policy_version_max=2)
+    odd = [
+        root("2", rollout_n=1, policy_version_min=0),
+        score("2", "d", None, score_label="nan", rollout_n=1),
+    ]
+    named = {"trained": True, "trained_reward": 0.5, "trained_tokens": 7, "logprob_diff_turn": 2.5}
+    scored = [
+        *trained(11, 1, named, reward=0.25),
+        *trained(12, 1, {"trained": False, "policy_lag": 3.0}, policy_version_min=0),
+        *trained(13, 1, reward=None),
+        *trained(14, 2),
+    ]
+    engine = Engine(written(tmp_path / "table", [root("1"), call, tool, *odd, *scored]).open())
+    found = dicts_of(engine.run("SELECT * FROM report_rows ORDER BY trace_id"))
+    for view, renamed in _OF_REPORTS.items():
+        told = {each["trace_id"]: each for each in dicts_of(engine.run(f"SELECT * FROM {view}"))}
+        shared = {name: name for name in found[0].keys() & {*engine.columns_of(view)} - {*_OTHERS}} | renamed
+        for each in found:
+            if each["trace_id"] in told:
+                expected = told[each["trace_id"]]
+                assert {name: each[name] for name in shared} == {
+                    name: expected[own] for name, own in shared.items()
+                }
+    assert {each["reason"] for each in found} == {None, "no reason given", "the trainer did not name it"}

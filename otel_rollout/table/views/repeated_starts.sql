@@ -1,10 +1,2 @@
--- Start times of spans that have several rows. Other spans may begin in one nanosecond: the phases of an engine's
--- request do if one lasts no time, and so do spans of programs whose clock is coarse.
-SELECT DISTINCT start_ns
-FROM (
-  SELECT start_ns
-  FROM recorded_spans
-  WHERE start_ns IN (SELECT start_ns FROM recorded_spans GROUP BY start_ns HAVING count(*) > 1)
-  GROUP BY start_ns, trace_id, span_id
-  HAVING count(*) > 1
-) AS repeated
+-- Start times of spans that have several rows.
+SELECT DISTINCT start_ns FROM repeated_spans

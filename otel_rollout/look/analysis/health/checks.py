@@ -182,12 +182,12 @@ def _complete(finding: Finding, name: str) -> Finding:
 
 def _with_paths(scope: Scope, findings: Sequence[Finding]) -> Iterator[Finding]:
     """Yield findings whose evidence is a path; a trace id where ``show`` would take it for another one's."""
-    among = f"WHERE {scope.run.condition}" if scope.is_newest_run else ""
+    among = scope.run.condition if scope.is_newest_run else "true"
     traces = sorted({trace for each in findings for trace in each.evidence if _TRACE.fullmatch(trace)})
     wanted = filters.equals("trace_id", traces)
     rows = scope.rows(
-        "SELECT * FROM (SELECT trace_id, path, count(*) OVER (PARTITION BY path) AS number "  # noqa: S608
-        f"FROM roots {among}) AS named WHERE number = 1 AND {wanted}"
+        "SELECT min(trace_id) AS trace_id, path FROM roots "  # noqa: S608
+        f"WHERE {among} AND path IN (SELECT path FROM roots WHERE {wanted}) GROUP BY path HAVING count(*) = 1"
     )
     paths = {row["trace_id"]: row["path"] for row in rows}
     for each in findings:

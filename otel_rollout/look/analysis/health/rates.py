@@ -135,7 +135,7 @@ def excess(counts: Iterable[Count], limits: RateLimits) -> Excess:
     calm: dict[int, Count] = {}
     usual: float | None = None
     for place, count in enumerate(ordered):
-        before = list(calm.values())[-_BASELINE:]
+        before = _latest(calm)
         is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits)
         if is_high or (len(before) >= MIN_BASELINE and _is_rise(count, before, limits)):
             usual = share_of(before) if usual is None and len(before) >= MIN_BASELINE else usual
@@ -146,18 +146,24 @@ def excess(counts: Iterable[Count], limits: RateLimits) -> Excess:
             found.update((each, ordered[each]) for each in risen)
             for each in risen:
                 calm.pop(each, None)
-            usual = share_of(list(calm.values())[-_BASELINE:]) if usual is None else usual
+            usual = share_of(_latest(calm)) if usual is None else usual
     return Excess([found[place] for place in sorted(found)], usual)
 
 
+def _latest(calm: dict[int, Count], without: Container[int] = ()) -> Sequence[Count]:
+    """Return the latest counts by which the next step is judged, but for those of some places."""
+    counts = (count for place, count in reversed(calm.items()) if place not in without)
+    return list(itertools.islice(counts, _BASELINE))
+
+
 def _risen_together(
-    ordered: Sequence[Count], last: int, calm: Mapping[int, Count], limits: RateLimits
+    ordered: Sequence[Count], last: int, calm: dict[int, Count], limits: RateLimits
 ) -> Sequence[int]:
     """Return the places of the fewest steps in a row, up to ``last``, that are a rise together."""
     for number in range(2, min(_POOLED, last) + 1):
         places = range(last - number + 1, last + 1)
         pooled = [ordered[place] for place in places]
-        before = [count for place, count in calm.items() if place not in places][-_BASELINE:]
+        before = _latest(calm, places)
         if len(before) < MIN_BASELINE or not all(_reaches(each, before, limits) for each in pooled):
             continue
         whole = Count(None, sum(each.bad for each in pooled), sum(each.of for each in pooled))

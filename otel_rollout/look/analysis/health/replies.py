@@ -7,6 +7,7 @@ from typing import Final
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.table import filters
 
 _NO_TEXT: Final = "No text of a reply was recorded."
 _TRUNCATED: Final = Fault(
@@ -43,16 +44,25 @@ _MIN_BYTES: Final = 200
 """Least bytes of a trajectory's replies: short right answers are equal without being copies."""
 _MIN_TOKENS: Final = 60
 """Least tokens of them, where no text was recorded."""
+_LONG: Final = (
+    f"sample_index IS NOT NULL AND (reply_bytes >= {_MIN_BYTES} "
+    f"OR (reply_bytes = 0 AND reply_tokens >= {_MIN_TOKENS}))"
+)
+"""SQL condition of a trajectory that may have siblings, and whose replies are long enough."""
+_LENGTHS: Final = ("group_path", "own_calls", "reply_bytes", "reply_tokens")
+"""Columns in which a copy equals its sibling."""
+_MANY: Final = 1000
+"""From so many trajectories on, a query selects them by another query; by ids, it reads their texts alone."""
 
 
 def truncated(scope: Scope) -> Finding:
     """Find steps in which many replies end at the length limit."""
-    return judged(scope.counts(_of_calls(scope, "is_cut", "has_end")), _TRUNCATED, scope.steps)
+    return judged(scope.counts_of_sign("has_cut"), _TRUNCATED, scope.steps)
 
 
 def empty(scope: Scope) -> Finding:
     """Find steps in which the model says nothing, and calls no tool."""
-    return judged(scope.counts(_of_calls(scope, "is_empty", "has_reply")), _EMPTY, scope.steps)
+    return judged(scope.counts_of_sign("has_empty"), _EMPTY, scope.steps)
 
 
 def repetitive(scope: Scope) -> Finding:
@@ -63,52 +73,34 @@ def repetitive(scope: Scope) -> Finding:
 
 def special_tokens(scope: Scope) -> Finding:
     """Find control tokens of the chat template in replies, and in the first messages."""
-    return judged(scope.counts(_of_calls(scope, "has_special", "has_text")), _SPECIAL, scope.steps)
+    return judged(scope.counts_of_sign("has_special"), _SPECIAL, scope.steps)
 
 
 def copied(scope: Scope) -> Finding:
     """Find siblings whose replies are equal, letter for letter."""
+    groups = f"SELECT group_path FROM {scope.signs} WHERE {_LONG} GROUP BY group_path HAVING count(*) > 1"  # noqa: S608
     counts = scope.counts(
-        f"SELECT trajectory.trace_id, trajectory.step, copy.trace_id IS NOT NULL AS is_bad "  # noqa: S608
-        f"FROM ({_eligible(scope)}) AS trajectory LEFT JOIN ({_copies(scope)}) AS copy "
-        "ON trajectory.trace_id = copy.trace_id"
+        f"SELECT one.trace_id, step, copy.trace_id IS NOT NULL AS is_bad FROM ({groups}) AS several "  # noqa: S608
+        f"JOIN {scope.signs} AS one ON several.group_path = one.group_path "
+        f"LEFT JOIN ({_copies(scope)}) AS copy ON one.trace_id = copy.trace_id WHERE {_LONG}"
     )
     return judged(counts, _COPIES, scope.steps)
 
 
-def _of_calls(scope: Scope, bad: str, known: str) -> str:
-    """Select the trajectories with calls for which ``known`` holds, and whether ``bad`` holds for any."""
-    return (
-        f"SELECT trace_id, step, bool_or(coalesce({bad}, false)) AS is_bad FROM {scope.calls} "  # noqa: S608
-        f"WHERE {known} GROUP BY trace_id, step"
-    )
-
-
-def _eligible(scope: Scope) -> str:
-    """Return the trajectories with siblings whose replies are long enough, and the length of these."""
-    return f"""
-SELECT * FROM (
-  SELECT run.trace_id, run.step, run.group_path, said.calls, said.bytes, said.tokens,
-    count(*) OVER (PARTITION BY run.group_path) AS siblings,
-    count(*) OVER (PARTITION BY run.group_path, said.calls, said.bytes, said.tokens) AS alike
-  FROM {scope.trajectories} AS run JOIN (
-    SELECT trace_id, count(*) AS calls, coalesce(sum(reply_bytes), 0) AS bytes, sum(tokens_out) AS tokens
-    FROM {scope.calls} GROUP BY trace_id
-  ) AS said ON run.trace_id = said.trace_id
-  WHERE run.group_path IS NOT NULL
-    AND (said.bytes >= {_MIN_BYTES} OR (said.bytes = 0 AND said.tokens >= {_MIN_TOKENS}))
-) AS counted WHERE siblings > 1"""  # noqa: S608
-
-
 def _copies(scope: Scope) -> str:
     """Return the trajectories whose replies equal a sibling's; only those of one length are compared."""
+    lengths = ", ".join(_LENGTHS)
+    alike = f"SELECT {lengths} FROM {scope.signs} WHERE {_LONG} GROUP BY {lengths} HAVING count(*) > 1"  # noqa: S608
+    is_of = " AND ".join(f"(alike.{name} IS NOT DISTINCT FROM one.{name})" for name in _LENGTHS)
+    those = f"SELECT one.trace_id FROM ({alike}) AS alike JOIN {scope.signs} AS one ON {is_of}"  # noqa: S608
+    few = [row["trace_id"] for row in scope.rows(f"{those} LIMIT {_MANY}")]
+    is_alike = f"trace_id IN ({those})" if len(few) == _MANY else filters.equals("trace_id", few)
     return f"""
 SELECT trace_id FROM (
-  SELECT hashed.trace_id, count(*) OVER (PARTITION BY alike.group_path, hashed.hash) AS copies
+  SELECT hashed.trace_id, count(*) OVER (PARTITION BY one.group_path, hashed.hash) AS copies
   FROM (
     SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
-    FROM {scope.spans} AS span WHERE kind = 'LLM'
-      AND trace_id IN (SELECT trace_id FROM ({_eligible(scope)}) AS those WHERE alike > 1)
+    FROM {scope.spans} AS span WHERE kind = 'LLM' AND {is_alike}
     GROUP BY trace_id
-  ) AS hashed JOIN ({_eligible(scope)}) AS alike ON hashed.trace_id = alike.trace_id
+  ) AS hashed JOIN {scope.signs} AS one ON hashed.trace_id = one.trace_id
 ) AS compared WHERE copies > 1"""  # noqa: S608

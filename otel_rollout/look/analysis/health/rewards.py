@@ -49,9 +49,7 @@ _VERDICT_NAMES: Final = (
     "correct", "is_correct", "answer_correct", "acc", "accuracy", "passed", "pass", "success", "solved",
     "verified",
 )  # fmt: skip
-"""Names of scores, and of values in a verifier's output, that say whether an answer is right."""
-_WRONG_WORDS: Final = r"\b(incorrect|wrong|not correct|failed|fails|mismatch|does not match|invalid)\b"
-_RIGHT_WORDS: Final = r"\b(correct|right|passed|passes|matches|solved)\b"
+"""Names of scores that say whether an answer is right; view ``span_signs`` has them, too."""
 
 
 def missing(scope: Scope) -> Finding:
@@ -189,24 +187,18 @@ def _against(verdict: str, reward: str) -> Fault:
 
 def _verdicts(scope: Scope) -> str:
     """Return a SELECT of trajectories with a reward and one verdict, from outputs, scores and comments."""
-    names = "|".join(_VERDICT_NAMES)
     listed = ", ".join(f"'{name}'" for name in _VERDICT_NAMES)
-    output = f"""regexp_match(output, '"({names})": ?(true|false|1\\.0|0\\.0|1|0)[,}}]')[2]"""
-    comment = "lower(score_comment)"
     return f"""
 SELECT run.trace_id, run.step, run.reward, bool_or(given.verdict) AS verdict
 FROM (
-  SELECT trace_id, {output} IN ('true', '1.0', '1') AS verdict FROM {scope.spans} AS span
-  WHERE kind = 'EVALUATOR' AND score_name IS NULL AND output IS NOT NULL
+  SELECT trace_id, true AS verdict FROM {scope.signs} WHERE is_right
+  UNION ALL
+  SELECT trace_id, false AS verdict FROM {scope.signs} WHERE is_wrong
   UNION ALL
   SELECT trace_id, value > 0.5 AS verdict FROM newest_scores
   WHERE lower(name) IN ({listed}) AND value IN (0, 1)
-  UNION ALL
-  SELECT trace_id, CASE WHEN regexp_like({comment}, '{_WRONG_WORDS}') THEN false
-    WHEN regexp_like({comment}, '{_RIGHT_WORDS}') THEN true END AS verdict
-  FROM {scope.spans} AS span WHERE score_name = 'reward' AND score_comment IS NOT NULL
 ) AS given JOIN {scope.trajectories} AS run ON given.trace_id = run.trace_id
-WHERE given.verdict IS NOT NULL AND run.reward IS NOT NULL
+WHERE run.reward IS NOT NULL
 GROUP BY run.trace_id, run.step, run.reward HAVING bool_or(given.verdict) = bool_and(given.verdict)"""  # noqa: S608
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base import semconv
@@ -15,48 +15,8 @@ from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
 if TYPE_CHECKING:
-    from arro3.core import Table
+    from arro3.core import RecordBatch, Table
 
-_CONTROL: Final = (
-    r"<\|(im_start|im_end|im_sep|endoftext|eot_id|eom_id|begin_of_text|end_of_text|start_header_id|end_header_id|"
-    r"endofprompt|fim_prefix|fim_middle|fim_suffix|vision_start|vision_end|assistant|user|system|end)\|>"
-    r"|<(start|end)_of_turn>|<\|?(bos|eos|pad|unk)\|?>|</s>|\[/?INST\]|<<SYS>>|<｜(begin|end)▁of▁sentence｜>"
-)
-"""Control tokens of chat templates, which are never part of a message. Tokens of tool calls are not here."""
-_SPECIAL: Final = rf"(({_CONTROL})\s*)+[^\s<\[]"
-"""Control tokens with something after them: the text of token ids may end with those that end a turn."""
-_NOTHING: Final = rf"^(({_CONTROL})|\s)*$"
-"""A reply of control tokens alone."""
-_CALL_MARKS: Final = "tool_call|function_call|tool_use|tool-call"
-ID_MARKS: Final = '"(token_ids|response_ids|output_ids|completion_ids)"'
-"""Pattern of the keys of an output that hold an answer's token ids."""
-_CALLS: Final = f"""
-SELECT
-  trace_id, span_id, parent_span_id, step, start_ns, tokens_in, tokens_out, continues, shared, turn_length,
-  break_kind, messages_system,
-  messages_system + messages_user + messages_assistant + messages_tool AS messages,
-  octet_length(reply) AS reply_bytes,
-  reached_limit OR tokens_out >= max_tokens AS is_cut,
-  coalesce(regexp_like(output, '{ID_MARKS}'), false) AS has_ids,
-  (finish_reason IS NOT NULL AND finish_reason <> 'completed')
-    OR (status <> 'error' AND tokens_out IS NOT NULL AND max_tokens IS NOT NULL) AS has_end,
-  status <> 'error' AND (reply IS NULL OR regexp_like(reply, '{_NOTHING}')) AND CASE
-    WHEN output IS NULL THEN tokens_out = 0
-    WHEN regexp_like(output, '{ID_MARKS}') THEN tokens_out <= 1
-    ELSE NOT regexp_like(output, '{_CALL_MARKS}')
-  END AS is_empty,
-  status <> 'error' AND (reply IS NOT NULL OR output IS NOT NULL OR tokens_out = 0) AS has_reply,
-  reply IS NOT NULL OR messages_user IS NOT NULL AS has_text,
-  coalesce(regexp_like(reply, '{_SPECIAL}'), false) OR coalesce(
-    CASE WHEN continues IS NULL AND messages_user IS NOT NULL THEN regexp_like(input, '{_SPECIAL}') END, false
-  ) AS has_special
-FROM (
-  SELECT *, CASE WHEN finish_reason IS NULL OR finish_reason = 'completed' THEN
-    TRY_CAST(regexp_match(attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
-  END AS max_tokens
-  FROM {{calls}} AS call
-  WHERE kind = 'LLM'
-) AS call"""  # noqa: S608
 GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
 """SQL for the path of a group; null for a trajectory without a dataset row, which is in none."""
 _TRAJECTORIES: Final = f"""
@@ -132,28 +92,33 @@ class Scope:
         found = self.rows(f"SELECT DISTINCT step FROM roots WHERE {self.chosen}")  # noqa: S608
         return frozenset(row["step"] for row in found)
 
-    @functools.cached_property
+    @property
     def spans(self) -> str:
         """SQL source of the spans of the run's trajectories."""
-        return self._of_trajectories("spans")
+        return self.spans_of("true")
+
+    def spans_of(self, condition: str) -> str:
+        """Return the spans of some of the run's trajectories as an SQL source.
+
+        They have step and group of their trajectory: one inside another may have another identity, or not say
+        that it is of validation.
+
+        Args:
+            condition: SQL condition on the trajectory.
+        """
+        of_run = filters.equals("span.run_id", self.run.run_id)
+        return (
+            "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
+            f"root.group_path FROM (SELECT * FROM {self._roots} WHERE {condition}) AS root "
+            f"JOIN spans AS span ON span.trace_id = root.trace_id WHERE {of_run})"
+        )
 
     @functools.cached_property
     def _roots(self) -> str:
         return self._table(
             "roots",
-            f"SELECT trace_id, step, sample_index, group_path FROM roots WHERE {self.condition}",  # noqa: S608
-        )
-
-    def _of_trajectories(self, view: str) -> str:
-        """Return the rows of a view as an SQL source; they have step and group of their trajectory.
-
-        A trajectory inside another one may have another identity, or not say that it is of validation.
-        """
-        of_run = filters.equals("span.run_id", self.run.run_id)
-        return (
-            "(SELECT span.* EXCEPT (step, sample_index, group_path), root.step, root.sample_index, "  # noqa: S608
-            f"root.group_path FROM {self._roots} AS root "
-            f"JOIN {view} AS span ON span.trace_id = root.trace_id WHERE {of_run})"
+            "SELECT trace_id, run_id, project, experiment, step, step_text, sample_index, validate, "  # noqa: S608
+            f"group_path FROM roots WHERE {self.condition}",
         )
 
     @functools.cached_property
@@ -164,11 +129,8 @@ class Scope:
     @functools.cached_property
     def training(self) -> str:
         """Name of the table with what training made of the run's trajectories, and their rewards."""
-        return self._table(
-            "training",
-            "SELECT training.*, run.group_path, run.state, run.reward FROM training "  # noqa: S608
-            f"JOIN {self.trajectories} AS run ON training.trace_id = run.trace_id",
-        )
+        rows = f"SELECT * REPLACE ({GROUP} AS group_path) FROM training_rows"  # noqa: S608
+        return self._table("training", f"{rows} WHERE {self.condition}")
 
     @property
     def is_over(self) -> str:
@@ -179,15 +141,30 @@ class Scope:
         )
 
     @functools.cached_property
-    def calls(self) -> str:
-        """Name of the table with the run's model calls: no texts, but what is to know of them."""
-        return self._table("calls", _CALLS.replace("{calls}", self._of_trajectories("counted_calls")))
+    def signs(self) -> str:
+        """Name of the table with what the spans of each of the run's trajectories show."""
+        return self._of_run("sign_rows")
+
+    @functools.cached_property
+    def tools(self) -> str:
+        """Name of the table with the tool calls of each of the run's trajectories, by tool and error."""
+        return self._of_run("called_tools")
+
+    def _of_run(self, view: str) -> str:
+        """Return the name of the table with a view's rows of the run, without computing those of others."""
+        if self._engine.is_merged:
+            return self._table(view, f"SELECT * FROM {view} WHERE {self.condition}")  # noqa: S608
+        tables = {"roots": self._roots}
+        for name in views.needed_by(f"FROM {view}"):
+            if (sql := views.over(name, tables)) != views.sql_of(name):
+                tables[name] = self._table(name, sql)
+        return tables[view]
 
     @functools.cached_property
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
-        size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.calls}")[0]["n"]  # noqa: S608
-        return texts.look(self.spans, size, self._engine.batches)
+        size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.signs}")[0]["n"]  # noqa: S608
+        return texts.look(self.spans_of, size, self.batches)
 
     @functools.cached_property
     def size(self) -> int:
@@ -197,6 +174,10 @@ class Scope:
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query, which are few."""
         return self._engine.dicts(sql)
+
+    def batches(self, sql: str) -> Iterator[RecordBatch]:
+        """Yield the rows of a query, which are many."""
+        return self._engine.batches(sql)
 
     def number(self, source: str) -> int:
         """Return the number of rows of an SQL source."""
@@ -213,6 +194,12 @@ class Scope:
             QueryError: the text is no query, or a wrong one.
         """
         return self._engine.run(self._engine.check(sql), limit)
+
+    def counts_of_sign(self, sign: str) -> list[Count]:
+        """Return a count for each step of the trajectories with a sign, of those where it is known."""
+        return self.counts(
+            f"SELECT trace_id, step, {sign} AS is_bad FROM {self.signs} WHERE {sign} IS NOT NULL"  # noqa: S608
+        )
 
     def counts(self, of_trajectories: str) -> list[Count]:
         """Return a count for each step.
@@ -231,12 +218,12 @@ class Scope:
     def close(self) -> None:
         """Drop the tables that were made."""
         for name in self._made:
-            self._engine.run(f"DROP TABLE IF EXISTS {name}")
+            self._engine.run(f"DROP {self._engine.kept_as} IF EXISTS {name}")
         self._made.clear()
 
     def _table(self, name: str, sql: str) -> str:
         made = f"health_{name}_{self._id}"
-        self._engine.run(f"CREATE TABLE {made} AS {sql}")
+        self._engine.run(f"CREATE {self._engine.kept_as} {made} AS {sql}")
         self._made.append(made)
         return made
 

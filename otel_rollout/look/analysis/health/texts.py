@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,7 +54,8 @@ def is_repetitive(text: str) -> bool:
     text = text[-_MAX_CHARACTERS:]
     size = len(text)
     probes = (text[-_PROBE:], text[size // 2 : size // 2 + _PROBE], text[size * 3 // 4 :][:_PROBE])
-    if sum(text.count(probe) >= _RECURS for probe in probes) < 2:
+    recurring = [text.count(probe) >= _RECURS for probe in probes[:2]]  # two of three must; usually none does
+    if not any(recurring) or (not all(recurring) and text.count(probes[2]) < _RECURS):
         return False
     windows = size - _WINDOW + 1
     return len({text[place : place + _WINDOW] for place in range(windows)}) < _DISTINCT * windows
@@ -90,6 +91,15 @@ class WordTally:
         if is_bad:
             self._bad[trace] = step
 
+    def joined(self, batches: Iterable[Any]) -> WordTally:
+        """Return these trajectories and those of Arrow batches with trace, step and property."""
+        both = WordTally()
+        both._known, both._bad = self._known.copy(), self._bad.copy()
+        for batch in batches:
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                both.add(*values)
+        return both
+
     def counts(self) -> list[Count]:
         """Return a count for each step."""
         of, bad = Counter(self._known.values()), Counter(self._bad.values())
@@ -102,24 +112,21 @@ class WordTally:
         ]
 
 
-def look(spans: str, size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
+def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
     """Look at the replies of a run.
 
     Args:
-        spans: SQL source of the spans of the run's trajectories.
+        spans_of: returns the SQL source of the spans of the trajectories for which a condition holds.
         size: bytes of all replies.
         batches: runs a query, and yields its rows.
     """
     part = min(1.0, _BUDGET / size) if size else 1.0
-    chosen, note = "", ""
+    chosen, note = "true", ""
     if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
-        chosen = f" AND substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
+        chosen = f"substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
         note = f" Only {part:.0%} of the trajectories were looked at."
     loops, calls = WordTally(), WordTally()
-    sql = (
-        f"SELECT trace_id, step, reply FROM {spans} AS span WHERE kind = 'LLM' "  # noqa: S608
-        f"AND reply IS NOT NULL{chosen}"
-    )
+    sql = f"SELECT trace_id, step, reply FROM {spans_of(chosen)} AS span WHERE kind = 'LLM'"  # noqa: S608
     for batch in batches(sql):
         _add(batch, loops, calls)
     return Looked(loops.counts(), calls, note)
@@ -128,6 +135,8 @@ def look(spans: str, size: int, batches: Callable[[str], Iterator[Any]]) -> Look
 def _add(batch: Any, loops: WordTally, calls: WordTally) -> None:
     columns = (batch[name].to_pylist() for name in ("trace_id", "step", "reply"))
     for trace, step, reply in zip(*columns, strict=True):
+        if reply is None:
+            continue
         loops.add(trace, step, is_repetitive(reply))
         if _CALL in reply:
             calls.add(trace, step, is_unparsable(reply))

@@ -29,40 +29,18 @@ _UNPARSABLE: Final = Fault(
     _NO_CALL,
 )
 _BURST: Final = RateLimits(rise=0.1, always=0.9, steady=0.6)
-_PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
-"""Names of functions, and of their errors, that read tool calls from a text."""
-_PARSE_ERRORS: Final = (
-    "invalid json in arguments|tool call is not valid json|cannot be parsed|failed to (decode|parse)"
-)
-_GROUPS: Final = f"count(DISTINCT coalesce({GROUP}, trace_id)) AS groups"
-"""SQL for the number of groups; a trajectory without a dataset row is a group of its own."""
+_GROUP: Final = f"coalesce({GROUP}, trace_id)"
+"""SQL for the path of a group; a trajectory without a dataset row is a group of its own."""
 _NAMED: Final = 3
 """Errors that a message names at most."""
-_MAX_ERROR: Final = 60
-"""Characters of an error's message that stand for an error without a class."""
 
 
 def unparsable(scope: Scope) -> Finding:
     """Find steps in which the model writes tool calls that cannot be read."""
     # Some frameworks move the calls that can be read out of the text, so neither source has all calls.
-    calls = scope.looked.calls
-    for row in scope.rows(_parse_errors(scope)):
-        calls.add(row["trace_id"], row["step"], row["is_bad"])
+    known = f"SELECT trace_id, step, has_unreadable FROM {scope.signs} WHERE has_unreadable IS NOT NULL"  # noqa: S608
+    calls = scope.looked.calls.joined(scope.batches(known))
     return judged(calls.counts(), _UNPARSABLE, scope.steps, scope.looked.note)
-
-
-def _parse_errors(scope: Scope) -> str:
-    """Return the trajectories with tool calls, and whether reading one ended with an error."""
-    return f"""
-SELECT trace_id, step, bool_or(
-  status = 'error' AND (
-    (kind <> 'TOOL' AND regexp_like(lower(name || ' ' || coalesce(error_type, '')), '{_PARSERS}'))
-    OR coalesce(error_type, '') LIKE '%JSONDecodeError'
-    OR regexp_like(lower(coalesce(error_message, '')), '{_PARSE_ERRORS}')
-  )
-) AS is_bad
-FROM {scope.spans} AS span WHERE kind = 'TOOL' OR (status = 'error' AND kind = 'CHAIN')
-GROUP BY trace_id, step"""  # noqa: S608
 
 
 def error_burst(scope: Scope) -> Finding:
@@ -100,20 +78,8 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
 
 def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     """Return tool and error → a count of trajectories for each step, of those that call the tool."""
-    error = (
-        "coalesce(error_type, left(regexp_replace(split_part(error_message, chr(10), 1), '[0-9]+', '#', "
-        f"'g'), {_MAX_ERROR}), 'an error')"
-    )
-    failed: Any = scope.rows(
-        f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608
-        f"max(trace_id) AS last, {_GROUPS} FROM {scope.spans} AS span "
-        "WHERE kind = 'TOOL' AND status = 'error' "
-        f"GROUP BY tool_name, step, {error}"
-    )
-    called = scope.rows(
-        f"SELECT tool_name, step, count(DISTINCT trace_id) AS number, {_GROUPS} FROM {scope.spans} AS span "  # noqa: S608
-        "WHERE kind = 'TOOL' GROUP BY tool_name, step"
-    )
+    called = scope.rows(_counted(scope, "tool_name, step", "is_own"))
+    failed = scope.rows(_counted(scope, "tool_name, step, error", "is_own AND error IS NOT NULL"))
     steps: dict[Any, dict[Any, Any]] = {}
     for row in called:
         steps.setdefault(row["tool_name"], {})[row["step"]] = row
@@ -128,8 +94,24 @@ def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     }
 
 
+def _counted(scope: Scope, keys: str, condition: str) -> str:
+    """Select the number of trajectories and of their groups; each ``count(DISTINCT …)`` holds much memory."""
+    of_trajectories = (
+        f"SELECT {keys}, trace_id, {_GROUP} AS of_group FROM {scope.tools} "  # noqa: S608
+        f"WHERE {condition} GROUP BY {keys}, trace_id, of_group"
+    )
+    of_groups = (
+        f"SELECT {keys}, count(*) AS number, min(trace_id) AS first, max(trace_id) AS last "  # noqa: S608
+        f"FROM ({of_trajectories}) AS called GROUP BY {keys}, of_group"
+    )
+    return (
+        f"SELECT {keys}, CAST(sum(number) AS BIGINT) AS number, min(first) AS first, max(last) AS last, "  # noqa: S608
+        f"count(*) AS groups FROM ({of_groups}) AS grouped GROUP BY {keys}"
+    )
+
+
 def _count(calls: Any, failed: Any) -> Count:
     step, of, groups = calls["step"], calls["number"], calls["groups"]
     if not failed:
         return Count(step, 0, of, groups=groups)
-    return Count(step, failed["bad"], of, (failed["first"], failed["last"]), failed["groups"], groups)
+    return Count(step, failed["number"], of, (failed["first"], failed["last"]), failed["groups"], groups)

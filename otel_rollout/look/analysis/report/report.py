@@ -227,7 +227,7 @@ def report_of(engine: Engine, run: Run, condition: str = "true") -> RunReport:
         return engine.dicts(sql.replace("{rows}", _some(rows, condition)))
 
     groups, errors, values = (by_step(asked(sql)) for sql in (_GROUPS, _ERRORS, _VALUES))
-    engine.keep(f"{kept}_tools", _TOOLS.replace("{rows}", kept))
+    engine.keep(f"{kept}_tools", f"{_TOOLS} WHERE {run.condition} {_OF_TOOLS}")
     tools = by_step(asked("SELECT * FROM {rows} ORDER BY calls DESC, error_type", f"{kept}_tools"))
     trainers = trainers_of(engine, _some(kept, condition))
     engine_times = engine_times_of(engine, run, condition)
@@ -348,6 +348,7 @@ SELECT validate, step, step_text, reward, count(*) AS number
 FROM {{rows}}
 WHERE reward IS NOT NULL AND (SELECT count(DISTINCT reward) FROM {{rows}}) <= {_MAX_VALUES}
 GROUP BY validate, step, step_text, reward
+ORDER BY reward
 """  # noqa: S608
 _ERRORS = """
 SELECT validate, step, step_text, coalesce(error_type, 'error') AS error_type, count(*) AS failed
@@ -358,9 +359,7 @@ ORDER BY failed DESC, error_type
 """
 _TOOLS = """
 SELECT
-  row.validate, row.step, row.step_text, call.tool_name,
-  CASE WHEN call.status = 'error' THEN coalesce(call.error_type, 'error') END AS error_type,
-  count(*) AS calls, count(call.seconds) AS timed, sum(call.seconds) AS seconds
-FROM tool_calls AS call JOIN {rows} AS row ON call.trace_id = row.trace_id
-GROUP BY 1, 2, 3, 4, 5
-"""
+  validate, step, step_text, tool_name, error_type, CAST(sum(calls) AS BIGINT) AS calls,
+  CAST(sum(timed) AS BIGINT) AS timed, sum(duration_ns) / 1e9 AS seconds
+FROM called_tools"""
+_OF_TOOLS = "GROUP BY validate, step, step_text, tool_name, error_type"

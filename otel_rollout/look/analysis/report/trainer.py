@@ -79,9 +79,9 @@ def trainers_of(engine: Engine, rows: str) -> dict[StepKey, Trainer]:
     def asked(sql: str) -> list[dict[str, Any]]:
         return engine.dicts(sql.replace("{rows}", rows))
 
-    figures = asked(_FIGURES)
-    if not figures:
+    if not asked("SELECT path FROM {rows} WHERE has_outcome LIMIT 1"):
         return {}
+    figures = asked(_FIGURES)
     filtered, differing = map(by_step, map(asked, (_FILTERED, _DIFFERING)))
     return {
         (key := filters.step_out_of(figure)): Trainer(

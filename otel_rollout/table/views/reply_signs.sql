@@ -1,0 +1,13 @@
+-- What the model calls of each trajectory show: whether any is so, of those where it is known.
+SELECT
+  trace_id AS reply_trace, count(*) AS own_calls, CAST(coalesce(sum(reply_bytes), 0) AS BIGINT) AS reply_bytes,
+  CAST(sum(tokens_out) AS BIGINT) AS reply_tokens,
+  bool_or(coalesce(is_cut, false)) FILTER (WHERE has_end) AS has_cut,
+  bool_or(coalesce(is_empty, false)) FILTER (WHERE has_reply) AS has_empty,
+  bool_or(has_special) FILTER (WHERE has_text) AS has_special,
+  bool_or(coalesce(break_kind <> 'retokenized', false))
+    FILTER (WHERE continues IS NOT NULL OR break_kind IS NOT NULL) AS has_broken,
+  bool_or(coalesce(break_kind = 'retokenized', false))
+    FILTER (WHERE (continues IS NOT NULL AND has_ids) OR break_kind IS NOT NULL) AS has_retokenized
+FROM call_signs
+GROUP BY trace_id
