@@ -62,6 +62,21 @@ def test_call_around_others_has_their_model_and_reason(tmp_path: Path) -> None:
     assert counted == [{"replies_ended": 2, "truncated": 1}]
 
 
+def test_unparsable_call_inside_another_one_counts_once(tmp_path: Path) -> None:
+    """Whether both spans of the call say it, or the inner one alone."""
+    malformed = {"kind": "LLM", "finish_reason": "MALFORMED_FUNCTION_CALL"}
+    spans = [
+        root("1"),
+        row("1", "b", "a1", **malformed),
+        row("1", "c", "b", **malformed),
+        row("1", "d", "a1", kind="LLM"),
+        row("1", "e", "d", **malformed),
+        row("1", "f", "a1", name="extract_tool_calls", status="error"),
+    ]
+    found = asked(written(tmp_path / "table", spans), "SELECT unparsed FROM report_rows")
+    assert found == [{"unparsed": 3}]
+
+
 def test_span_that_was_delivered_twice_counts_once(tmp_path: Path) -> None:
     """A lost ledger doubles a batch, in another commit or in one; counts and tokens stay."""
     call = row("1", "b", "a1", kind="LLM", tokens_in=10, tokens_out=3)

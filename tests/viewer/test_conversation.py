@@ -457,6 +457,20 @@ def test_engine_span_inside_client_span_is_one_model_call() -> None:
     assert (found.turns[-1].tokens.input, found.summary.tokens.output, found.summary.turns) == (3, 2, 1)
 
 
+def test_reply_ended_as_the_call_inside_says() -> None:
+    """An operation that returns text alone does not know why, and counts no tokens."""
+    ended = {"choices": [{"message": {"role": "assistant", "content": "Hello"}, "finish_reason": "length"}]}
+    counted = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 2}
+    found = shown(
+        [
+            line(2, {"messages": [user("Hi")]}, "Hello", end=900),
+            line(3, {"messages": [user("Hi")]}, ended, parent=2, attributes=counted),
+        ]
+    )
+    assert (found.turns[-1].finish_reason, found.turns[-1].tokens.output) == ("length", 2)
+    assert (found.summary.turns, found.summary.tokens.output) == (1, 2)
+
+
 def test_turns_of_a_sub_trajectory_name_it() -> None:
     """A sub-trajectory's turns carry its path.
 

@@ -8,11 +8,14 @@
 -- A parser that takes a broken call for plain text, without an error or a log record, leaves no such span. The check
 -- tool_calls_unparsable of health reads the texts of replies too.
 SELECT trace_id AS unparsed_trace, count(*) AS unparsed
-FROM spans
-WHERE
-  (status = 'error' AND (
+FROM (
+  SELECT trace_id
+  FROM spans
+  WHERE status = 'error' AND (
     lower(name) LIKE '%extract_tool_calls%' OR lower(name) LIKE '%parse_tool_call%'
     OR (kind = 'TOOL' AND error_message LIKE 'Invalid JSON input for tool%')
-  ))
-  OR (kind = 'LLM' AND lower(finish_reason) LIKE '%malformed_function_call%')
+  )
+  UNION ALL
+  SELECT trace_id FROM counted_calls WHERE kind = 'LLM' AND lower(finish_reason) LIKE '%malformed_function_call%'
+) AS found
 GROUP BY trace_id
