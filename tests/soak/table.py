@@ -62,10 +62,14 @@ def rows_of(writer: str, commit: int) -> list[dict[str, Any]]:
 
 
 def write(store: Store, writer: str) -> None:
-    """Append the commits that the table does not have, as a forwarder does after its start."""
-    committed = store.committed(writer)
-    for commit in range(0 if committed is None else committed + 1, COMMITS):
-        store.append([batch_of(rows_of(writer, commit))], writer, commit)
+    """Append the commits that the table does not have, as a forwarder does after a start or a failure."""
+    while (last := store.committed(writer)) != COMMITS - 1:
+        commit = 0 if last is None else last + 1
+        try:
+            store.append([batch_of(rows_of(writer, commit))], writer, commit)
+        except TableError as error:  # a pruning may come between
+            if not error.is_temporary:
+                raise
 
 
 def look_after(store: Store, what: str, end: Path) -> None:
