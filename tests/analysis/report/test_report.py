@@ -171,7 +171,7 @@ def test_step_has_its_groups_by_spread(tmp_path: Path) -> None:
 def test_missing_step_is_named(tmp_path: Path) -> None:
     """A step that the run does not have ends with one sentence."""
     engine = engine_of(tmp_path, *trajectory(2, step=1))
-    with pytest.raises(QueryError, match="There is no validation step 1 in first · run-1"):
+    with pytest.raises(QueryError, match="first · run-1 has no validation step 1"):
         step_of(engine, run_of(engine), 1, validate=True)
 
 
