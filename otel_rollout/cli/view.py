@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import webbrowser
 from collections.abc import Hashable, Iterator
@@ -65,6 +66,8 @@ def view(
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             typer.echo("\nThe server has ended.")
+            followed.stop()
+            os._exit(0)  # a thread may compute in the engine, which crashes if the interpreter ends meanwhile
         finally:
             followed.stop()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import os
 import socket
 import subprocess
 import sys
@@ -10,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import run
-from tests.table.tables import root, written
-from tests.web.served import Served
+from tests.table.generated_table import Shape
+from tests.table.tables import generated, root, written
+from tests.waiting import wait_for
+from tests.web.served import Served, hrefs
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,25 @@ def test_ctrl_c_ends_in_one_line(table: Path, tmp_path: Path) -> None:
             "",
             "The server has ended.",
         ]
+
+
+def test_ctrl_c_ends_while_a_page_is_computed(tmp_path: Path) -> None:
+    """The engine that computes for a page does not turn the end into a crash."""
+    generated(tmp_path / "table", Shape(trajectories=8_000))
+    with Served(tmp_path / "table", tmp_path) as server:
+        (run_page,) = hrefs(server.get("/"), "/run?")
+        before = cpu_seconds(server.process.pid)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request("GET", run_page.replace("/run?", "/health?"))
+        wait_for(lambda: cpu_seconds(server.process.pid) > before + 0.2, 60, "the engine computes")
+        assert server.end() == 0
+        connection.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return how long a process has computed."""
+    numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_named_run_is_the_first_page(table: Path, tmp_path: Path) -> None:
