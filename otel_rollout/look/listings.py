@@ -166,10 +166,10 @@ _STATE: Final = (
     Filter("--running", "Running: it has not ended yet.", "state = 'running'"),
     Filter("--ok", "Ok: it ended without an error.", "state = 'ok'"),
 )
-_CALLED: Final = "trace_id IN (SELECT trace_id FROM tool_calls WHERE tool_name = {}"
+_CALLED: Final = "trace_id IN (SELECT trace_id FROM called_tools WHERE tool_name = {}"
 _TOOL: Final = Filter("--tool", "Tool: it called this one.", f"{_CALLED})")
 _FAILED_TOOL: Final = Filter(
-    "--failed-tool", "Failed tool: it has an error of this one.", f"{_CALLED} AND status = 'error')"
+    "--failed-tool", "Failed tool: it has an error of this one.", f"{_CALLED} AND error IS NOT NULL)"
 )
 _TOOL_ERROR: Final = Filter("--tool-error", "With a tool error: of any tool.", "tool_errors > 0")
 _FILTERED: Final = Filter("--filtered", "Not trained on: the loss left them out.", training.FILTERED)

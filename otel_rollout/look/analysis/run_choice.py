@@ -124,21 +124,26 @@ def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:
 
 
 def tools_of(engine: Engine, condition: str) -> list[str]:
-    """Return the names of the tools that trajectories call.
+    """Return the names of the tools that trajectories call; they are looked for once.
 
     Args:
         engine: the table.
         condition: SQL condition on the identity's columns.
     """
     named = f"{condition} AND tool_name IS NOT NULL ORDER BY tool_name LIMIT {_MAX_TOOLS}"
-    rows = engine.dicts(f"SELECT DISTINCT tool_name FROM tool_calls WHERE {named}")  # noqa: S608
-    return [row["tool_name"] for row in rows]
+    tools = kept(engine, "tools", condition, f"SELECT DISTINCT tool_name FROM called_tools WHERE {named}")  # noqa: S608
+    return [row["tool_name"] for row in engine.dicts(f"SELECT * FROM {tools}")]  # noqa: S608
 
 
 def rows_of(engine: Engine, run: Run) -> str:
     """Return the name of the table that has a run's rows of the view ``report_rows``; it is made once."""
-    name = f"rows_of_run_{zlib.crc32(run.condition.encode()):08x}"
-    engine.keep(name, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
+    return kept(engine, "rows", run.condition, f"SELECT * FROM report_rows WHERE {run.condition}")  # noqa: S608
+
+
+def kept(engine: Engine, what: str, condition: str, sql: str) -> str:
+    """Return the name of the table that keeps the rows of a query with a condition; it is made once."""
+    name = f"{what}_of_run_{zlib.crc32(condition.encode()):08x}"
+    engine.keep(name, sql)
     return name
 
 

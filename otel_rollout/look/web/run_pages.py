@@ -89,9 +89,8 @@ def trajectory(asked: Asked) -> str:
     recorded = trajectory_in(asked.snapshot.engine, summary.trace_id, part)
     found = conversation_of(recorded, is_passed_over=is_passed_over(asked.snapshot.engine, recorded))
     siblings = asked.siblings_of(summary)
-    return page.of_conversation(
-        found, asked.links, siblings, time_bar_of(asked.snapshot.engine.narrowed(recorded.rows))
-    )
+    spans = asked.snapshot.engine.narrowed(recorded.rows, in_memory=True)
+    return page.of_conversation(found, asked.links, siblings, time_bar_of(spans))
 
 
 def comparison(asked: Asked) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from otel_rollout.look.analysis.run_choice import Run, tools_of
+from otel_rollout.look.analysis.run_choice import Run, kept, tools_of
 from otel_rollout.look.conversation import formatting
 from otel_rollout.look.listings import LISTINGS, Filter, ListedColumn, cell
 from otel_rollout.look.pages.rendering import render
@@ -13,7 +13,7 @@ from otel_rollout.look.web.links import ServedLinks, run_parameters
 from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.otlp import evaluations
 from otel_rollout.table import figures, filters
-from otel_rollout.table.select import QueryError
+from otel_rollout.table.select import QueryError, literal
 
 SORTS: Final = {
     "": "name",
@@ -133,9 +133,12 @@ def _further(snapshot: Snapshot, run: Run) -> Iterator[str]:
         "first_breaks": f"trajectories WHERE {run.condition} AND broken_turns > 0",
         "engine_time": "recorded_spans WHERE name = 'llm_request'",
     }
-    for view, mark in marks.items():
-        if snapshot.rows(f"SELECT trace_id FROM {mark} LIMIT 1"):  # noqa: S608
-            yield from figures.shown_with(view)
+    filled = " UNION ALL ".join(
+        f"SELECT '{view}' AS filled FROM (SELECT trace_id FROM {mark} LIMIT 1) AS marked"  # noqa: S608
+        for view, mark in marks.items()
+    )
+    for row in snapshot.rows(f"SELECT filled FROM {kept(snapshot.engine, 'filled', run.condition, filled)}"):  # noqa: S608
+        yield from figures.shown_with(row["filled"])
 
 
 def _fields(further: Sequence[str], given: Filters) -> Iterator[Filter]:
@@ -150,13 +153,17 @@ def _rows(
     snapshot: Snapshot, conditions: str, order: str, page: int, further: Sequence[str]
 ) -> tuple[list[dict[str, Any]], int]:
     """Return a page of rows, and the number of all rows."""
-    source = figures.trajectories_with([conditions])
-    count = snapshot.engine.count(f"{source}{conditions}")
-    rows = snapshot.rows(
-        f"SELECT * FROM {figures.trajectories_with([conditions, *further])}{conditions} ORDER BY {order} "  # noqa: S608
+    source = f"{figures.trajectories_with([conditions, order])}{conditions}"
+    found = snapshot.rows(
+        f"SELECT trace_id, count(*) OVER () AS number FROM {source} ORDER BY {order} "  # noqa: S608
         f"LIMIT {PAGE_ROWS} OFFSET {(page - 1) * PAGE_ROWS}"
     )
-    return rows, count
+    if not found:
+        return [], snapshot.engine.count(source)
+    whole = figures.trajectories_with([conditions, order, *further])  # of these alone: each view costs
+    named = ", ".join(literal(row["trace_id"]) for row in found)
+    rows = snapshot.rows(f"SELECT * FROM {whole} WHERE trace_id IN ({named}) ORDER BY {order}")  # noqa: S608
+    return rows, found[0]["number"]
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> Iterator[ListedColumn]:
