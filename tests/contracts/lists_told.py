@@ -165,7 +165,7 @@ def of_pages(source: Path, recording: Recording) -> Iterator[Told]:
 
 def _page_row(cells: dict[str, str]) -> dict[str, object]:
     """Return the figures of a row; a column in which no row has a value is not there."""
-    names = ("trajectory", "state", "reward", "turns", "tool calls", "tool errors", "tokens out", "seconds")
+    names = ("trajectory", "state", "reward", "turns", "tool calls", "tool errors", "tokens out", "duration")
     return {name: cells.get(name, "") for name in names}
 
 
@@ -177,5 +177,5 @@ def _page_figures(one: Trajectory) -> dict[str, object]:
         "reward": _shown(one),
         **{name: str(number) for name, number in numbers.items()},
         "tokens out": "" if one.tokens[1] is None else str(one.tokens[1]),
-        "seconds": _took(one),
+        "duration": _took(one),
     }
