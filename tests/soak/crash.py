@@ -11,18 +11,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import random
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tests.exporters import install
 from tests.mlflow_server import free_port, running_server
 from tests.soak.invariant import violations
+from tests.soak.rounds import in_turn, seeds_of
 from tests.soak.run import Run, can_mount
 from tests.soak.schedule import Schedule
 
@@ -63,25 +63,16 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1, help="or of so many new ones")
     parser.add_argument("--mlflow", action="store_true", help="deliver to a real MLflow server")
     options = parser.parse_args()
-    seeds = [random.SystemRandom().randrange(10**9) for _ in range(options.runs)]
+    seeds = seeds_of(options.seed, options.runs)
     if options.seed is not None:
-        seeds = [options.seed]
         print(Schedule.of(options.seed))
-    failed, played = [], Counter[str]()
     with tempfile.TemporaryDirectory(prefix="crash-all-") as site, ExitStack() as stack:
         os.environ["PYTHONPATH"] = install(Path(site))
         mlflow = f"http://127.0.0.1:{free_port()}" if options.mlflow else None
         if mlflow:
             stack.enter_context(running_server(mlflow, Path(site)))
-        for seed in seeds:
-            began = time.monotonic()
-            try:
-                played += play(seed, mlflow)
-            except AssertionError as error:
-                failed.append(seed)
-                print(error, flush=True)
-            print(f"seed {seed}: {time.monotonic() - began:.1f} s", flush=True)
-    print(f"{len(seeds)} runs, failed: {failed or 'none'}; {dict(played)}")
+        played, failed = in_turn(seeds, partial(play, mlflow=mlflow))
+    print(f"{len(seeds)} runs, failed: {failed or 'none'}; {dict(sum(played, Counter[str]()))}")
     sys.exit(bool(failed))
 
 

@@ -27,6 +27,7 @@ from otel_rollout.table.lease import LeaseHeldError, LeaseLostError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.rows import batch_of
 from otel_rollout.table.store import Store
+from tests.soak.rounds import in_turn, seeds_of
 from tests.table.tables import START_NS, all_rows, appended_rows, score
 
 WRITERS = "abc"
@@ -177,17 +178,9 @@ def main() -> None:
         is_writer = given.be in WRITERS
         write(store, given.be) if is_writer else look_after(store, given.be, given.directory / "end")
         return
-    seeds = [random.SystemRandom().randrange(10**9) for _ in range(given.runs)]
-    failed, kills = [], 0
-    for seed in seeds if given.seed is None else [given.seed]:
-        began = time.monotonic()
-        try:
-            kills += play(seed)
-        except AssertionError as error:
-            failed.append(seed)
-            print(error, flush=True)
-        print(f"seed {seed}: {time.monotonic() - began:.1f} s", flush=True)
-    print(f"{given.runs} rounds, {kills} kills, failed: {failed or 'none'}")
+    seeds = seeds_of(given.seed, given.runs)
+    kills, failed = in_turn(seeds, play)
+    print(f"{len(seeds)} rounds, {sum(kills)} kills, failed: {failed or 'none'}")
     sys.exit(bool(failed))
 
 
