@@ -1,6 +1,8 @@
 """Starts Ray's nodes for tests, once more where Ray gave up on one.
 
 Ray waits 30 s for a node and has no setting for it. A busy machine of two cores takes longer now and then.
+Older versions of Ray also draw a node's ports seconds before its agents listen there. Where something else
+takes such a port meanwhile, the node dies after 30 s.
 """
 
 from __future__ import annotations
@@ -10,9 +12,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-RAY_GAVE_UP = "The current node timed out during startup"
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
+
+_GAVE_UP = ("The current node timed out during startup", "because the runtime env agent timed out")
+_DRAWN_EARLY = (
+    "dashboard_agent_listen_port",
+    "gcs_server_port",
+    "metrics_agent_port",
+    "metrics_export_port",
+    "runtime_env_agent_port",
+)
+"""Ports of a node that Ray itself would draw before somebody listens there."""
 _ATTEMPTS = 3
 _DYING = 10
 """Seconds in which an aborted program writes where its threads stand, and its pipes are closed."""
@@ -26,10 +41,15 @@ def start_ray(start: Callable[[], Started]) -> Started:
         try:
             return start()
         except Exception as error:
-            if RAY_GAVE_UP not in str(error):
+            if not ray_gave_up(str(error)):
                 raise
             _say_again()
     return start()
+
+
+def add_node(cluster: Cluster, **options: Any) -> None:
+    """Add a node to a cluster, the head if it is the first one, with ports that nobody else takes."""
+    start_ray(lambda: cluster.add_node(**{name: free_port() for name in _DRAWN_EARLY}, **options))
 
 
 def run_program(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -44,7 +64,7 @@ def run_program(command: Sequence[str], **options: Any) -> subprocess.CompletedP
     """
     for _ in range(_ATTEMPTS - 1):
         ran = _run(command, **options)
-        if ran.returncode == 0 or RAY_GAVE_UP not in ran.stdout + ran.stderr:
+        if ran.returncode == 0 or not ray_gave_up(ran.stdout + ran.stderr):
             return ran
         _say_again()
     return _run(command, **options)
@@ -67,6 +87,11 @@ def _run(command: Sequence[str], *, timeout: float, **options: Any) -> subproces
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, *printed)
+
+
+def ray_gave_up(said: str) -> bool:
+    """Tell whether what a program printed says that Ray gave up on a node."""
+    return any(reason in said for reason in _GAVE_UP)
 
 
 def _say_again() -> None:

@@ -21,7 +21,7 @@ from tests.agents.rollouts import (
     model_calls,
     roll_out,
 )
-from tests.ray_start import start_ray
+from tests.ray_start import add_node
 from tests.spool_reader import tree
 
 TRAJECTORIES = 100
@@ -46,8 +46,8 @@ def cluster() -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("RAY_AUTH_MODE", "disabled")
-        head = {"num_cpus": 2, "include_dashboard": False}
-        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
+        started = Cluster()
+        add_node(started, num_cpus=2, include_dashboard=False)
         yield started.address
         started.shutdown()
 

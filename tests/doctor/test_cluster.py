@@ -16,7 +16,7 @@ from otel_rollout.doctor import checks, cluster
 from otel_rollout.doctor.diagnosis import Verdict
 from tests.doctor.conftest import install
 from tests.doctor.test_checks import everything_shown
-from tests.ray_start import start_ray
+from tests.ray_start import add_node
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 ROOT = Path(__file__).parent.parent.parent
@@ -37,12 +37,12 @@ def address(tmp_path_factory):
         patched.setenv("RAY_AUTH_MODE", "disabled")
         patched.setenv("OTEL_SERVICE_NAME", WORKERS_VALUE)
         patched.setenv("PYTHONPATH", os.pathsep.join([str(directory / "site"), str(ROOT)]))
-        head = {"num_cpus": 1, "include_dashboard": False}
-        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
+        started = Cluster()
+        add_node(started, num_cpus=1, include_dashboard=False)
         path = os.pathsep.join(
             [str(ROOT / "tests" / "programs" / "without_package"), os.environ["PYTHONPATH"]]
         )
-        start_ray(lambda: started.add_node(num_cpus=1, env_vars={"PYTHONPATH": path}))
+        add_node(started, num_cpus=1, env_vars={"PYTHONPATH": path})
         yield started.address
         started.shutdown()
 

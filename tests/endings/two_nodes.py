@@ -14,16 +14,16 @@ from ray.cluster_utils import Cluster
 
 import otel_rollout
 from tests.endings.job import Worker
-from tests.ray_start import start_ray
+from tests.ray_start import add_node
 
 
 def main() -> None:
     """Record on both nodes, end Ray, and print the delivery report."""
     otel_rollout.instrument()
     cluster = Cluster()
-    start_ray(lambda: cluster.add_node(num_cpus=1, include_dashboard=False))
+    add_node(cluster, num_cpus=1, include_dashboard=False)
     other_machine = {"OTEL_ROLLOUT_NODE": "other", "TMPDIR": os.environ["OTHER_TMPDIR"]}  # its own spool
-    start_ray(lambda: cluster.add_node(num_cpus=1, resources={"other": 1}, env_vars=other_machine))
+    add_node(cluster, num_cpus=1, resources={"other": 1}, env_vars=other_machine)
     ray.init(address=cluster.address, log_to_driver=False)
     here = ray.remote(Worker).options(num_cpus=1).remote()
     other = ray.remote(Worker).options(num_cpus=0, resources={"other": 1}).remote()

@@ -17,7 +17,7 @@ from ray.job_submission import JobSubmissionClient
 
 from tests.propagation.programs import every_call_on_ray
 from tests.propagation.support import ROOT
-from tests.ray_start import run_program, start_ray
+from tests.ray_start import add_node, run_program
 from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for
 
@@ -55,14 +55,13 @@ def assert_whole(directory: Path) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Three nodes that were started before, with a dashboard; the last one has variables of its own."""
-    head = {"num_cpus": 1, "include_dashboard": True, "resources": {"head": 1}}
-    any_port = {"dashboard_agent_listen_port": None}  # the default is taken where another cluster runs
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("RAY_AUTH_MODE", "disabled")
-        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args={**head, **any_port}))
-        start_ray(lambda: started.add_node(num_cpus=1))
+        started = Cluster()
+        add_node(started, num_cpus=1, include_dashboard=True, resources={"head": 1})
+        add_node(started, num_cpus=1)
         patched.setenv("OTEL_RESOURCE_ATTRIBUTES", "rack=of the last node")
-        start_ray(lambda: started.add_node(num_cpus=1, resources={"last": 1}))
+        add_node(started, num_cpus=1, resources={"last": 1})
         yield started
         started.shutdown()
 

@@ -11,7 +11,7 @@ from ray.cluster_utils import Cluster
 
 from tests.propagation.programs import jobs_on_cluster
 from tests.propagation.support import ROOT, Job, prepare
-from tests.ray_start import start_ray
+from tests.ray_start import add_node
 from tests.runs.test_targets import operations
 from tests.spool_reader import read_directory, tree
 from tests.waiting import wait_for
@@ -33,8 +33,8 @@ def cluster(tmp_path_factory):
             if name.startswith("OTEL_"):
                 patched.delenv(name)
         patched.setenv("OTEL_TEST_FILE", str(directory / "of-other-jobs"))
-        head = {"num_cpus": 4, "include_dashboard": False}
-        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
+        started = Cluster()
+        add_node(started, num_cpus=4, include_dashboard=False)
         yield started
         started.shutdown()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.ray_start import RAY_GAVE_UP
+from tests.ray_start import ray_gave_up
 from tests.verl.script import AGENTS, QUESTIONS, UNANSWERED
 from tests.waiting import wait_for
 
@@ -46,7 +46,7 @@ class Job:
         self.log = ""
         command = ["-W", "ignore", "-m", "tests.verl.programs.training_job", str(directory), *overrides]
         ran = self.run(*command)
-        if ran != 0 and RAY_GAVE_UP in self.log:
+        if ran != 0 and ray_gave_up(self.log):
             ran = self.run(*command)
         assert ran == 0, self.log[-5000:]
         self.outputs: dict[str, Any] = json.loads((directory / "outputs.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.exporters import install
-from tests.ray_start import RAY_GAVE_UP
+from tests.ray_start import ray_gave_up
 from tests.verl.recorded_training import Recorded, Row, differing, expected_scores
 from tests.verl.versions import needs_v1
 
@@ -46,7 +46,7 @@ class Trained:
                 errors="replace",
                 timeout=SECONDS,
             )
-            if ran.returncode == 0 or RAY_GAVE_UP not in ran.stdout:
+            if ran.returncode == 0 or not ray_gave_up(ran.stdout):
                 break
         assert ran.returncode == 0, ran.stdout[-5000:]
         self.log = ran.stdout

@@ -16,7 +16,7 @@ from ray.cluster_utils import Cluster
 import otel_rollout
 from otel_rollout import child_environment, rollout_trace_attr
 from otel_rollout.spool import layout
-from tests.ray_start import start_ray
+from tests.ray_start import add_node
 from tests.receiver.support import holder_of, json_request, json_span
 
 OTHER = "other"
@@ -77,9 +77,9 @@ def main(agent: str) -> None:
     """Run agents on both nodes, kill one receiver while both receive, and print what happened."""
     otel_rollout.instrument()
     cluster = Cluster()
-    start_ray(lambda: cluster.add_node(num_cpus=1, include_dashboard=False))
+    add_node(cluster, num_cpus=1, include_dashboard=False)
     machine = {"OTEL_ROLLOUT_NODE": OTHER, "TMPDIR": os.environ["OTHER_TMPDIR"]}  # its own spool
-    start_ray(lambda: cluster.add_node(num_cpus=1, resources={OTHER: 1}, env_vars=machine))
+    add_node(cluster, num_cpus=1, resources={OTHER: 1}, env_vars=machine)
     ray.init(address=cluster.address, log_to_driver=False)
     here = ray.remote(Worker).options(num_cpus=1).remote()
     other = ray.remote(Worker).options(num_cpus=0, resources={OTHER: 1}).remote()

@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import otel_rollout
-from tests.ray_start import start_ray
+from tests.ray_start import add_node
 
 
 class Worker:
@@ -49,13 +49,13 @@ def main() -> None:
     )
     otel_rollout.instrument()
     cluster = Cluster()
-    start_ray(lambda: cluster.add_node(num_cpus=1, include_dashboard=False))
+    add_node(cluster, num_cpus=1, include_dashboard=False)
     other = {
         "OTEL_ROLLOUT_NODE": "other",
         "PYTHONPATH": os.environ["OTHER_PYTHONPATH"],
         "TMPDIR": os.environ["OTHER_TMPDIR"],
     }
-    start_ray(lambda: cluster.add_node(num_cpus=1, resources={"other": 1}, env_vars=other))
+    add_node(cluster, num_cpus=1, resources={"other": 1}, env_vars=other)
     ray.init(address=cluster.address)
     workers: list[Any] = [
         ray.remote(Worker).options(num_cpus=1).remote(),
