@@ -11,7 +11,7 @@ from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import reads_spool
 from otel_rollout.exporting.entry_points import installed
-from otel_rollout.spool import journal, layout, segments
+from otel_rollout.spool import journal, layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import open_private
 
@@ -21,7 +21,9 @@ _ZSTD_WINDOW_LOG = 27
 """log2 of the zstd window in bytes (128 MiB): resent text is found anywhere in a segment."""
 
 
-def retire(node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bool, at_end: bool) -> None:
+def retire(
+    node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bool, ended: Collection[str] = ()
+) -> None:
     """Remove or archive segments that every exporter is done with.
 
     A segment that may still grow stays. A segment that crash recovery wrote stays too: the delivery report
@@ -31,17 +33,16 @@ def retire(node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bo
         node_dir: holds the segments.
         is_done: returns whether every exporter is done with a segment, given its name and its size in bytes.
         keep: whether to compress segments into the archive before removal.
-        at_end: whether no writer lives and all segments are complete.
+        ended: writers that are dead, with complete segments; none of theirs grows any more. A process that
+            began and was killed since may have everything in its journal, and an empty segment.
     """
     for name in layout.segments(node_dir):
         if name.sequence == layout.CLOSING_SEQUENCE:
             continue
         path = node_dir / name.file
-        if at_end and segments.is_being_written(path):  # a writer has just started
-            continue
         state = path.stat()
         is_old = time.time() - state.st_mtime > waits().segment_age
-        if is_done(name, state.st_size) and (at_end or (is_old and _is_past(node_dir, name))):
+        if is_done(name, state.st_size) and (name.writer in ended or (is_old and _is_past(node_dir, name))):
             if keep and state.st_size:
                 archive(path)
             path.unlink()

@@ -41,20 +41,21 @@ class CrashRecovery:
     def __init__(self, node_dir: Path) -> None:
         self._node_dir = node_dir
         self._alive_ns: dict[str, int] = {}
-        self._recovered: set[str] = set()
+        self.recovered: set[str] = set()
+        """Dead writers whose segments are complete."""
         self._reported: set[str] = set()
 
     def run(self) -> Writers:
         """Recover every dead writer that is not recovered yet."""
         any_alive, dead_are_complete = False, True
-        for writer in segments.writers(self._node_dir) - self._recovered:
+        for writer in self.not_recovered():
             now_ns = time.time_ns()
             try:
                 if segments.is_dead(self._node_dir, writer):
                     segments.repair(self._node_dir, writer)
                     end_open_trajectories(self._node_dir, writer, self._alive_ns.get(writer, 0))
                     segments.discard_buffers(self._node_dir, writer)
-                    self._recovered.add(writer)
+                    self.recovered.add(writer)
                 else:
                     any_alive = True
                     self._alive_ns[writer] = now_ns
@@ -62,6 +63,10 @@ class CrashRecovery:
                 self._report(writer, error)
                 dead_are_complete = False
         return Writers(any_alive, dead_are_complete)
+
+    def not_recovered(self) -> set[str]:
+        """Return the writers that live, or that died since the last call of :meth:`run`."""
+        return segments.writers(self._node_dir) - self.recovered
 
     def _report(self, writer: str, error: Exception) -> None:
         if writer not in self._reported:

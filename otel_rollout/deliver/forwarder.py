@@ -29,7 +29,6 @@ from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.entry_points import home_table, is_for_another_machine, load
 from otel_rollout.redaction.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
-from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.locks import ForwarderLock
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
@@ -211,7 +210,8 @@ class Forwarder:
 
         try:
             self._other_targets.refresh()
-            compaction.retire(self._node_dir, is_done, self._settings.keep, at_end)
+            ended = self._recovery.recovered if at_end else ()
+            compaction.retire(self._node_dir, is_done, self._settings.keep, ended)
         except (OSError, sqlite3.Error) as error:
             # Delivery does not depend on it, and it is tried again every few seconds.
             warn_once(f"cannot remove or archive segments in {self._node_dir}: {error}", logger=logger)
@@ -223,7 +223,7 @@ class Forwarder:
     def _has_work(self) -> bool:
         if not self._node_dir.is_dir():
             return False
-        return bool(segments.living_writers(self._node_dir)) or not self._is_settled()
+        return bool(self._recovery.not_recovered()) or not self._is_settled()
 
 
 def _line_cache(node_dir: Path, configured: Settings) -> LineCache:

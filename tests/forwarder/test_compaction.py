@@ -13,12 +13,17 @@ from backports import zstd
 
 import otel_rollout
 from otel_rollout.deliver import compaction
+from otel_rollout.deliver.crash_recovery import CrashRecovery
+from otel_rollout.deliver.delivery import Delivery
+from otel_rollout.deliver.forwarder import Forwarder
 from otel_rollout.record import runtime
 from otel_rollout.record.recording.flusher import FLUSH_CHUNK
 from otel_rollout.record.recording.writer import JOURNAL_BYTES, SegmentWriter
 from otel_rollout.record.runs import membership
+from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
-from tests.forwarder.test_delivery import node_directory, record
+from otel_rollout.spool.locks import ForwarderLock
+from tests.forwarder.test_delivery import delivered, node_directory, record
 from tests.forwarders import wait_for_end
 from tests.small_segments import set_segment_bytes
 from tests.spool_reader import read_directory
@@ -146,9 +151,51 @@ def test_the_empty_segment_of_a_living_writer_stays(tmp_path: Path) -> None:
     """A process that begins to record while the forwarder ends keeps its segment."""
     layout.write_manifest(tmp_path, layout.Manifest("run", "project", ()))
     writer = SegmentWriter(tmp_path, {}, segment_bytes=1 << 20)
-    compaction.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)
+    recovery = CrashRecovery(tmp_path)
+    recovery.run()
+    compaction.retire(tmp_path, lambda name, size: True, keep=False, ended=recovery.recovered)
     assert [name.writer for name in layout.segments(tmp_path)] == [writer.id]
     assert segments.living_writers(tmp_path) == {writer.id}
     writer.close(10)
-    compaction.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)
+    recovery.run()
+    compaction.retire(tmp_path, lambda name, size: True, keep=False, ended=recovery.recovered)
     assert layout.segments(tmp_path) == []
+
+
+def test_spans_of_a_process_that_is_killed_while_the_forwarder_ends_are_delivered(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began after the forwarder's last look at the writers, and its segment is still empty."""
+    stop, ran = Delivery.stop, []
+
+    def record_and_be_killed(delivery: Delivery, timeout: float) -> None:
+        stop(delivery, timeout)
+        if not ran:
+            ran.append(run_killed_worker(tmp_path))
+
+    monkeypatch.setattr(Delivery, "stop", record_and_be_killed)
+    node_dir = layout.node_directory(tmp_path / "spool", "run", "")
+    node_dir.mkdir(parents=True, mode=0o700)
+    lock = ForwarderLock(node_dir)
+    assert lock.acquire()
+    exporters = {"test-faulty": {"path": str(tmp_path / "delivered")}}
+    Forwarder(node_dir, Settings(exporters=exporters, forwarder_linger=0), lock).run()
+    assert ran
+    assert sum(delivered(tmp_path / "delivered").values()) == 6
+
+
+def run_killed_worker(directory: Path) -> int:
+    """Run a process that records five operations, and kill it in their trajectory."""
+    environment = {
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": "test-faulty",
+        "OTEL_TEST_FILE": str(directory / "delivered"),
+        "OTEL_ROLLOUT_SPOOL_DIR": str(directory / "spool"),
+        "OTEL_ROLLOUT_RUN_ID": "run",
+    }
+    command = [sys.executable, "-m", "tests.forwarder.programs.worker", "5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"recorded\n"
+        worker.kill()
+    return worker.returncode
