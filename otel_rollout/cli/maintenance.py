@@ -162,7 +162,7 @@ def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> C
     if runs is not None:
         named = setting_parsers.listed(runs)
         if not named:
-            raise TableError("--runs names no run.")
+            raise TableError("--runs names no run: give run ids, separated by commas.")
         return pruning.of_runs(named)
     return pruning.beyond(_bytes(max_size or "", "--max-size"))
 
