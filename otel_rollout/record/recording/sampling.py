@@ -56,7 +56,7 @@ class GroupSampling:
         ) < self._settings.sample_rate
 
     def excludes(self, group: Group) -> bool:
-        """Return whether no process records a group of a dataset row, as far as its name tells."""
+        """Return whether every process leaves out a group of a dataset row, by its name alone."""
         decided = self._by_step(group)
         return self._hash(group) >= self._settings.sample_rate if decided is None else not decided
 
