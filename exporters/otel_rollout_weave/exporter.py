@@ -1,4 +1,4 @@
-"""The Weave exporter."""
+"""Export spans and scores to W&B Weave."""
 
 from __future__ import annotations
 

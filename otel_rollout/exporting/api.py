@@ -1,4 +1,4 @@
-"""The contract between an exporter and its callers.
+"""Define the contract between an exporter and its callers.
 
 Callers are the forwarder, the launcher and the doctor.
 

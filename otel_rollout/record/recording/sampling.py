@@ -1,8 +1,10 @@
-"""Head sampling: decide which traces are recorded, by sampler and by group.
+"""Decide which traces are recorded, by sampler and by group: head sampling.
 
 The samplers are OpenTelemetry's (``OTEL_TRACES_SAMPLER``). A group is the set of trajectories made for one
-dataset row in one step. The group's name alone decides whether the group is recorded. So every process on
-every node makes the same decision, without communication and without random numbers.
+dataset row in one step. A hash of the group's name decides whether the group is recorded. So every process
+on every node makes the same decision, without communication. Two cases differ. With ``sample_groups``, a
+process that sees the whole step chooses its groups, and the context carries the choice. For a trajectory
+without a dataset row, a random number decides that training cannot notice.
 """
 
 from __future__ import annotations
