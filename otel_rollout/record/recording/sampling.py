@@ -4,7 +4,7 @@ The samplers are OpenTelemetry's (``OTEL_TRACES_SAMPLER``). A group is the set o
 dataset row in one step. A hash of the group's name decides whether the group is recorded. So every process
 on every node makes the same decision, without communication. Two cases differ. With ``sample_groups``, a
 process that sees the whole step chooses its groups, and the context carries the choice. For a trajectory
-without a dataset row, a random number decides that training cannot notice.
+without a dataset row, the operating system's random numbers decide.
 """
 
 from __future__ import annotations
