@@ -116,7 +116,7 @@ def verify(
         int | None, typer.Option(help="Check so many trajectories, drawn at random.", min=1, metavar="N")
     ] = None,
 ) -> None:
-    """Compare what `compact` has stored of each trajectory with what its spans say.
+    """Compare what `compact` or `prune` has stored of each trajectory with what its spans say.
 
     Prints each difference: the figure as queries see it, and as the spans give
     it. With differences, the exit status is 1; `compact` after the removal of
