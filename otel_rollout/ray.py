@@ -1,4 +1,4 @@
-"""Public functions that continue trajectories in Ray's tasks and actors.
+"""Continue trajectories in Ray's tasks and actors, by public functions.
 
 Most programs need none of them: ``OTEL_TRACES_EXPORTER`` in the driver's environment is enough, and so is
 :func:`otel_rollout.instrument` before ``ray.init``.

@@ -1,4 +1,4 @@
-"""A Delta table as a destination for rollout traces.
+"""Export rollout traces to a Delta table.
 
 The exporter is registered as ``delta`` in the entry-point group ``opentelemetry_traces_exporter``. So the
 forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=delta``), finds it. The columns

@@ -1,4 +1,4 @@
-"""The Delta exporter."""
+"""Export spans as rows of a Delta table."""
 
 from __future__ import annotations
 

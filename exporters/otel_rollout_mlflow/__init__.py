@@ -1,4 +1,4 @@
-"""MLflow as a destination for rollout traces: an OpenTelemetry ``SpanExporter``.
+"""Export rollout traces to MLflow, by an OpenTelemetry ``SpanExporter``.
 
 The exporter is registered as ``mlflow`` in the entry-point group ``opentelemetry_traces_exporter``. So the
 forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=mlflow``), finds it.

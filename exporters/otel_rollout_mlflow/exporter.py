@@ -1,4 +1,4 @@
-"""The MLflow exporter."""
+"""Export spans and scores to MLflow."""
 
 from __future__ import annotations
 

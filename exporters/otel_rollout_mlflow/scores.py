@@ -101,12 +101,12 @@ def rank_of(assessment: Mapping[str, Any]) -> Rank:
 
 
 def is_tagged(assessment: Mapping[str, Any]) -> bool:
-    """Whether a stored score has the mark of a trajectory's score."""
+    """Return whether a stored score has the mark of a trajectory's score."""
     return TAGGED_METADATA in (assessment.get("metadata") or {})
 
 
 def is_given_outside(span: Span) -> bool:
-    """Whether a span is a score that was given from outside its trajectory.
+    """Return whether a span is a score that was given from outside its trajectory.
 
     The exporter does not send such a span, because MLflow measures a trace's duration up to the end of its
     last span.
@@ -180,8 +180,9 @@ def changes_of(
 def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[tuple[Change, MlflowFeedback]]:
     """Decide which tags of a trace to write.
 
-    The result has the newest scores of the trajectory that are not yet tags. Tags must be written before
-    feedback: stored feedback with an older value shows that a tag is a score's and may be replaced.
+    The result has the newest scores of the trajectory that are not yet tags. Write tags before feedback: a
+    score replaces a tag only if these scores or the stored feedback have the tag's value. Else an attribute
+    set the tag.
 
     Args:
         scores: scores of one trace, in any order.

@@ -68,7 +68,7 @@ class ServerTarget:
         return self._experiment("get-by-name", {"experiment_name": name})
 
     def experiment_with_id(self, experiment_id: str) -> Experiment | None:
-        """Return the experiment with an id, or None."""
+        """Return the experiment with an id; None if there is none."""
         return self._experiment("get", {"experiment_id": experiment_id})
 
     def create_experiment(self, name: str) -> None:
@@ -85,7 +85,7 @@ class ServerTarget:
             self._session.check(response, f"creating the experiment {name!r}")
 
     def has_run(self, run_id: str) -> bool:
-        """Whether a run exists."""
+        """Return whether a run exists."""
         response = self._send("GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id})
         if _error_code(response) in (NOT_THERE, "INVALID_PARAMETER_VALUE"):
             return False

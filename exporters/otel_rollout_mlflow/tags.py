@@ -96,7 +96,7 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def _is_no_tag(name: str) -> bool:
-    """Whether MLflow stores an attribute as experiment or feedback, and not as a tag."""
+    """Return whether MLflow stores an attribute as experiment or feedback, and not as a tag."""
     return name == semconv.PROJECT_NAME or name.startswith((semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX))
 
 

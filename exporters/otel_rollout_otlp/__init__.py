@@ -1,4 +1,4 @@
-"""OTLP as a destination: a Collector, or any backend that speaks OTLP.
+"""Export rollout traces over OTLP, to a Collector or any backend that speaks OTLP.
 
 The exporter is registered as ``otlp`` in our own entry-point group ``otel_rollout_exporter``. In
 OpenTelemetry's group ``otlp`` is the SDK's exporter, which other programs still find.

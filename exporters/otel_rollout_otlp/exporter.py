@@ -1,4 +1,4 @@
-"""The OTLP exporter."""
+"""Export spans over OTLP."""
 
 from __future__ import annotations
 

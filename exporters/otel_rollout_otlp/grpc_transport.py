@@ -1,4 +1,4 @@
-"""OTLP over gRPC: one unary call per request."""
+"""Send OTLP over gRPC: one unary call per request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: one POST per request, protobuf or JSON."""
+"""Send OTLP over HTTP: one POST per request, protobuf or JSON."""
 
 from __future__ import annotations
 

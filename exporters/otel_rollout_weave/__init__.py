@@ -1,4 +1,4 @@
-"""W&B Weave as a destination for rollout traces.
+"""Export rollout traces to W&B Weave.
 
 The exporter is registered as ``weave`` in the entry-point group ``opentelemetry_traces_exporter``. So the
 forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=weave``), finds it. The exporter speaks

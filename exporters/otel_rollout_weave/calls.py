@@ -79,7 +79,7 @@ class CallWriter:
             self._send(project_id, batch)
 
     def is_older(self, time_ns: int) -> bool:
-        """Whether a time may be before this writer's start.
+        """Return whether a time may be before this writer's start.
 
         That holds for a time in the future, too: the clock may have been set back.
         """

@@ -1,4 +1,4 @@
-"""The Weave exporter."""
+"""Export spans and scores to W&B Weave."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class WeaveSpanExporter(IdentityExporter):
         parts = run.split("/")
         if len(parts) != 3 or not all(parts):
             raise UndeliveredError(
-                FailureKind.REFUSED, f"The W&B run is {run!r}; expected entity/project/run."
+                FailureKind.REFUSED, f"publish_run(weave={run!r}): expected entity/project/run."
             )
         self._linked_run = run
         for project_id in {*self._projects.known_ids(), f"{parts[0]}/{parts[1]}"}:

@@ -149,7 +149,7 @@ def thread_of(span: Span) -> str | None:
 
 
 def is_turn(span: Span) -> bool:
-    """Whether a span is a turn of its thread: a model call as its client recorded it."""
+    """Return whether a span is a turn of its thread: a model call as its client recorded it."""
     return not span.has_remote_parent and kind_of(span.attributes) == "llm"
 
 

@@ -165,7 +165,7 @@ class Server:
 
 
 def is_question_refused(error: UndeliveredError) -> bool:
-    """Whether the server answers and grants access, but refuses the query."""
+    """Return whether the server answers and grants access, but refuses the query."""
     return error.failure.kind is not FailureKind.UNAVAILABLE and error.status not in (401, 403)
 
 

@@ -1,1 +1,1 @@
-"""Foundations that every other room may import."""
+"""Provide what every other room may import."""

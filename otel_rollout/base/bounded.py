@@ -1,4 +1,4 @@
-"""A dictionary of bounded size."""
+"""Bound the size of a dictionary."""
 
 from __future__ import annotations
 

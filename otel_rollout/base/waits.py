@@ -1,4 +1,4 @@
-"""Every waiting time of the product, in one object that tests replace.
+"""Name every waiting time of the product, in one object that tests replace.
 
 Tests set the private variable ``_OTEL_ROLLOUT_WAITS``, which child processes inherit. Time-outs that users
 choose are settings. Sleeps of milliseconds stay beside their code: they let other threads run, and no test

@@ -1,4 +1,4 @@
-"""The ``otel-rollout`` command."""
+"""Run the command ``otel-rollout``."""
 
 from otel_rollout.cli.main import app
 

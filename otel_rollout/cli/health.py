@@ -78,7 +78,7 @@ def _names(text: str | None, option: str) -> list[str]:
         return []
     names = listed(text)
     if not names:
-        raise typer.BadParameter(f"{option} names no check")
+        raise typer.BadParameter(f"{option} names no check; `otel-rollout health --all` lists them")
     return names
 
 

@@ -87,7 +87,7 @@ def _check_exporters(to: str | None) -> str | None:
     """Check that every exporter in ``--to`` is installed."""
     names = listed(to) if to is not None else []
     if to is not None and not names:
-        raise typer.BadParameter("names no exporter")
+        raise typer.BadParameter("names no exporter; name one, such as mlflow")
     try:
         entry_points.check_names(names)
     except settings.SettingsError as error:

@@ -116,7 +116,7 @@ def verify(
         int | None, typer.Option(help="Check so many trajectories, drawn at random.", min=1, metavar="N")
     ] = None,
 ) -> None:
-    """Compare what `compact` has stored of each trajectory with what its spans say.
+    """Compare what `compact` or `prune` has stored of each trajectory with what its spans say.
 
     Prints each difference: the figure as queries see it, and as the spans give
     it. With differences, the exit status is 1; `compact` after the removal of
@@ -162,7 +162,7 @@ def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> C
     if runs is not None:
         named = setting_parsers.listed(runs)
         if not named:
-            raise TableError("--runs names no run.")
+            raise TableError("--runs names no run: give run ids, separated by commas.")
         return pruning.of_runs(named)
     return pruning.beyond(_bytes(max_size or "", "--max-size"))
 

@@ -74,7 +74,7 @@ def check(
     directory = spool or configured.spool_dir
     found, runs = delivery.check_delivery(directory, limits)
     if spool is not None and not os.path.lexists(spool):  # a typing error would be healthy for ever
-        found = [DoctorCheck("spool").fail(f"{spool} does not exist")]
+        found = [DoctorCheck("spool").fail(f"{spool} does not exist: check --spool")]
     elif spool is not None and not runs and not found and (others := layout.owners(spool) - {os.geteuid()}):
         found.append(DoctorCheck("spool").fail(_of_others(spool, others)))
     found = [each for each in found if each.check in chosen]
@@ -101,7 +101,7 @@ def _chosen(only: str | None, checks: tuple[str, ...]) -> tuple[str, ...]:
     names = listed(only)
     unknown = [name for name in names if name not in checks]
     if unknown or not names:
-        raise typer.BadParameter(f"--only: the checks are {', '.join(checks)}")
+        raise typer.BadParameter(f"--only is {only!r}; the checks are {', '.join(checks)}")
     return ("spool", *names)
 
 

@@ -48,7 +48,7 @@ def node_directories(directory: Path) -> list[Path]:
 
 
 def require_readable(directory: Path) -> None:
-    """End the command if a spool, run or node directory that is there cannot be read.
+    """End the command if a spool, run or node directory exists and cannot be read.
 
     Raises:
         typer.Exit: it cannot.

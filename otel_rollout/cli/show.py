@@ -149,7 +149,7 @@ def spans_of(from_: str | None) -> SpanSource:
 
 
 def _is_list(wanted: Reference, found: list[Summary]) -> bool:
-    """Whether a reference names a step or group, and not one trajectory."""
+    """Return whether a reference names a step or group, and not one trajectory."""
     return bool(wanted.path and found) and not any(wanted.is_name_of(summary) for summary in found)
 
 

@@ -1,1 +1,1 @@
-"""The forwarder process: segments to exporters."""
+"""Forward segments to exporters, in a process of its own."""

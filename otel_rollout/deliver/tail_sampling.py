@@ -109,7 +109,7 @@ class TailSampling:
                             self._stop.wait(waits().idle)
             except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
-                logger.error("no group can be decided at present: %s", error, exc_info=unforeseen)
+                logger.error("tail sampling cannot decide at present: %s", error, exc_info=unforeseen)
                 self._stop.wait(waits().error)
 
     def _resume(self, ledger: Ledger) -> None:

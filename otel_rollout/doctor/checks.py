@@ -189,7 +189,7 @@ def check_receiver(environ: Mapping[str, str], configured: settings.Settings) ->
     try:
         check_free(configured)
     except ListenError as error:
-        yield _RECEIVER.warn(str(error), "This is right while a run receives there.")
+        yield _RECEIVER.warn(str(error), "While a run receives there, nothing is wrong.")
         return
     if endpoint:
         found = "OTEL_EXPORTER_OTLP_ENDPOINT is set: child processes send their spans there, not to the run"

@@ -259,7 +259,7 @@ class _Node:
         if self._living and used > _FULL * limit:
             yield DoctorCheck("disk").fail(
                 f"{self._node_dir} has {shown_size(used)} of its limit of {shown_size(limit)}",
-                "Spans beyond OTEL_ROLLOUT_SPOOL_LIMIT are dropped.",
+                "Deliver its spans, or raise OTEL_ROLLOUT_SPOOL_LIMIT: spans beyond it are dropped.",
             )
 
 

@@ -1,4 +1,4 @@
-"""Building blocks of exporters.
+"""Build exporters from common parts.
 
 The package is public: exporters of other packages may import from it, see docs/extending.md.
 

@@ -1,4 +1,4 @@
-"""The contract between an exporter and its callers.
+"""Define the contract between an exporter and its callers.
 
 Callers are the forwarder, the launcher and the doctor.
 
@@ -278,5 +278,5 @@ class ReadsSpool(Protocol):
 
 
 def reads_spool(exporter: object) -> bool:
-    """Whether another program reads the exporter's spans from the spool."""
+    """Return whether another program reads the exporter's spans from the spool."""
     return isinstance(exporter, ReadsSpool) and exporter.reads_spool

@@ -1,4 +1,4 @@
-"""The base class of exporters: ``export`` never raises, and says why it failed."""
+"""Define the base class of exporters: ``export`` never raises, and says why it failed."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _standard_output() -> str:
 
 
 def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool:
-    """Whether the exporter's target is a file and this is not the run's home machine."""
+    """Return whether the exporter's target is a file and this is not the run's home machine."""
     is_home = configured.home_node in ("", configured.node or layout.node_id())
     return isinstance(exporter, MayBeLocal) and exporter.target_is_local and not is_home
 

@@ -55,7 +55,7 @@ def kind_of_status(status: int) -> FailureKind | None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return ``Retry-After``, a number or a date, in seconds; None if it is missing."""
+    """Return ``Retry-After``, a number or a date, in seconds; None if it is missing or unreadable."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text)

@@ -1,4 +1,4 @@
-"""The exporter ``spool``: spans stay in the spool for another program.
+"""Leave spans in the spool for another program: the exporter ``spool``.
 
 The program can be a Collector that tails segments. The forwarder still adds the missing spans of killed
 processes.

@@ -11,8 +11,8 @@ agent's key (:func:`otel_rollout.trajectory_key`) names it. The proxy's configur
 
 docs/agents.md has the whole configuration. Only the proxy imports this module.
 
-Two names inside LiteLLM are used: ``set_request_root_span``, and ``_open_llm_calls`` of its callback. Without
-the second one, an engine's spans are traces of their own.
+Names inside LiteLLM that this module uses: ``set_request_root_span``, ``safe_set_request_parsed_body``, and
+``_open_llm_calls`` of its callback. Without the last one, an engine's spans are traces of their own.
 """
 
 from __future__ import annotations

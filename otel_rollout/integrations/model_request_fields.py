@@ -1,4 +1,4 @@
-"""The fields of a model request: those that the published APIs define, and sampling parameters of engines.
+"""Name the fields of a model request: those of the published APIs, and sampling parameters of engines.
 
 A proxy takes fields of its own from the same object: credentials, addresses, retries, ids, callbacks. An
 agent that is not trusted may send the fields of this list alone. A field that steers a proxy is never among

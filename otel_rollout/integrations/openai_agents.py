@@ -109,7 +109,7 @@ class _Open(NamedTuple):
 
 
 class TrajectoryProcessor:
-    """Record the SDK's spans inside trajectories; it has the interface of the SDK's ``TracingProcessor``."""
+    """Records the SDK's spans inside trajectories; it has the interface of the SDK's ``TracingProcessor``."""
 
     def __init__(self, tracer: Tracer) -> None:
         self.is_active = True

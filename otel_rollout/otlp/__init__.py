@@ -1,1 +1,1 @@
-"""OTLP/JSON: writes the lines that are recorded, and reads them back."""
+"""Write recorded lines as OTLP/JSON, and read them back."""

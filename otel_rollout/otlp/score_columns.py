@@ -154,7 +154,7 @@ def unpack(attributes: Mapping[str, Any], data: bytes) -> tuple[int, list[Unpack
         attributes[semconv.SCORE_BATCH_TEXTS],
     )
     if not isinstance(rows, int) or not 0 <= rows <= len(data):
-        raise ValueError("the number of rows is no number of rows")
+        raise ValueError("the number of rows is no integer, or does not fit the data")
     found: list[Unpacked] = []
     at = 0
 

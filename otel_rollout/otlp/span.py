@@ -1,4 +1,4 @@
-"""One span: the record that is read, changed, measured and exported.
+"""Hold one span: the record that is read, changed, measured and exported.
 
 A span is read from a line's JSON. Fields are decoded and checked at their first use, in three groups: the
 head, the attributes, and what metrics, tail sampling and most rewriting do not read. Rewriting changes the

@@ -1,1 +1,1 @@
-"""Files on disk that recording processes write and the forwarder reads."""
+"""Write and read the files between recording processes and the forwarder."""

@@ -43,7 +43,7 @@ class WaitingPrograms:
         self._until = 0.0
 
     def is_any(self) -> bool:
-        """Return whether a program has announced within seconds that it waits."""
+        """Return whether a program has announced that it waits, within the last seconds."""
         try:
             touched = os.stat(self._path).st_mtime_ns
         except OSError:

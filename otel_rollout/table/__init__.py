@@ -1,1 +1,1 @@
-"""The rollout table: one Delta table with a row per span, which any engine reads."""
+"""Keep the rollout table: one Delta table with a row per span, which any engine reads."""

@@ -56,7 +56,8 @@ def scores_in(frame: Any, names: Sequence[str], comment: str | None) -> list[Giv
     """Read scores from a DataFrame, an Arrow table or dicts; see ``RolloutTable.annotate``.
 
     Raises:
-        TableError: a column is missing, or a value is no score.
+        TableError: a column is missing, a name or value is no score, or a trajectory has two scores of one
+            name.
     """
     rows = _rows(frame)
     known = list(dict.fromkeys(name for row in rows for name in row))

@@ -57,7 +57,7 @@ class DataFile(NamedTuple):
         """Return the entry of the log that removes the file.
 
         Args:
-            is_change: whether rows go with the file.
+            is_change: whether the table loses the file's rows; False if other files have them now.
         """
         from deltalake.transaction import RemoveAction
 

@@ -192,7 +192,7 @@ def _literal(value: str | int | float) -> str:
 
 
 def all_of(conditions: Iterable[str]) -> str:
-    """Return `` WHERE …`` of all conditions, or nothing without conditions."""
+    """Return `` WHERE …`` of all conditions; an empty text without conditions."""
     joined = " AND ".join(conditions)
     return f" WHERE {joined}" if joined else ""
 

@@ -38,7 +38,7 @@ class Selection:
 
 
 class Rows:
-    """Rows of a view or query. Methods that narrow it return another object; rows are read once.
+    """Rows of a view or query, read once. Methods that narrow or sort them return a new object.
 
     The object is an Arrow stream: ``polars.DataFrame(rows)``, ``pyarrow.table(rows)`` and
     ``duckdb.sql("SELECT … FROM rows")`` take it.

@@ -76,7 +76,7 @@ def expression(text: str) -> str:
 
 
 def literal(value: str) -> str:
-    """Return a text as SQL."""
+    """Quote a text as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -170,9 +170,9 @@ def pieces(ask: Callable[[str], Table], directory: str) -> Iterator[str]:
     """Make the table ``units``, which has a row for each trace; yield the condition of each piece of it.
 
     Scores by identity tie the traces of a group together. All traces that name a step are in one piece,
-    unless it has too many spans: then those of a group are. A trace that names several joins all between any
-    two. What is to be known of each trace lies in files, and is found out for some at a time, so that memory
-    is bounded.
+    unless it has too many spans: then those of a group are. A trace that names several steps joins these, and
+    all steps between them. Files hold what the pieces need of each trace. A statement computes it for a part
+    of the traces at a time, so that memory is bounded.
 
     Args:
         ask: runs a statement.

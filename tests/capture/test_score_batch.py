@@ -165,7 +165,7 @@ def test_tensors_of_any_type_are_recorded_and_not_changed(lines):
     ("arguments", "names", "warning"),
     [
         ({"step": 1}, [], "a trajectory is named by step="),
-        ({"step": 1, "sample_index": [1, 2], "trajectory": ["a", "b"]}, [], "give one of both"),
+        ({"step": 1, "sample_index": [1, 2], "trajectory": ["a", "b"]}, [], "give one of them"),
         ({"step": [1], "sample_index": [1, 2]}, [], "differ in number: step= has 1, sample_index= has 2"),
         ({"step": 1, "sample_index": [1, 2, 3]}, [], "it has 2 entries for 3 trajectories"),
     ],

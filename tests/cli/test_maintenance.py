@@ -74,7 +74,7 @@ def test_prune_by_age_and_size(store: Store, options: tuple[str, str], words: st
     [
         (("prune", "TABLE"), "Name one of --older-than, --runs and --max-size."),
         (("prune", "TABLE", "--runs", "a", "--max-size", "1GB"), "Name one of "),
-        (("prune", "TABLE", "--runs", " , "), "--runs names no run."),
+        (("prune", "TABLE", "--runs", " , "), "--runs names no run: give run ids, separated by commas."),
         (("prune", "TABLE", "--runs", "run-c"), "There is no run 'run-c' in the table. Did you mean"),
         (("prune", "TABLE", "--older-than", "soon"), "--older-than 'soon' cannot be read: write hours, days"),
         (("prune", "TABLE", "--max-size", "10"), "--max-size '10' cannot be read: write a number and a unit"),

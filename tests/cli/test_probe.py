@@ -98,7 +98,7 @@ def test_machine_without_a_spool_is_healthy(tmp_path: Path) -> None:
     """Before the first run there is nothing to deliver; a spool that is named must exist."""
     assert probe() == f"healthy: 0 runs in {tmp_path / 'spool'}\n"
     missing = tmp_path / "missing"
-    assert probe("--spool", missing, code=1) == f"spool: {missing} does not exist\n"
+    assert probe("--spool", missing, code=1) == f"spool: {missing} does not exist: check --spool\n"
     missing.write_text("in its place")
     assert checks_of(probe("--spool", missing, code=1)) == ["spool"]
     assert probe("--spool", tmp_path) == f"healthy: 0 runs in {tmp_path}\n"

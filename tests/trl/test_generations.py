@@ -144,8 +144,8 @@ def test_generation_by_a_reward_function_is_left_out(
     assert roots(spans) == [("Q", "1.0", 2, 2), ("Q", "1.1", 2, 2)]
     assert generations(spans) == [("Q", "1.0")]
     assert warnings(caplog) == [
-        "otel-rollout: a generation is not recorded: the trainer generates while the rewards of a batch of "
-        "TRL's are calculated, or later."
+        "otel-rollout: a generation is not recorded: the trainer generates while the rewards of a TRL batch "
+        "are calculated, or later."
     ]
 
 
@@ -164,8 +164,7 @@ def test_generation_by_a_tool_is_left_out(recorded: Reader, caplog: pytest.LogCa
     assert roots(spans) == [("Q", " 2.0 3.0", 5, 4), ("Q", "1.1", 2, 2)]
     assert generations(spans) == [("Q", ""), ("Q  2.0", "3.0")]
     assert warnings(caplog) == [
-        "otel-rollout: a generation is not recorded: the trainer was called while it generates a batch of "
-        "TRL's."
+        "otel-rollout: a generation is not recorded: it began while the trainer generated a TRL batch."
     ]
 
 
@@ -190,9 +189,9 @@ def test_answers_that_are_not_certain_are_left_out(
     assert roots(spans) == [(None, None, None, None)] * 2
     assert generations(spans) == [("Q", "1.0"), ("Q", "2.0")]
     assert warnings(caplog) == [
-        "otel-rollout: model calls of a batch of TRL's are not recorded: 1 prompts were generated, and 2 "
+        "otel-rollout: model calls of a TRL batch are not recorded: 1 prompts were generated, and 2 "
         "were expected.",
-        "otel-rollout: prompts and completions of a batch of TRL's are not recorded: the trainer has "
+        "otel-rollout: prompts and completions of a TRL batch are not recorded: the trainer has "
         "generated several times, and it is not known which answers it uses.",
     ]
 

@@ -176,7 +176,7 @@ def test_rows_that_do_not_match_are_not_recorded(recorded: Any, caplog: pytest.L
         entry.trajectory.end()
     assert [span.name for span in recorded()] == ["rollout_trace"] * 2
     assert [record.getMessage() for record in caplog.records if record.name == "otel_rollout"] == [
-        "otel-rollout: model calls of a batch of TRL's are not recorded: 3 prompts were generated, and 2 "
+        "otel-rollout: model calls of a TRL batch are not recorded: 3 prompts were generated, and 2 "
         "were expected."
     ]
 

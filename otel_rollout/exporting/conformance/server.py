@@ -1,4 +1,4 @@
-"""An HTTP server that gives the answers that it was told to give."""
+"""Serve HTTP with the answers that a test chooses."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class ExporterConformance:
         assert len(logged) == 2
 
     def test_span_that_cannot_be_encoded_is_rejected(self, exporter: Any, spans: list[ReadableSpan]) -> None:
-        """A span that breaks the mapping is the batch's fault, so that bisecting finds it."""
+        """A span that cannot be encoded fails as rejected or unavailable, so that bisecting finds it."""
         broken = ReadableSpan("no context", parent=spans[0].parent, attributes={semconv.PROJECT_NAME: "any"})
         assert failure_of(exporter, [broken]).kind in (FailureKind.REJECTED, FailureKind.UNAVAILABLE)
 

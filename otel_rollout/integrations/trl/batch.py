@@ -164,7 +164,7 @@ class GenerationBatch:
 
 _current: ContextVar[GenerationBatch | None] = ContextVar("otel-rollout-trl-batch", default=None)
 _LATE: Final = (
-    "a generation is not recorded: the trainer generates while the rewards of a batch of TRL's are "
+    "a generation is not recorded: the trainer generates while the rewards of a TRL batch are "
     "calculated, or later"
 )
 _NO_BATCH: Final = (

@@ -105,10 +105,10 @@ def _model_of(trainer: Any) -> str | None:
 
 
 _UNCERTAIN: Final = (
-    "model calls of a batch of TRL's are not recorded: {} prompts were generated, and {} were expected"
+    "model calls of a TRL batch are not recorded: {} prompts were generated, and {} were expected"
 )
-_INNER: Final = "a generation is not recorded: the trainer was called while it generates a batch of TRL's"
-_UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are {} for {} prompts"
+_INNER: Final = "a generation is not recorded: it began while the trainer generated a TRL batch"
+_UNCOUNTED: Final = "completions of a TRL batch are not recorded: there are {} for {} prompts"
 
 
 # --- a whole generation ------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ _UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are
 def _generate(original: Function, /, self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
     batch = batches.generating(self)
     is_known = False
-    with internal_errors("reading the prompts of a batch of TRL's"):
+    with internal_errors("reading the prompts of a TRL batch"):
         is_known = batch is not None and _begin(batch, prompts)
     if batch is None or not is_known:
         with batches.being_current(None):
@@ -131,7 +131,7 @@ def _generate(original: Function, /, self: Any, prompts: Any, *args: Any, **kwar
             _record_whole(batch, (start_ns, time.time_ns()), {}, error)
         raise
     else:
-        with internal_errors("recording the completions of a batch of TRL's"):
+        with internal_errors("recording the completions of a TRL batch"):
             _note_completions(batch, (start_ns, time.time_ns()), _named(result))
         return result
     finally:

@@ -137,7 +137,7 @@ def mismatch_columns(batch: Mapping[str, Any], trainer: Any, mask: LossMask) -> 
     """Return the mismatch of each row; nothing if either side's log probabilities are missing.
 
     Args:
-        batch: a batch of TRL's.
+        batch: a TRL batch.
         trainer: the trainer's log probabilities of its tokens; None if they are not known.
         mask: the batch's tokens.
     """

@@ -27,9 +27,7 @@ _MAX_TEXT: Final = 256
 """Characters of a text in an extra column; a longer text is not recorded."""
 _SUM: Final = "reward"
 """Name of the score with the weighted sum of the rewards, as TRL names it in its metrics."""
-_UNCERTAIN: Final = (
-    "rewards of a batch of TRL's are not recorded: there are {} rows of {} functions, for {} rows"
-)
+_UNCERTAIN: Final = "rewards of a TRL batch are not recorded: there are {} rows of {} functions, for {} rows"
 
 
 @seams.around(TRAINERS, of_trainer("_calculate_rewards"), "rewards are not traced")
@@ -38,7 +36,7 @@ def _calculate_rewards(original: Function, /, self: Any, *args: Any, **kwargs: A
     if batch is None:
         return original(self, *args, **kwargs)
     first = len(batch.measured)
-    with internal_errors("reading the completions of a batch of TRL's"):
+    with internal_errors("reading the completions of a TRL batch"):
         batch.is_scored = True
         given = inspect.signature(original).bind(self, *args, **kwargs).arguments
         note_scored(batch, given["prompts"], given["completions"])
@@ -121,9 +119,9 @@ def _record_evaluations(batch: GenerationBatch, entry: Sample, rewards: Sequence
 # --- prompt and completion of each trajectory --------------------------------------------------------------
 
 
-_UNCOUNTED: Final = "completions of a batch of TRL's are not recorded: there are {} for {} prompts"
+_UNCOUNTED: Final = "completions of a TRL batch are not recorded: there are {} for {} prompts"
 _UNKNOWN: Final = (
-    "prompts and completions of a batch of TRL's are not recorded: the trainer has generated several times, "
+    "prompts and completions of a TRL batch are not recorded: the trainer has generated several times, "
     "and it is not known which answers it uses"
 )
 

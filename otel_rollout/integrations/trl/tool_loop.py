@@ -31,7 +31,7 @@ def _tool_call_loop(original: Function, /, self: Any, *args: Any, **kwargs: Any)
     if batch is None:
         return original(self, *args, **kwargs)
     given = None
-    with internal_errors("tracing the tools of a batch of TRL's"):
+    with internal_errors("tracing the tools of a TRL batch"):
         given = _enter(batch, inspect.signature(original).bind(self, *args, **kwargs).arguments)
     try:
         return original(self, *args, **kwargs)
@@ -151,7 +151,7 @@ class ToolTurn:
         return call
 
     def async_tool(self, name: str, tool: Function) -> Function:
-        """Return a function that makes a coroutine, which awaits a tool's inside a span."""
+        """Return a function whose coroutine awaits that of a tool inside a span."""
 
         @functools.wraps(tool)
         def call(*args: Any, **arguments: Any) -> Any:

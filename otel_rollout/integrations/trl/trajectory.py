@@ -43,7 +43,7 @@ def _begin(trainer: Any, inputs: Any) -> GenerationBatch | None:
     """Start a trajectory for each row; None if nothing is recorded."""
     if runtime.current() is None:
         return None
-    with internal_errors("starting the trajectories of a batch of TRL's"):
+    with internal_errors("starting the trajectories of a TRL batch"):
         identity = identify(trainer, len(inputs))
         id_ = f"{trainer.accelerator.process_index}-{time.time_ns():x}"
         samples: list[Sample] = []
@@ -77,10 +77,10 @@ def _start(identity: BatchIdentity, row: int, columns: Any) -> OpenTrajectory:
 
 def _end(batch: GenerationBatch, error: BaseException | None) -> None:
     """End all trajectories. Never raises."""
-    with internal_errors("recording prompts and completions of a batch of TRL's"):
+    with internal_errors("recording prompts and completions of a TRL batch"):
         rewards.record_answers(batch, is_over=error is None)
     for entry in batch.samples:
-        with internal_errors("ending a trajectory of TRL's"):
+        with internal_errors("ending a TRL trajectory"):
             generation.settle(batch, entry)
         entry.trajectory.end(error)
 
@@ -88,9 +88,7 @@ def _end(batch: GenerationBatch, error: BaseException | None) -> None:
 # --- what training makes of a batch when it is scored ------------------------------------------------------
 
 
-_UNCERTAIN: Final = (
-    "what training made of a batch of TRL's is not recorded: there are {} advantages for {} rows"
-)
+_UNCERTAIN: Final = "what training made of a TRL batch is not recorded: there are {} advantages for {} rows"
 _NO_REWARD: Final = "no reward function gave a reward"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def ns(seconds: float) -> int:
-    """Return Unix time in ns."""
+    """Convert Unix time from seconds to nanoseconds."""
     return int(seconds * 1e9)
 
 

@@ -195,7 +195,7 @@ _innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-
 
 
 def running(role: Role, instance: Any, name: str) -> AbstractContextManager[None]:
-    """Return a block in which an operation runs: a nested call that is part of it gets no span of its own.
+    """Return a context manager for a running operation: a nested call that is part of it gets no span.
 
     Args:
         role: role of the operation.

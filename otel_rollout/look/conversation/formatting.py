@@ -136,7 +136,7 @@ def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
 
 
 def run(summary: Summary) -> str:
-    """Format a trajectory's run, its project, and its experiment if named otherwise."""
+    """Format a trajectory's run, its project, and its experiment if its name is not the run's."""
     experiment = summary.experiment if summary.experiment != summary.run else ""
     project = f"project {summary.project}" if summary.project else ""
     return " · ".join(filter(None, (summary.run, project, experiment and f"experiment {experiment}")))

@@ -32,7 +32,7 @@ _NO_FACTS: Final = (
 
 @dataclass(frozen=True)
 class Score:
-    """A trajectory's newest score of a name."""
+    """The newest of a trajectory's scores of one name."""
 
     name: str
     value: float | bool | str

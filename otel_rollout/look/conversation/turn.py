@@ -1,4 +1,4 @@
-"""One turn of a conversation, what an engine did for it, and the turns of spans that are not model calls."""
+"""Describe one turn, and what an engine did for it; make turns of spans that are no model calls."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class DumpFile:
         return ", ".join(map(str, [*self.head[0]][:_MAX_FIELDS])) if self.head else ""
 
     def has(self, *names: str) -> bool:
-        """Whether most of the first records have all of these keys."""
+        """Return whether most of the first records have all of these keys."""
         self.missing = [name for name in names if not any(name in record for record in self.head)]
         return 2 * sum(all(name in record for name in names) for record in self.head) > len(self.head)
 

@@ -50,7 +50,7 @@ class TableSource:
         self.notes: tuple[str, ...] = ()
 
     def find(self, reference: Reference | None) -> list[Summary]:
-        """Return the matching trajectories of the newest run that has any; at most a page of them.
+        """Return the matching trajectories of the newest run that has any; of a step or group, a page.
 
         Without a reference, return the first trajectories of the newest run.
         """

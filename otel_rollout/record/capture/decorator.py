@@ -119,7 +119,7 @@ def _traced(function: Function, options: Options) -> Function:
     if isinstance(function, (staticmethod, classmethod)):
         return cast("Function", type(function)(_traced(function.__func__, options)))
     if not callable(function) or inspect.isclass(function):
-        raise TypeError(f"rollout_trace_op: {function!r} is not a function")
+        raise TypeError(f"rollout_trace_op: {function!r} is not a function. Decorate a function or a method")
     try:
         operation = Operation(function, options)
     except ValueError as error:

@@ -24,7 +24,7 @@ _UNNAMED: Final = (
     "is named by step= and sample_index=, and by rollout_n= if the row has several trajectories; give them, "
     "or trajectory="
 )
-_NAMED_TWICE: Final = "has trajectory= and step=, sample_index=, rollout_n=, validate=; give one of both"
+_NAMED_TWICE: Final = "has trajectory= and step=, sample_index=, rollout_n=, validate=; give one of them"
 _UNKNOWN: Final = "score_of_unknown"
 _UNRECORDED: Final = "score_of_unrecorded"
 

@@ -152,7 +152,7 @@ def _identity_of(
 ) -> Identity | None:
     """Return the identity that a caller names; warn and return None if it names no trajectory."""
     if trajectory is not None:
-        warn_once(f"score() recorded nothing: it has trajectory= and {_IDENTITY_ARGUMENTS}; give one of both")
+        warn_once(f"score() recorded nothing: it has trajectory= and {_IDENTITY_ARGUMENTS}; give one of them")
         return None
     if step is None or sample_index is None:
         warn_once(

@@ -77,7 +77,8 @@ def drain_others(
     answered, silent = _answers(ray, list(asked), timeout + waits().node_answer)
     for reference in silent:
         logger.warning(
-            "otel-rollout: node %s did not answer in time; its spans stay on it, in its spool directory",
+            "otel-rollout: node %s did not answer in time; its spans stay there, in its spool directory: run "
+            "`otel-rollout forward` on it",
             asked[reference],
         )
     found = dict(known)

@@ -26,7 +26,7 @@ _NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
 
 
 def set_first_run(run_id: str) -> None:
-    """Set the id of the run whose settings this job's workers start with."""
+    """Set the run whose settings this job's workers start with; forget the runs published before."""
     state.run_of_workers = run_id
     state.published_runs.clear()
 

@@ -1,8 +1,10 @@
-"""Head sampling: decide which traces are recorded, by sampler and by group.
+"""Decide which traces are recorded, by sampler and by group: head sampling.
 
 The samplers are OpenTelemetry's (``OTEL_TRACES_SAMPLER``). A group is the set of trajectories made for one
-dataset row in one step. The group's name alone decides whether the group is recorded. So every process on
-every node makes the same decision, without communication and without random numbers.
+dataset row in one step. A hash of the group's name decides whether the group is recorded. So every process
+on every node makes the same decision, without communication. Two cases differ. With ``sample_groups``, a
+process that sees the whole step chooses its groups, and the context carries the choice. For a trajectory
+without a dataset row, the operating system's random numbers decide.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class GroupSampling:
         ) < self._settings.sample_rate
 
     def excludes(self, group: Group) -> bool:
-        """Return whether no process records a group of a dataset row, as far as its name tells."""
+        """Return whether every process leaves out a group of a dataset row, by its name alone."""
         decided = self._by_step(group)
         return self._hash(group) >= self._settings.sample_rate if decided is None else not decided
 

@@ -65,19 +65,19 @@ class Tokenizers:
         try:
             if len(self._known) >= MAX_TOKENIZERS:
                 warn_once(
-                    f"more than {MAX_TOKENIZERS} tokenizers in one process; the ids of the others stay ids"
+                    f"more than {MAX_TOKENIZERS} tokenizers in one process; ids of the others get no text"
                 )
                 return None
             backend = _backend(tokenizer)
             if backend is None:
                 type_name = type(tokenizer).__qualname__
-                warn_once(f"token2text needs a fast tokenizer, which {type_name} is not; ids stay ids")
+                warn_once(f"token2text needs a fast tokenizer, which {type_name} is not; ids get no text")
             else:
                 name = _name(backend)
                 self._write(name, lambda: b"".join(_json_of(backend)))
         except Exception as error:  # noqa: BLE001 - a user's tokenizer
             pass_on(error)
-            warn_once(f"token2text cannot use the tokenizer: {type(error).__name__}: {error}; ids stay ids")
+            warn_once(f"token2text cannot use a tokenizer: {type(error).__name__}: {error}; ids get no text")
         self._known[id(tokenizer)] = (tokenizer, name)
         return name
 
@@ -95,7 +95,7 @@ class Tokenizers:
                 if path is None:
                     warn_once(
                         f"OTEL_ROLLOUT_TOKENIZER={self._default!r}: no {_FILE} there, nor in this machine's "
-                        "Hugging Face cache, and nothing is downloaded; ids stay ids. Give such a file's path"
+                        "Hugging Face cache; nothing is downloaded, ids get no text. Give such a file's path"
                     )
                 else:
                     state = path.stat()
@@ -104,7 +104,7 @@ class Tokenizers:
                     self._write(name, path.read_bytes)
             except Exception as error:  # noqa: BLE001
                 pass_on(error)
-                warn_once(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
+                warn_once(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} is unusable: {error}; ids get no text")
             self._default_name = name  # last, because another thread may read it
         return self._default_name or None
 
@@ -118,7 +118,7 @@ class Tokenizers:
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 layout.write_whole(target, content())
             except Exception as error:  # noqa: BLE001 - a full disk, or a tokenizer that another thread changes
-                warn_once(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
+                warn_once(f"a tokenizer could not be written to {target}: {error}; ids get no text")
 
         thread = threading.Thread(target=write, name="otel-rollout-tokenizer", daemon=True)
         thread.start()

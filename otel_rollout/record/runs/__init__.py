@@ -1,1 +1,1 @@
-"""The run that a process belongs to, and the target of that run."""
+"""Find the run that a process belongs to, and the target of that run."""

@@ -209,7 +209,7 @@ def _answer_of_user(point: EntryPoint, table: str, scope: Scope) -> Finding | It
         raise TypeError(f"{point.value} is neither a function nor the text of a SELECT")
     found: Any = check(open_table(table), scope.run)
     if not isinstance(found, Finding) and not isinstance(found, Iterable):
-        raise TypeError(f"{point.value} has returned {type(found).__name__} and no Finding")
+        raise TypeError(f"{point.value} returned {type(found).__name__}; it must return a Finding")
     return found
 
 

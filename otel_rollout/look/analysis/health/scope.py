@@ -196,7 +196,7 @@ class Scope:
         return self._engine.run(self._engine.check(sql), limit)
 
     def counts_of_sign(self, sign: str) -> list[Count]:
-        """Return a count for each step of the trajectories with a sign, of those where it is known."""
+        """Return a count for each step: trajectories with a sign, of those whose sign is known."""
         return self.counts(
             f"SELECT trace_id, step, {sign} AS is_bad FROM {self.signs} WHERE {sign} IS NOT NULL"  # noqa: S608
         )

@@ -174,7 +174,7 @@ def sides_of_runs(
 
 
 def _is_told(measure: Measure, found: Sequence[tuple[RunChange, Measure]]) -> bool:
-    """Whether the changes of single tools say what a change of all tools says."""
+    """Return whether the changes of single tools say what a change of all tools says."""
     return any(other.tool and other.name.partition(":")[0] == measure.name for _, other in found)
 
 

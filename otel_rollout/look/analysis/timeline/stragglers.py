@@ -60,7 +60,7 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a step, in which only a tenth of its trajectories or fewer ran.
+    """The end of a step, in which at most a tenth of its trajectories, rounded up, ran.
 
     Attributes:
         lanes: these trajectories.

@@ -81,7 +81,7 @@ def _copy_members(value: Any) -> Any:
 
 
 def in_stable_order(members: list[Any], type_: type) -> list[Any]:
-    """Sort a set of strings or numbers, so that all processes record the same order."""
+    """Sort a set of strings or of numbers, so that all processes record one order; keep any other order."""
     member_types = set(map(type, members))
     if type_ is not deque and (member_types <= {str} or member_types <= {int, float}):
         return sorted(members)
