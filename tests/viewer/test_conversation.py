@@ -349,6 +349,7 @@ def test_comparison_of_equal_turns_names_scores_that_differ() -> None:
     other, same = compare(sibling(1.0), sibling(0.0, "length")), compare(sibling(1.0), sibling(1.0))
     sentence = "The same in all 2 turns, but other scores: reward 1.0 and 0.0, length missing and 0.5."
     assert sentence in printed(other)
+    assert ["length", "–", "0.5"] in [line.split() for line in printed(other).splitlines()]
     assert f'<div class="divergence ">{sentence}</div>' in page.of_comparison(other)
     assert "The same in all 2 turns." in printed(same)
     assert '<div class="divergence none">The same in all 2 turns.</div>' in page.of_comparison(same)
