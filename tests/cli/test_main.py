@@ -123,3 +123,11 @@ def test_progress_of_a_replay_is_shown_on_a_terminal(archived: Path, target: Pat
                 pass
         assert process.wait(60) == 0
     os.close(master)
+
+
+def test_argument_without_its_option_is_told_of_the_source_option(tmp_path: Path) -> None:
+    """`view` takes a path, so people give one to the other commands: one line, which breaks no path."""
+    dump = tmp_path / "a-folder-with-a-name-of-many-characters" / "and-a-file-with-another-long-name.jsonl"
+    for command in (("report",), ("list",), ("timeline",), ("health",), ("query", "SELECT 1"), ("export",)):
+        said = run(*command, dump, code=2)
+        assert said == f"{dump} belongs to no option: --from names what is read.\n"
