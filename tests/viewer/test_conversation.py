@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -352,6 +353,10 @@ def test_comparison_of_equal_turns_names_scores_that_differ() -> None:
     assert ["length", "–", "0.5"] in [line.split() for line in printed(other).splitlines()]
     assert f'<div class="divergence ">{sentence}</div>' in page.of_comparison(other)
     assert "The same in all 2 turns." in printed(same)
+    failed = replace(same.right, summary=replace(same.right.summary, error="ValueError: no page"))
+    assert ["error", "–", "ValueError: no page"] in [
+        re.split(r"  +", line.strip()) for line in printed(compare(same.left, failed)).splitlines()
+    ]
     assert '<div class="divergence none">The same in all 2 turns.</div>' in page.of_comparison(same)
 
 
