@@ -34,7 +34,7 @@ ENVIRONMENTS := agents dist docs foreign litellm newest-python oldest-otel oldes
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: .venv/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
+demo: .venv/.demo  ## A traced rollout on Ray, into mlflow.db and the table ./rollouts
 	$(BIN)/otel-rollout demo $(ARGS)
 
 demo-train: .venv/.trl build/tiny-model/config.json  ## GRPO by TRL with a tool, traced, into mlflow.db in this folder
@@ -80,7 +80,7 @@ mutants: built-for-tests .venv-mutants/.ready  ## Of a sample of changes to the 
 	$(call part,mutants,.venv-mutants/bin/python -W error::SyntaxWarning -m tests.mutants $(ARGS))
 
 # What a nightly run tests. The other packages move only where the named ones need it.
-upgrade: .venv/.tools  ## UPGRADE='mlflow==3.15.* ray' newer than the constraints of GROUP=dev
+upgrade: .venv/.tools  ## Newer versions in the constraints of GROUP=dev: UPGRADE='mlflow==3.15.* ray'
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-package otel-rollout --group $(or $(GROUP),dev) \
 		$(foreach package,$(UPGRADE),--upgrade-package '$(package)') --output-file constraints/$(or $(GROUP),dev).txt
 

@@ -89,6 +89,7 @@ def _server(settings: OtlpSettings) -> HttpServer:
             403: _CHECK_CREDENTIALS,
             415: "set OTEL_EXPORTER_OTLP_PROTOCOL to what it takes: http/protobuf or http/json",
         },
+        other_protocol="(a gRPC port, such as 4317, needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc)",
     )
 
 

@@ -83,12 +83,9 @@ def polled_progress(count: Callable[[], tuple[int, int]]) -> Iterator[None]:
 
 
 def _line(done: int, total: int, waited: float, rate: float, hint: str) -> str:
-    remaining = f", {(total - done) / rate:.0f} s left" if rate else ""
+    speed = f"; {rate:.0f} spans/s, {(total - done) / rate:.0f} s left" if rate else ""
     brackets = f" ({hint})" if hint else ""
-    return (
-        f"otel-rollout: delivering spans, {done} of {total}, {waited:.0f} s{brackets}; "
-        f"{rate:.0f} spans/s{remaining}"
-    )
+    return f"otel-rollout: delivering spans, {done} of {total}, {waited:.0f} s{brackets}{speed}"
 
 
 def clear_line() -> None:

@@ -6,8 +6,10 @@ from importlib.metadata import EntryPoint
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+
+from otel_rollout.base.printable import printable
 
 _LOOK: Final = "Look at runs"
 DELIVER: Final = "Deliver spans"
@@ -162,6 +164,20 @@ class CommandGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
 
+class _Command(TyperCommand):
+    """A subcommand that names ``--from`` to a person who leaves it out, and breaks no path over lines."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        if ctx.allow_extra_args or all("--from" not in each.opts for each in self.params):
+            return super().parse_args(ctx, args)
+        ctx.allow_extra_args = True
+        if (rest := super().parse_args(ctx, args)) and not ctx.resilient_parsing:
+            typer.echo(printable(f"{rest[0]} belongs to no option: --from names what is read."), err=True)
+            ctx.exit(2)
+        return rest
+
+
 def _imported(name: str) -> Any:
     found = EntryPoint(name, _PLACES[name], "").load()
     parent, heading = typer.Typer(), _HEADINGS.get(name, _LOOK)
@@ -169,5 +185,6 @@ def _imported(name: str) -> Any:
         parent.add_typer(found, name=name, rich_help_panel=heading)
     else:
         dashes = dict.fromkeys(("ignore_unknown_options", "allow_extra_args"), name in _OF_NAMES)
-        parent.command(name, epilog=epilog(name), context_settings=dashes, rich_help_panel=heading)(found)
+        settings: Any = {"cls": _Command, "context_settings": dashes, "rich_help_panel": heading}
+        parent.command(name, epilog=epilog(name), **settings)(found)
     return get_group(parent).commands[name]

@@ -56,8 +56,10 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_map(*args: Any, map_: str | None = None, from_: str | None = None, **options: Any) -> None:
-        is_mapped = map_ is not None and from_ is not None
-        command(*args, from_=DumpName((str(from_),), mapped=map_) if is_mapped else from_, **options)
+        if map_ is not None and from_ is None:
+            typer.echo("--map names fields of a dump: name the dump with --from.", err=True)
+            raise typer.Exit(2)
+        command(*args, from_=DumpName((str(from_),), mapped=map_) if map_ is not None else from_, **options)
 
     signature = inspect.signature(command, eval_str=True)
     added = inspect.Parameter("map_", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=MapOption)

@@ -69,7 +69,7 @@ def _export(
         raise ViewerError(f"--format {format_ or 'is missing'}: name {_ATIF} or {_MESSAGES}.")
     if to is not None and _holds_something(to):
         kind = "directory" if format_ == _ATIF else "file"
-        raise ViewerError(f"{to} is no empty {kind}: name a new one with --to.")
+        raise ViewerError(f"{to} exists, and nothing in it is replaced: name a new {kind} with --to.")
     with as_table(from_, spans=spans_of) as (store, _), writing("export"):
         columns = ", ".join(["trace_id", *_FACTS, "step_text", "error_message"])
         selected = Selected(store, view, listing, given, run, where, sort, columns)

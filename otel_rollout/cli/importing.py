@@ -130,8 +130,7 @@ def _import(name: str | DumpName, target: _Target, configured: Settings) -> bool
                 forward_directory(node_dir, configured)
                 rest = _rest(node_dir, configured)
     except (OSError, ValueError) as error:
-        why = f"{error.strerror}: {error.filename}" if isinstance(error, FileNotFoundError) else error
-        raise ViewerError(f"{name} cannot be imported: {why}") from error
+        raise ViewerError(f"{name} cannot be imported: {runs.reason(error, str(name))}") from error
     for reason in unreadable:
         typer.echo(f"{name}: {reason}", err=True)
     if rest:

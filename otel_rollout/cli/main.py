@@ -236,7 +236,7 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
         with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
             forwarding.forward_or_wait(node_dir, configured, functools.partial(typer.echo, waiting))
     except (OSError, sqlite3.Error) as error:
-        typer.echo(f"cannot forward {node_dir}: {error}", err=True)
+        typer.echo(f"cannot forward {node_dir}: {runs.reason(error)}", err=True)
         return False
     report = node_report.report(node_dir, configured)
     typer.echo(report.summary())
@@ -297,7 +297,7 @@ def replay(
             finally:
                 report = node_report.report(node_dir, configured)
     except (OSError, ValueError) as error:
-        typer.echo(f"cannot replay: {error}", err=True)
+        typer.echo(f"cannot replay: {runs.reason(error)}", err=True)
         raise typer.Exit(2) from error
     except (KeyboardInterrupt, SystemExit):
         _print_counts(report)

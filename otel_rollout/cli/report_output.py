@@ -24,8 +24,7 @@ _DELIVERY_HEADINGS = ("delivered", "rejected", "sampled out", "pending")
 
 def show(reports: Sequence[Report], console: Console, steps: bool = False) -> None:
     """Print reports, one below the other; with ``steps``, also their counts per step."""
-    for report in reports:
-        console.print(_shown(report, steps, room(console)), soft_wrap=True)
+    console.print(_shown_below(reports, steps, room(console)), soft_wrap=True)
 
 
 def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
@@ -33,8 +32,7 @@ def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
     try:
         with Live(auto_refresh=False) as live:
             while True:
-                shown = (_shown(report, steps, room(live.console)) for report in reports())
-                live.update(Group(*shown), refresh=True)
+                live.update(_shown_below(reports(), steps, room(live.console)), refresh=True)
                 time.sleep(_WATCH_INTERVAL)
     except KeyboardInterrupt:
         pass
@@ -67,6 +65,13 @@ def as_json(report: Report) -> dict[str, object]:
             for key, count in report.by_step.items()
         ],
     }
+
+
+def _shown_below(reports: Sequence[Report], steps: bool, width: int) -> RenderableType:
+    """Return reports, one below the other, and at the end what their counts add up to."""
+    shown = [_shown(report, steps, width) for report in reports]
+    of_steps = f"{_SPANS}\n{_DELIVERY}, at the exporter that has delivered least\n" if steps else ""
+    return Group(*shown, Text(f"{of_steps}{_DELIVERY} + lost\nretried: batches sent again"))
 
 
 def _shown(report: Report, steps: bool, width: int) -> RenderableType:
@@ -127,8 +132,8 @@ def _reasons(what: str, numbers: Mapping[str, int]) -> list[str]:
     return [f"{what} ({reason}): {number}" for reason, number in numbers.items()]
 
 
-def _step_table(report: Report, width: int) -> Iterator[RenderableType]:
-    """Yield the table of steps, and what its counts add up to."""
+def _step_table(report: Report, width: int) -> Sequence[RenderableType]:
+    """Return the table of steps."""
     reasons = [f"dropped: {reason}" for reason in report.dropped]
     headings = ("started", "recorded", *reasons, "open", "unfinished", *_DELIVERY_HEADINGS)
     rows = []
@@ -137,12 +142,11 @@ def _step_table(report: Report, width: int) -> Iterator[RenderableType]:
         dropped = (count.dropped.get(reason, 0) for reason in report.dropped)
         counts = (count.started, count.recorded, *dropped, count.open, count.unfinished)
         rows.append((name, *map(str, (*counts, *_delivery_counts(count)))))
-    yield from _fitted("step", headings, rows, width)
-    yield Text(f"{_SPANS}\n{_DELIVERY}, at the exporter that has delivered least")
+    return _fitted("step", headings, rows, width)
 
 
-def _exporter_table(report: Report, width: int) -> Iterator[RenderableType]:
-    """Yield the table of exporters, and what its counts add up to."""
+def _exporter_table(report: Report, width: int) -> Sequence[RenderableType]:
+    """Return the table of exporters."""
     rows = [
         (
             name,
@@ -151,8 +155,7 @@ def _exporter_table(report: Report, width: int) -> Iterator[RenderableType]:
         )
         for name, count in report.exporters.items()
     ]
-    yield from _fitted("exporter", ("recorded", *_DELIVERY_HEADINGS, "lost", "retried"), rows, width)
-    yield Text(f"{_DELIVERY} + lost\nretried: batches sent again")
+    return _fitted("exporter", ("recorded", *_DELIVERY_HEADINGS, "lost", "retried"), rows, width)
 
 
 def _fitted(

@@ -113,6 +113,18 @@ def is_replay(manifest: layout.Manifest) -> bool:
     return _RUN.fullmatch(manifest.run_id) is not None
 
 
+def reason(error: Exception, named: str = "") -> str:
+    """Return why a file cannot be read or written, without the operating system's number.
+
+    Args:
+        error: what was raised.
+        named: the file that the sentence around it names.
+    """
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return error.strerror if error.filename in (None, named) else f"{error.filename}: {error.strerror}"
+
+
 @contextmanager
 def as_node_directory(
     paths: Sequence[Path], configured: Settings, sources: Iterable[Named] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,8 +54,9 @@ def store_at(address: str) -> Store:
     Raises:
         TableError: the address is wrong.
     """
+    named_by = _URI_VARIABLE if address == os.environ.get(_URI_VARIABLE) else ""
     try:
-        return Store(location_of(address))
+        return Store(dataclasses.replace(location_of(address), named_by=named_by))
     except ValueError as error:
         raise TableError(str(error)) from error
 

@@ -99,7 +99,7 @@ def _check_instrumentors(
             yield CHECK.ok(f"{state}: {_named(members)}")
     unusable = [each for each in others if each.problem]
     if unusable:
-        reasons = "; ".join(f"{_name(each)}: {each.problem}" for each in unusable)
+        reasons = "; ".join(f"{each.key} of {_name(each)}: {each.problem}" for each in unusable)
         yield CHECK.ok(f"installed, of no use here: {reasons}")
     yield from _unusable_choices(choice)
     yield from _check_imported(found, choice)

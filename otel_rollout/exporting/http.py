@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import RemoteDisconnected
+from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -79,6 +79,7 @@ class HttpServer:
         ca: name of the setting with the CA bundle.
         client_certificate: name of the setting with the client's certificate; empty if there is none.
         advice: HTTP status → what a person should do. The default is to check the address.
+        other_protocol: in brackets, what to do if the port speaks another protocol; empty if none is likely.
     """
 
     name: str
@@ -87,6 +88,7 @@ class HttpServer:
     ca: str
     client_certificate: str = ""
     advice: Mapping[int, str] = field(default_factory=dict)
+    other_protocol: str = ""
 
     @property
     def files(self) -> str:
@@ -264,6 +266,9 @@ class HttpSession:
         for cause in causes(error):
             if isinstance(cause, RemoteDisconnected):
                 return f"it hung up (an HTTPS port wants https:// in {self._server.address})"
+            if isinstance(cause, BadStatusLine | ConnectionResetError):  # which of them is a race
+                said = getattr(cause, "strerror", "") or "it does not answer in HTTP/1.1"
+                return f"{said} {self._server.other_protocol}".rstrip()
             if isinstance(cause, OSError) and cause.strerror:
                 return cause.strerror
         return type(error).__name__

@@ -71,7 +71,7 @@ class ListedColumn(NamedTuple):
     """A column of a listing.
 
     Attributes:
-        name: its name in the view, which is its heading.
+        name: its name in the view, which is its heading on the terminal.
         form: how its values are printed.
         rank: columns of a low rank are the last to go where the terminal has no room; None: never shown.
         filters: the options that filter by it.
@@ -81,6 +81,11 @@ class ListedColumn(NamedTuple):
     form: Form = ""
     rank: int | None = None
     filters: tuple[Filter, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """Its heading on a page."""
+        return self.name.replace("_", " ").replace("seconds", "duration")
 
 
 class Listing(NamedTuple):

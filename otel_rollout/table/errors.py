@@ -77,7 +77,7 @@ def described(error: BaseException, location: Location) -> TableError:
             f"The table at {location.uri} needs features of Delta that deltalake lacks ({_reason(words)})."
         )
     if name == "TableNotFoundError":
-        return NoTableError(f"There is no table at {location.uri}.")
+        return NoTableError(f"There is no table at {location.with_origin}.")
     if _GAP in words:
         return IncompleteListingError(
             f"The log of the table at {location.uri} lacks an entry ({_reason(words)}).", is_temporary=True

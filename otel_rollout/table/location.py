@@ -30,10 +30,17 @@ class Location:
     Attributes:
         uri: address for deltalake: an absolute path, or a URI of an object store.
         path: the directory, if the table is on this machine.
+        named_by: the variable that names it, for a person; empty if something else does.
     """
 
     uri: str
     path: Path | None
+    named_by: str = ""
+
+    @property
+    def with_origin(self) -> str:
+        """The address, and the variable that names it."""
+        return f"{self.uri} ({self.named_by})" if self.named_by else self.uri
 
     @property
     def bucket(self) -> str:

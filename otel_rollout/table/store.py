@@ -213,7 +213,7 @@ class Store:
                 f"{path} holds {sorted(others)[0]!r} and no table: name a table's directory; a new table "
                 "needs one that is empty or missing."
             )
-        raise NoTableError(f"There is no table at {path}.")
+        raise NoTableError(f"There is no table at {self.location.with_origin}.")
 
     def _check(self, table: DeltaTable) -> None:
         """Check that a table is a rollout table that this software can read and write."""

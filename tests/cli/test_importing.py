@@ -116,7 +116,7 @@ def test_path_without_spans_keeps_no_other_path_out(place: Path) -> None:
     assert f"{last}: 2 spans imported" in ran.stdout
     empty, missing = ran.stderr.splitlines()
     assert empty.startswith("empty cannot be imported: empty holds no segments")
-    assert missing.startswith("missing.jsonl cannot be imported: No such file or directory")
+    assert missing == "missing.jsonl cannot be imported: No such file or directory"
     assert len(names()) == 4
 
 

@@ -69,7 +69,9 @@ def test_files_that_cannot_be_replayed_are_reported(
 
     Only invalid lines, which are rejected, leave a run on disk.
     """
-    assert "No such file" in run("replay", tmp_path / "missing", "--to", "test-file", code=2)
+    missing = tmp_path / "missing"
+    said = run("replay", missing, "--to", "test-file", code=2)
+    assert said == f"cannot replay: {missing}: No such file or directory\n"
     (tmp_path / "empty").mkdir()
     assert "holds no segments" in run("replay", tmp_path / "empty", "--to", "test-file", code=2)
     (tmp_path / "text").write_text("hello\n")

@@ -175,6 +175,18 @@ def test_no_frame_breaks_from_60_to_200_columns(tmp_path: Path, monkeypatch: pyt
         assert tables, command
 
 
+def test_status_of_several_runs_explains_its_counts_once() -> None:
+    """What the counts add up to stands below the last table, also of the counts per step."""
+    reported = replace(Report.empty(), exporters={"mlflow": ExporterCount()}, directory="run/node")
+    console = Console(width=80, file=io.StringIO())
+    report_output.show([reported] * 3, console, steps=True)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.count("run/node") == 3
+    for explained in ("started = recorded", "recorded = delivered", "retried: batches sent again"):
+        assert shown.count(explained) == 1 + (explained == "recorded = delivered")
+    assert shown.endswith("retried: batches sent again\n")
+
+
 def test_tables_of_counts_and_findings_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """`status` and `doctor` leave out columns of zeros first, and fold what was found; all of it is there."""
     steps = {StepKey("1", False): StepCount(recorded=10**9, delivered=7, dropped={"spool_limit": 3})}
@@ -473,6 +485,18 @@ def test_table_of_the_environment_is_the_default(
     written(tmp_path / "rollouts", [root("1"), score("1", "b", 0.5)])
     assert rows(run("steps").output)[0][:3] == ["1", "1", "1"]
     assert "1/7/0" in run("show", "1/7/0").output
+
+
+def test_missing_table_of_a_variable_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address is nowhere in the command; one that an option gives needs no origin."""
+    missing = f"There is no table at {tmp_path}/none"
+    for address in (f"{tmp_path}/none", f"file://{tmp_path}/none"):
+        monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", address)
+        for command in (("list",), ("report",), ("table", "compact")):
+            assert run(*command, code=2).stderr == f"{missing} (OTEL_ROLLOUT_DELTA_URI).\n"
+    assert run("list", "--from", f"file://{tmp_path}/other", code=2).stderr.endswith("/other.\n")
 
 
 def test_directory_without_a_table_says_what_makes_one(

@@ -13,6 +13,7 @@ from tests.table.tables import written
 from tests.viewer.test_conversation import line
 
 _RUN = "Run first · run-1"
+_STEPS = "It has steps 11–12; name one of them."
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +70,11 @@ def test_json_trace_and_page_are_written(table, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--step", "7"], f"{_RUN} has no step 7 of training. It has steps 11–12."),
-        (["--step", "x"], f"{_RUN} has no step x of training. It has steps 11–12."),
-        (["--step", "9" * 30], f"{_RUN} has no step {'9' * 30} of training. It has steps 11–12."),
-        (["--step", "-"], f"{_RUN} has no trajectory without a step of training. It has steps 11–12."),
+        (["--step", "7"], f"{_RUN} has no step 7 of training. {_STEPS}"),
+        (["--step", "x"], f"{_RUN} has no step x of training. {_STEPS}"),
+        (["--step", "11-12"], f"{_RUN} has no step 11-12 of training. {_STEPS}"),
+        (["--step", "9" * 30], f"{_RUN} has no step {'9' * 30} of training. {_STEPS}"),
+        (["--step", "-"], f"{_RUN} has no trajectory without a step of training. {_STEPS}"),
         (["--validation"], f"{_RUN} has no step of validation."),
         (["--run", "nobody"], "There is no run 'nobody'. Runs: first · run-1."),
         (["--html", "x", "--json"], "--html and --json are two outputs: name one of them."),
@@ -114,6 +116,7 @@ def test_step_that_is_no_number_is_found_by_its_name(tmp_path):
     assert printed.startswith("Step warm-up of first · run-1\nOne trajectory in 1 min 20 s.")
     assert run("timeline", "--from", tmp_path / "table").output.startswith("Step warm-up of ")
     missing = run("timeline", "--step", "cool-down", "--from", tmp_path / "table", code=2).stderr
-    assert missing == f"{_RUN} has no step cool-down of training. It has steps 1, warm-up.\n"
+    advice = "It has steps 1, warm-up; name one of them.\n"
+    assert missing == f"{_RUN} has no step cool-down of training. {advice}"
     without = run("timeline", "--step", "-", "--from", tmp_path / "table", code=2).stderr
-    assert without == f"{_RUN} has no trajectory without a step of training. It has steps 1, warm-up.\n"
+    assert without == f"{_RUN} has no trajectory without a step of training. {advice}"

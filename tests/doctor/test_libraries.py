@@ -63,7 +63,8 @@ def test_installed_instrumentors_are_listed_by_what_becomes_of_them(examine):
     off = row_with(rows, "not switched on, unless the program or OTEL_ROLLOUT_INSTRUMENT does so: ")
     assert WAVE in off.found
     useless = row_with(rows, "installed, of no use here: ")
-    assert "instrumentation-absent 1.0: no-such-library is not installed" in useless.found
+    named = "absent of opentelemetry-instrumentation-absent 1.0"
+    assert f"{named}: no-such-library is not installed" in useless.found
     assert "instrumentation-old 1.0: it needs hypothesis>=1000, and version" in useless.found
     assert {off.verdict, useless.verdict} == {Verdict.OK}
 

@@ -86,6 +86,9 @@ def test_patterns_and_forced_formats(dump):
     listed = run_here("list", "--from", own, "--map", "messages=talk,reward=points", "--format", "csv")
     assert ",3.0," in listed
     assert "--map messages=FIELD" in run_here("list", "--from", own, code=2)
+    assert run_here("list", "--map", "messages=talk", code=2) == (
+        "--map names fields of a dump: name the dump with --from.\n"
+    )
     assert "There is no" in run_here("list", "--from", dump / "none.jsonl", code=2)
 
 

@@ -201,9 +201,12 @@ def test_bad_arguments_are_named(tmp_path):
     dump = write_lines(tmp_path / "run/2.jsonl", [verl_line()])
     assert "--format xml: name atif or messages" in export(dump, "--format", "xml", code=2)
     assert export(dump, code=2).endswith("--format is missing: name atif or messages.\n")
-    assert "is no empty directory" in export(dump, "--format", "atif", "--to", dump.parent, code=2)
+    kept = "exists, and nothing in it is replaced: name a new"
+    refused = export(dump, "--format", "atif", "--to", dump.parent, code=2)
+    assert f"run {kept} directory with --to." in refused
     before = dump.read_bytes()
-    assert "2.jsonl is no empty file" in export(dump, "--format", "messages", "--to", dump, code=2)
+    refused = export(dump, "--format", "messages", "--to", dump, code=2)
+    assert f"2.jsonl {kept} file with --to." in refused
     assert dump.read_bytes() == before
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.client import BadStatusLine
 
 import pytest
 import requests
-from urllib3.exceptions import MaxRetryError
+from urllib3.exceptions import MaxRetryError, ProtocolError
 from urllib3.exceptions import SSLError as WrappedError
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
@@ -53,6 +55,28 @@ def test_tls_failure_is_an_outage_only_if_it_was_cut_off(monkeypatch, cause, kin
     with pytest.raises(UndeliveredError, match=words) as raised:
         HttpSession(SERVER, 1).send("GET", "https://127.0.0.1/")
     assert raised.value.failure.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (BadStatusLine("\x00\x00\x06"), "it does not answer in HTTP/1.1"),
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+    ],
+)
+@pytest.mark.parametrize("advice", ["", " (try another)"])
+def test_port_of_another_protocol_is_an_outage_with_advice(monkeypatch, cause, said, advice):
+    """A target that is known to have a port of another protocol says what that port needs."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise requests.exceptions.ConnectionError(ProtocolError("Connection aborted.", cause))
+
+    monkeypatch.setattr(requests.Session, "request", fail)
+    server = replace(SERVER, other_protocol=advice.strip())
+    with pytest.raises(UndeliveredError) as raised:
+        HttpSession(server, 1).send("GET", "http://127.0.0.1/")
+    assert str(raised.value) == f"No connection to the server: {said}{advice}."
+    assert raised.value.failure.kind is FailureKind.UNAVAILABLE
 
 
 def test_unreadable_certificate_file_is_refused():

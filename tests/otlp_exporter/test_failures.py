@@ -201,6 +201,17 @@ def test_grpc_code_has_its_kind_of_failure(grpc_server, exporter_to, code, detai
     assert len(servicer.received) == 1
 
 
+@pytest.mark.parametrize("protocol", ["http/protobuf", "http/json"])
+def test_http_to_a_grpc_port_names_the_protocol_that_it_needs(grpc_server, exporter_to, protocol):
+    """The port answers with other bytes, or resets the connection; a server that starts may still answer."""
+    exporter = exporter_to(grpc_server[1], protocol=protocol)
+    assert exporter.export(SPANS) is SpanExportResult.FAILURE
+    assert exporter.last_failure.kind is FailureKind.UNAVAILABLE
+    assert exporter.last_failure.message.endswith(
+        "(a gRPC port, such as 4317, needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc)."
+    )
+
+
 def test_grpc_carries_retry_delay_headers_and_partial_success(grpc_server, exporter_to):
     """RetryInfo is gRPC's Retry-After, and headers are metadata.
 

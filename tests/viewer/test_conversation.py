@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -349,8 +350,13 @@ def test_comparison_of_equal_turns_names_scores_that_differ() -> None:
     other, same = compare(sibling(1.0), sibling(0.0, "length")), compare(sibling(1.0), sibling(1.0))
     sentence = "The same in all 2 turns, but other scores: reward 1.0 and 0.0, length missing and 0.5."
     assert sentence in printed(other)
+    assert ["length", "–", "0.5"] in [line.split() for line in printed(other).splitlines()]
     assert f'<div class="divergence ">{sentence}</div>' in page.of_comparison(other)
     assert "The same in all 2 turns." in printed(same)
+    failed = replace(same.right, summary=replace(same.right.summary, error="ValueError: no page"))
+    assert ["error", "–", "ValueError: no page"] in [
+        re.split(r"  +", line.strip()) for line in printed(compare(same.left, failed)).splitlines()
+    ]
     assert '<div class="divergence none">The same in all 2 turns.</div>' in page.of_comparison(same)
 
 

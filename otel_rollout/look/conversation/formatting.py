@@ -191,13 +191,15 @@ def side_by_side(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     """Yield each fact about two conversations: its name and both values."""
     left, right = (dict(_figures(conversation)) for conversation in (comparison.left, comparison.right))
     for name in dict.fromkeys([*left, *right]):
-        yield name, left.get(name, ""), right.get(name, "")
+        yield name, left.get(name) or "–", right.get(name) or "–"
 
 
 def _figures(conversation: Conversation) -> Iterator[tuple[str, str]]:
     summary, written = conversation.summary, conversation.summary.tokens.output
     yield "run", run(summary)
     yield "state", summary.state
+    if summary.error:
+        yield "error", summary.error
     yield "took", duration(summary.seconds)
     yield "model calls", str(summary.turns)
     yield "tool calls", str(summary.tool_calls)

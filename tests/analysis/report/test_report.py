@@ -74,6 +74,7 @@ def test_figures_of_a_step_are_exact(tmp_path: Path) -> None:
             policy_lag=PolicyLag(1, 2.0, 2, 1),
         ),
     )  # fmt: skip
+    assert report_text.figures(found[0])["reward"] == "0.5 ± 0.408 (4 of 5)"
 
 
 def test_validation_stands_apart(tmp_path: Path) -> None:

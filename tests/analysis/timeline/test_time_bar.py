@@ -41,6 +41,7 @@ def test_bar_shows_phases_in_order(tmp_path):
     assert bar.ticks[1] == Tick(200.0, "2 s")
     page = rendered(bar)
     assert page.count("<rect") == 4
+    assert '<text x="1000.0" y="30" text-anchor="end">10 s</text>' in page, "else its end is cut off"
     assert '<i class="tool"></i>tool 5.00 s' in page
 
 

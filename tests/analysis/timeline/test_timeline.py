@@ -304,7 +304,7 @@ def test_slowest_step_is_the_default(tmp_path):
 @pytest.mark.parametrize(
     ("step", "validate", "message"),
     [
-        (9, False, "Run first · run-1 has no step 9 of training. It has steps 1–3."),
+        (9, False, "Run first · run-1 has no step 9 of training. It has steps 1–3; name one of them."),
         (
             4,
             False,
@@ -317,7 +317,12 @@ def test_slowest_step_is_the_default(tmp_path):
             "leave out --validation.",
         ),
         (9, True, "Run first · run-1 has no step 9 of validation. It has step 4."),
-        (None, False, "Run first · run-1 has no trajectory without a step of training. It has steps 1–3."),
+        (
+            None,
+            False,
+            "Run first · run-1 has no trajectory without a step of training. "
+            "It has steps 1–3; name one of them.",
+        ),
     ],
 )
 def test_missing_step_is_one_sentence(tmp_path, step, validate, message):

@@ -138,7 +138,7 @@ def figures(step: StepReport) -> _Row:
     reward = step.reward
     spread = "" if reward.std is None else f" ± {number(reward.std)}"
     ended = step.trajectories - step.running
-    covered = f", of {reward.count} of {ended}" if 0 < reward.count < ended else ""
+    covered = f" ({reward.count} of {ended})" if 0 < reward.count < ended else ""
     covered += f", {reward.odd} NaN or infinite" if reward.odd else ""
     quantiles = {"p10": reward.p10, "p50": reward.p50, "p90": reward.p90}
     compared = step.groups_compared

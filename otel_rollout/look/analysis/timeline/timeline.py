@@ -180,7 +180,8 @@ def _no_step(run: Run, step: filters.Step, validate: bool, steps: Sequence[_Step
         advice = "leave out --validation" if validate else "add --validation"
         return f"{message} There is one of {_KINDS[not validate]}: {advice}."
     known = [each.step for each in steps if each.validate == validate]
-    return f"{message} It has {steps_in_words(known)}." if known else message
+    advice = "; name one of them" if len(known) > 1 else ""  # a range, as other commands take it, is none
+    return f"{message} It has {steps_in_words(known)}{advice}." if known else message
 
 
 def _timeline(
