@@ -100,7 +100,9 @@ def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile],
         table = store.open()
 
 
-def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], retention_hours: int) -> None:
+def store_trajectories(
+    store: Store, table: DeltaTable, files: Collection[str], retention_hours: int, may_merge: bool = True
+) -> None:
     """Store what each trajectory came to; if that fails, questions read the spans.
 
     Args:
@@ -108,11 +110,16 @@ def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], 
         table: the version whose rows are meant.
         files: paths of the files that have these rows now.
         retention_hours: hours for which replaced files stay.
+        may_merge: whether to read rows that are stored.
     """
+    engine = Engine(table, may_merge=may_merge)
     try:
         with TemporaryDirectory() as directory, store.describing():
-            store_rows(store, Engine(table).trace_rows(directory), files, retention_hours)
+            store_rows(store, engine.trace_rows(directory), files, retention_hours)
     except (TableError, OSError) as error:
+        if engine.is_merged:  # perhaps the stored rows are damaged
+            store_trajectories(store, table, files, retention_hours, may_merge=False)
+            return
         _logger.warning("what trajectories came to is not stored: %s", error)
 
 
