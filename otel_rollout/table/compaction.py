@@ -13,7 +13,7 @@ from otel_rollout.table.data_files import DIRECTORY, DataFile, FileReader, bins,
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease
 from otel_rollout.table.query import Engine
-from otel_rollout.table.store import Store
+from otel_rollout.table.store import Store, vacuum
 from otel_rollout.table.trajectory_store import store_rows
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 RETENTION_HOURS: Final = 24
 """Hours for which replaced files stay by default: whoever has opened the table before reads them."""
-_UNKNOWN_HOURS: Final = 7 * 24
-"""Hours after which a file that no version of the table has is removed: its writer was killed."""
 _logger = logging.getLogger(__name__)
 Announce = Callable[[str], object]
 """Tells a person about progress."""
@@ -157,9 +155,8 @@ def clean(store: Store, retention_hours: int) -> int:
 def _remove(store: Store, retention_hours: int) -> int:
     with store.describing():
         table = store.open()
-        removed = table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False)
-        unknown = table.vacuum(_UNKNOWN_HOURS, dry_run=False, full=True)
+        removed = vacuum(table, retention_hours)
         table = store.open()
         table.create_checkpoint()
         table.cleanup_metadata()
-    return len(removed) + len(unknown)
+    return removed

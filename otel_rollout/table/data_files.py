@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -140,14 +141,19 @@ class FileReader:
 
         directory = f"{DIRECTORY}/{secrets.token_hex(16)}"
         address = f"{self._store.location.uri}/{directory}"
-        write_deltalake(
-            address,
-            self._builder.execute(query),
-            mode="error",
-            configuration={schema.STATISTICS_PROPERTY: self._statistics} if self._statistics else None,
-            storage_options=self._store.options,
-            writer_properties=writer_properties(GROUP_ROWS),
-        )
+        try:
+            write_deltalake(
+                address,
+                self._builder.execute(query),
+                mode="error",
+                configuration={schema.STATISTICS_PROPERTY: self._statistics} if self._statistics else None,
+                storage_options=self._store.options,
+                writer_properties=writer_properties(GROUP_ROWS),
+            )
+        except BaseException:
+            if self._store.location.path is not None:  # a full disk gets its room back
+                shutil.rmtree(self._store.location.path / directory, ignore_errors=True)
+            raise
         written = DeltaTable(address, storage_options=self._store.options)
         return list(_additions(written.get_add_actions(), directory))
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, example, given, settings
 from typer.testing import CliRunner
 
@@ -224,6 +225,16 @@ def test_spans_answer_if_the_stored_rows_cannot_be_read(
     for each in (Path(table.store.location.uri) / trajectory_store.DIRECTORY).rglob(files):
         damage(each)
     assert not table.check()
+
+
+def test_only_newest_entries_of_the_log_are_read(table: RealTable) -> None:
+    """A table that is compacted each half hour has thousands, which a query would fetch from its store."""
+    table.do(Compact([], False))
+    directory = Path(table.store.location.uri) / trajectory_store.DIRECTORY
+    DeltaTable(str(directory)).create_checkpoint()
+    (directory / "_delta_log/00000000000000000000.json").write_text("{")
+    with mock.patch.object(trajectory_store, "_SEARCHED", 3):
+        assert table.check()
 
 
 def test_compaction_stores_rows_anew_if_stored_ones_are_damaged(table: RealTable) -> None:
