@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from otel_rollout.base.suggest import did_you_mean
 
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
-_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([hdw])", re.ASCII)
+_AGE: Final = re.compile(r"(\d{1,6}(?:\.\d+)?)\s*([hdw])", re.ASCII)
 
 
 def text(value: str) -> str:

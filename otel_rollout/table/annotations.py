@@ -16,7 +16,7 @@ from otel_rollout.otlp.span import Span, with_utf8
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import equals
 from otel_rollout.table.query import Engine, dicts_of
-from otel_rollout.table.rows import batch_of, row_of
+from otel_rollout.table.rows import IN_TEXT, batch_of, row_of
 from otel_rollout.table.store import Store
 
 _TRACE_ID: Final = "trace_id"
@@ -34,6 +34,10 @@ _IDENTITY: Final = {
     semconv.VALIDATE: "validate",
 }
 """Attribute → column of a trajectory's identity."""
+_ROLLOUT_TEXT: Final = (
+    "CASE WHEN rollout_n IS NULL THEN nullif(substr(path, length(group_path) + 2), '-') END AS rollout_text"
+)
+"""SQL for a rollout that is text: a score with another path than the trajectory's is one of a part."""
 
 
 class GivenScore(NamedTuple):
@@ -148,7 +152,7 @@ def _comment(row: Mapping[str, Any], column: str | None) -> str | None:
 
 def _roots(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return span id, run and identity of each trajectory that is in the table."""
-    columns = ", ".join((_TRACE_ID, "span_id", "run_id", *_IDENTITY.values()))
+    columns = ", ".join((_TRACE_ID, "span_id", "run_id", *_IDENTITY.values(), "step_text", _ROLLOUT_TEXT))
     found: dict[str, dict[str, Any]] = {}
     for part in chunks(traces, _TRACES_AT_ONCE):
         condition = equals(_TRACE_ID, part)
@@ -159,7 +163,8 @@ def _roots(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _span(score: GivenScore, root: Mapping[str, Any], time_ns: int) -> Span:
     """Return the evaluation span of a score, as a program outside the trajectory would record it."""
-    attributes = {name: root[column] for name, column in _IDENTITY.items() if root[column] is not None}
+    columns = (*_IDENTITY.items(), *IN_TEXT.items())
+    attributes = {name: root[column] for name, column in columns if root[column] is not None}
     attributes[semconv.SPAN_KIND] = semconv.KIND_EVALUATOR
     attributes |= evaluations.attributes_of(score.name, score.value, score.comment, semconv.ORIGIN_OUTSIDE)
     return Span.made(

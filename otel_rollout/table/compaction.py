@@ -13,7 +13,7 @@ from otel_rollout.table.data_files import DIRECTORY, DataFile, FileReader, bins,
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease
 from otel_rollout.table.query import Engine
-from otel_rollout.table.store import Store
+from otel_rollout.table.store import Store, vacuum
 from otel_rollout.table.trajectory_store import store_rows
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 RETENTION_HOURS: Final = 24
 """Hours for which replaced files stay by default: whoever has opened the table before reads them."""
-_UNKNOWN_HOURS: Final = 7 * 24
-"""Hours after which a file that no version of the table has is removed: its writer was killed."""
 _logger = logging.getLogger(__name__)
 Announce = Callable[[str], object]
 """Tells a person about progress."""
@@ -100,7 +98,9 @@ def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile],
         table = store.open()
 
 
-def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], retention_hours: int) -> None:
+def store_trajectories(
+    store: Store, table: DeltaTable, files: Collection[str], retention_hours: int, may_merge: bool = True
+) -> None:
     """Store what each trajectory came to; if that fails, questions read the spans.
 
     Args:
@@ -108,11 +108,16 @@ def store_trajectories(store: Store, table: DeltaTable, files: Collection[str], 
         table: the version whose rows are meant.
         files: paths of the files that have these rows now.
         retention_hours: hours for which replaced files stay.
+        may_merge: whether to read rows that are stored.
     """
+    engine = Engine(table, may_merge=may_merge)
     try:
         with TemporaryDirectory() as directory, store.describing():
-            store_rows(store, Engine(table).trace_rows(directory), files, retention_hours)
+            store_rows(store, engine.trace_rows(directory), files, retention_hours)
     except (TableError, OSError) as error:
+        if engine.is_merged:  # perhaps the stored rows are damaged
+            store_trajectories(store, table, files, retention_hours, may_merge=False)
+            return
         _logger.warning("what trajectories came to is not stored: %s", error)
 
 
@@ -150,9 +155,8 @@ def clean(store: Store, retention_hours: int) -> int:
 def _remove(store: Store, retention_hours: int) -> int:
     with store.describing():
         table = store.open()
-        removed = table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False)
-        unknown = table.vacuum(_UNKNOWN_HOURS, dry_run=False, full=True)
+        removed = vacuum(table, retention_hours)
         table = store.open()
         table.create_checkpoint()
         table.cleanup_metadata()
-    return len(removed) + len(unknown)
+    return removed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -29,6 +30,14 @@ GROUP_ROWS: Final = 100_000
 _BIN_BYTES: Final = 16 << 20
 """Maximum bytes of the files whose rows are sorted together. Decoded, they are in memory three times."""
 _BIN_FILES: Final = 100
+_STEPS: Final = "steps_of_traces"
+_IS_ROOT: Final = "is_root AND validate IS NOT NULL"
+_STEP_OF_TRACE: Final = (
+    f"SELECT trace_id AS of_trace, CASE WHEN bool_or({_IS_ROOT}) THEN max(step) FILTER (WHERE {_IS_ROOT}) "  # noqa: S608
+    "ELSE min(step) END AS step_of_trace FROM whole_table GROUP BY trace_id "
+    "HAVING count(step) BETWEEN 1 AND count(*) - 1 OR min(step) < max(step)"
+)
+"""The trajectory's step, of each trace in which a row names another step or none, as a score by id does."""
 _SESSION: Final = {"datafusion.execution.parquet.schema_force_view_types": "false"}
 
 
@@ -97,9 +106,10 @@ class FileReader:
     Args:
         store: the table.
         table: the version.
+        has_steps: whether rows have a further column ``of_step``, the step of their trajectory.
     """
 
-    def __init__(self, store: Store, table: DeltaTable) -> None:
+    def __init__(self, store: Store, table: DeltaTable, has_steps: bool = False) -> None:
         from deltalake import QueryBuilder
 
         self._store = store
@@ -107,6 +117,10 @@ class FileReader:
         self._statistics = table.metadata().configuration.get(schema.STATISTICS_PROPERTY)
         self._builder = QueryBuilder(_SESSION)
         self._builder.register("whole_table", table)  # the engine gets the store's credentials with the table
+        self._has_steps = has_steps
+        if has_steps:
+            with store.describing():
+                self._builder.execute(f"CREATE TABLE {_STEPS} AS {_STEP_OF_TRACE}").read_all()
 
     def rewritten(self, files: Sequence[DataFile], condition: str = "true") -> list[AddAction]:
         """Write the rows of files into new ones, sorted; return the new files for the table's log.
@@ -127,14 +141,19 @@ class FileReader:
 
         directory = f"{DIRECTORY}/{secrets.token_hex(16)}"
         address = f"{self._store.location.uri}/{directory}"
-        write_deltalake(
-            address,
-            self._builder.execute(query),
-            mode="error",
-            configuration={schema.STATISTICS_PROPERTY: self._statistics} if self._statistics else None,
-            storage_options=self._store.options,
-            writer_properties=writer_properties(GROUP_ROWS),
-        )
+        try:
+            write_deltalake(
+                address,
+                self._builder.execute(query),
+                mode="error",
+                configuration={schema.STATISTICS_PROPERTY: self._statistics} if self._statistics else None,
+                storage_options=self._store.options,
+                writer_properties=writer_properties(GROUP_ROWS),
+            )
+        except BaseException:
+            if self._store.location.path is not None:  # a full disk gets its room back
+                shutil.rmtree(self._store.location.path / directory, ignore_errors=True)
+            raise
         written = DeltaTable(address, storage_options=self._store.options)
         return list(_additions(written.get_add_actions(), directory))
 
@@ -154,7 +173,11 @@ class FileReader:
             ", ".join(name if name in names else f"NULL AS {name}" for name in columns) for names in present
         )
         selects = [f"SELECT {names}, {i} AS file FROM file_{i}" for i, names in enumerate(listed)]  # noqa: S608
-        return columns, _union(selects)
+        rows = _union(selects)
+        if self._has_steps:
+            step = "CASE WHEN of_trace IS NULL THEN step ELSE step_of_trace END AS of_step"
+            rows = f"SELECT found.*, {step} FROM ({rows}) AS found LEFT JOIN {_STEPS} ON trace_id = of_trace"  # noqa: S608
+        return columns, rows
 
     def _columns(self, index: int, file: DataFile) -> frozenset[str]:
         """Make a file readable as a table; return its columns."""

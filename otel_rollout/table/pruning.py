@@ -16,11 +16,10 @@ from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
 _COUNTED: Final = (
-    "file, run_id, step, count(*) AS rows, max(start_ns) AS newest_ns, "
+    "file, run_id, of_step, count(*) AS rows, max(start_ns) AS newest_ns, "
     "sum(CASE WHEN is_root AND validate IS NOT NULL THEN 1 ELSE 0 END) AS roots"
 )
 
@@ -30,7 +29,7 @@ class Unit(NamedTuple):
 
     Attributes:
         run_id: the run; None for rows without.
-        step: the step; None for rows without.
+        step: the step of the trajectory, also of parts of it that name another one; None without.
     """
 
     run_id: str | None
@@ -109,7 +108,8 @@ def preview(store: Store, choice: Choice) -> tuple[Shares, Shares]:
     Raises:
         TableError: the table cannot be read, or a run is not in it.
     """
-    return _divided(store, store.open(), choice)
+    table = store.open()
+    return _divided(FileReader(store, table, has_steps=True), files_of(store, table), choice)
 
 
 def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
@@ -138,11 +138,12 @@ def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
 def remove(store: Store, choice: Choice, lease: Lease) -> Shares:
     """Remove steps in one commit of the lease's holder; see :func:`prune`."""
     table = store.open()
-    gone, kept = _divided(store, table, choice)
+    reader = FileReader(store, table, has_steps=True)
+    gone, kept = _divided(reader, files_of(store, table), choice)
     chosen, left = {share.unit for share in gone}, {share.file.path for share in kept}
     added: list[AddAction] = []
     for each in bins(file for file in _files(gone) if file.path in left):
-        added += FileReader(store, table).rewritten(each, f"({_condition(chosen)}) IS NOT TRUE")
+        added += reader.rewritten(each, f"({_condition(chosen)}) IS NOT TRUE")
         lease.renew()
     if gone:
         lease.commit([file.removal(is_change=True) for file in _files(gone)], added)
@@ -150,9 +151,9 @@ def remove(store: Store, choice: Choice, lease: Lease) -> Shares:
     return gone
 
 
-def _divided(store: Store, table: DeltaTable, choice: Choice) -> tuple[Shares, Shares]:
-    """Return what is chosen of a version of the table, and what is not."""
-    shares = _shares(FileReader(store, table), files_of(store, table))
+def _divided(reader: FileReader, files: Iterable[DataFile], choice: Choice) -> tuple[Shares, Shares]:
+    """Return what is chosen of the files of a version of the table, and what is not."""
+    shares = _shares(reader, files)
     chosen = choice(shares)
     gone = [share for share in shares if share.unit in chosen]
     return gone, [share for share in shares if share.unit not in chosen]
@@ -162,12 +163,12 @@ def _shares(reader: FileReader, files: Iterable[DataFile]) -> Shares:
     """Count the rows of each step in each file."""
     found: Shares = []
     for each in bins(files):
-        counted = reader.select(each, _COUNTED, "run_id, step")
+        counted = reader.select(each, _COUNTED, "run_id, of_step")
         rows: Counter[int] = Counter()
         for row in counted:
             rows[row["file"]] += row["rows"]
         for row in counted:
-            file, unit = each[row["file"]], Unit(row["run_id"], row["step"])
+            file, unit = each[row["file"]], Unit(row["run_id"], row["of_step"])
             size = round(file.size * row["rows"] / rows[row["file"]])
             found.append(Share(file, unit, row["rows"], row["roots"], row["newest_ns"], size))
     return sorted(found, key=lambda share: (share.file.path, share.unit.order))
@@ -199,5 +200,5 @@ def _condition(chosen: Iterable[Unit]) -> str:
 
 def _of_steps(numbers: Iterable[int | None]) -> str:
     listed = ", ".join(str(number) for number in numbers if number is not None)
-    conditions = [f"step IN ({listed})"] if listed else []
-    return " OR ".join([*conditions, *(["step IS NULL"] if None in numbers else [])])
+    conditions = [f"of_step IN ({listed})"] if listed else []
+    return " OR ".join([*conditions, *(["of_step IS NULL"] if None in numbers else [])])

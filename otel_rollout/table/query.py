@@ -274,6 +274,7 @@ class Engine:
         if stored is None:
             return
         self._builder.register(trajectory_store.STORED, stored.table)
+        self._execute(f"SELECT count(DISTINCT validate) FROM {trajectory_store.STORED}")  # noqa: S608 - opens each file
         traces = f"SELECT * FROM {trajectory_store.STORED}"  # noqa: S608
         if recent := " OR ".join(filter(None, (stored.recent, self._anew))):
             self._make(f"FROM {views.RECORDED}")

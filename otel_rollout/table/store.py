@@ -28,6 +28,8 @@ _MAX_PAGE_BYTES: Final = 4 << 20
 """Maximum bytes of a column that are compressed together: conversations repeat what other rows have."""
 _LOG_RETENTION: Final = "interval 2 days"
 """Age of a log entry that compaction may remove: forwarders of eight nodes write 70,000 entries a day."""
+_UNKNOWN_HOURS: Final = 7 * 24
+"""Hours after which a file that no version of a table has is removed: its writer was killed."""
 _PARQUET_SUFFIX: Final = ".parquet"
 _LOG: Final = "_delta_log"
 _logger = logging.getLogger(__name__)
@@ -265,3 +267,14 @@ def writer_properties(max_group_rows: int | None = None) -> Any:
         data_page_size_limit=_MAX_PAGE_BYTES,
         max_row_group_size=max_group_rows,
     )
+
+
+def vacuum(table: DeltaTable, retention_hours: int) -> int:
+    """Remove files that no version of a table needs any more; return their number.
+
+    Args:
+        table: the table.
+        retention_hours: hours for which replaced files stay.
+    """
+    removed = table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False)
+    return len(removed) + len(table.vacuum(_UNKNOWN_HOURS, dry_run=False, full=True))

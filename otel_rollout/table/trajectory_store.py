@@ -19,7 +19,7 @@ from otel_rollout.table.data_files import GROUP_ROWS, files_of
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.select import literal
-from otel_rollout.table.store import Store, writer_properties
+from otel_rollout.table.store import Store, vacuum, writer_properties
 
 if TYPE_CHECKING:
     from arro3.core import RecordBatchReader, Table
@@ -41,6 +41,8 @@ _COVERED: Final = "rollout.trajectories.files"
 _DEFINITIONS: Final = "rollout.trajectories.definitions"
 _VACUUM: Final = "VACUUM"
 """Beginning of the operations that change no row."""
+_SEARCHED: Final = 20
+"""Commits in which the one that wrote the rows is looked for: a query reads an entry of the log for each."""
 _MOST_OPEN: Final = 0.25
 """Part of the table above which all rows are computed anew: that is faster."""
 _PIECE_SPANS: Final = 400_000
@@ -80,7 +82,7 @@ def _counting(store: Store, table: DeltaTable) -> StoredRows | None:
     from deltalake import DeltaTable
 
     found = DeltaTable(_address(store), storage_options=store.options)
-    written = next(each for each in found.history() if not each["operation"].startswith(_VACUUM))
+    written = next(each for each in found.history(_SEARCHED) if not each["operation"].startswith(_VACUUM))
     covered = frozenset(json.loads(written.get(_COVERED, "[null]")))
     files = files_of(store, table)
     if written.get(_DEFINITIONS) != _definitions() or not covered.issubset(file.path for file in files):
@@ -118,8 +120,7 @@ def store_rows(store: Store, rows: RecordBatchReader, covered: Collection[str], 
             writer_properties=writer_properties(GROUP_ROWS),
             commit_properties=CommitProperties(custom_metadata=described),
         )
-        written = DeltaTable(_address(store), storage_options=store.options)
-        written.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False)
+        vacuum(DeltaTable(_address(store), storage_options=store.options), retention_hours)
 
 
 def open_traces(ask: Callable[[str], Table], recent: str) -> str | None:

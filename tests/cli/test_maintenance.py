@@ -79,6 +79,7 @@ def test_prune_by_age_and_size(store: Store, options: tuple[str, str], words: st
         (("prune", "TABLE", "--older-than", "soon"), "--older-than 'soon' cannot be read: write hours, days"),
         (("prune", "TABLE", "--max-size", "10"), "--max-size '10' cannot be read: write a number and a unit"),
         (("compact", "TABLE", "--retention", "-1h"), "--retention '-1h' cannot be read"),
+        (("compact", "TABLE", "--retention", "9999999w"), "--retention '9999999w' cannot be read"),
         (("compact", "TABLE/none"), "There is no table at "),
         (("compact",), "There is no table at ./rollouts: name the table."),
         (("compact", "s3://"), "the table's address is 's3://'; expected a directory"),

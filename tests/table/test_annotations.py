@@ -62,6 +62,24 @@ def test_scores_of_a_frame_are_in_the_views(table: RolloutTable, kind: str) -> N
     assert table.steps.dicts()[0]["reward_mean"] == 0.875
 
 
+@pytest.mark.parametrize(
+    ("step", "rollout"),
+    [
+        ({"step": None, "step_text": "warm-up"}, {}),
+        ({}, {"rollout_n": None, "rollout_text": "a/b"}),
+        ({"step": None}, {"rollout_n": None}),
+    ],
+)
+def test_trajectory_with_texts_for_numbers_gets_its_score(
+    tmp_path: Path, step: dict[str, Any], rollout: dict[str, Any]
+) -> None:
+    """A step or rollout may be text, or missing."""
+    written(tmp_path / "table", [root("1", **step, **rollout)])
+    table = otel_rollout.open_table(str(tmp_path / "table"))
+    assert table.annotate([{"trace_id": traces(table)[0], "short": 1.0}]) == 1
+    assert [(each["name"], each["value"]) for each in table.scores] == [("short", 1.0)]
+
+
 def test_named_columns_alone_are_scores(table: RolloutTable) -> None:
     """A frame of trajectories has many other columns."""
     frame = table.trajectories.filter(rollout_n=0).pandas()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from otel_rollout.table import compaction, lease
 from otel_rollout.table.data_files import FileReader
@@ -16,6 +18,7 @@ from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import IMPORT, Lease, LeaseHeldError, LeaseLostError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
+from otel_rollout.table.trajectory_store import DIRECTORY
 from tests.soak import table as random_kills
 from tests.table.exactness import (
     DEADLINE,
@@ -76,6 +79,35 @@ def test_replaced_files_stay_for_the_retention(tmp_path: Path) -> None:
     append(store, "a", [3])
     compaction.compact(store, 0)
     assert files_on_disk(path) == live_files(path)
+
+
+def test_files_of_killed_processes_stay_for_a_week(tmp_path: Path) -> None:
+    """They may be of a commit that is to come; those of stored trajectory rows go, too."""
+    path = tmp_path / "table"
+    store = filled(path, "a")
+    compaction.compact(store, 0)
+    days = {directory / f"{age}.parquet": age for directory in (path, path / DIRECTORY) for age in (6, 8)}
+    for file, age in days.items():
+        file.touch()
+        os.utime(file, (time.time() - age * 86400,) * 2)
+    compaction.compact(store, 0)
+    assert {file for file in days if file.exists()} == {file for file, age in days.items() if age < 7}
+
+
+def test_compaction_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full gets its room back."""
+    path = tmp_path / "table"
+    store = filled(path, "a")
+    before = files_on_disk(path)
+
+    def write_to_full_disk(*arguments: Any, **named: Any) -> None:
+        write_deltalake(*arguments, **named)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("deltalake.write_deltalake", write_to_full_disk)
+    with pytest.raises(TableError, match="No space left on device"):
+        compaction.compact(store)
+    assert files_on_disk(path) == before
 
 
 def test_tables_log_stays_short(tmp_path: Path) -> None:

@@ -102,3 +102,31 @@ def test_files_of_removed_rows_go_after_the_retention(store: Store) -> None:
     pruning.prune(store, pruning.older_than(0), 0)
     assert list(path.glob("*.parquet")) == []
     assert remaining(store) == {3, 4}
+
+
+def test_trajectory_goes_as_a_whole(tmp_path: Path) -> None:
+    """A trajectory inside that names another step, and a score by id, which names none, go with it."""
+    inside = {"kind": "AGENT", "step": 2}
+    by_id = {"step": None, "sample_index": None, "rollout_n": None, "validate": None}
+    of_both = [
+        each
+        for trace, step in (("1", 1), ("2", 3))
+        for each in (
+            root(trace, step=step, start_ns=at(step)),
+            row(trace, f"b{trace}", f"a{trace}", **inside, start_ns=at(step)),
+            score(trace, f"c{trace}", 1.0, **by_id, start_ns=at(step)),
+        )
+    ]
+    judged = score("1", "d", 0.5, **{**by_id, "run_id": "judge"}, start_ns=at(1))
+    store = written(tmp_path / "table", [*of_both, judged, root("3", step=2, start_ns=at(2))])
+    assert pruned(store, pruning.older_than(at(1.5))) == {2, 3}
+    assert pruned(store, pruning.older_than(at(2.5))) == {2}
+    assert [each["span_id"][-2:] for each in all_rows(store.location.uri)] == ["a2", "b2", "c2"]
+
+
+def test_step_is_as_old_as_a_score_by_id_of_it(tmp_path: Path) -> None:
+    """A trainer that keeps the ids of trajectories scores them in another process, which knows no step."""
+    late = score("1", "c", 1.0, step=None, validate=None, start_ns=at(24))
+    store = written(tmp_path / "table", [root("1", start_ns=at(0)), root("2", step=2, start_ns=at(1)), late])
+    assert pruned(store, pruning.older_than(at(3))) == {1}
+    assert pruned(store, pruning.older_than(at(25))) == set()

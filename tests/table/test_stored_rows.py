@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, example, given, settings
 from typer.testing import CliRunner
 
@@ -207,11 +209,50 @@ def test_stored_rows_do_not_count_without_the_files_that_they_are_of(table: Real
     assert table.check()
 
 
-def test_spans_answer_if_the_stored_rows_cannot_be_read(table: RealTable) -> None:
-    """A damaged log, or one without an entry, costs speed alone."""
-    for entry in (Path(table.store.location.uri) / trajectory_store.DIRECTORY).rglob("*.json"):
-        entry.write_text("{")
+@pytest.mark.parametrize(
+    ("files", "damage"),
+    [
+        ("*.json", lambda path: path.write_text("{")),
+        ("*.parquet", Path.unlink),
+        ("*.parquet", lambda path: path.write_bytes(bytes(path.stat().st_size))),
+    ],
+    ids=["log", "missing", "zeros"],
+)
+def test_spans_answer_if_the_stored_rows_cannot_be_read(
+    table: RealTable, files: str, damage: Callable[[Path], object]
+) -> None:
+    """A damaged log, or a file that is gone or that a power failure has emptied, costs speed alone."""
+    for each in (Path(table.store.location.uri) / trajectory_store.DIRECTORY).rglob(files):
+        damage(each)
     assert not table.check()
+
+
+def test_only_newest_entries_of_the_log_are_read(table: RealTable) -> None:
+    """A table that is compacted each half hour has thousands, which a query would fetch from its store."""
+    table.do(Compact([], False))
+    directory = Path(table.store.location.uri) / trajectory_store.DIRECTORY
+    DeltaTable(str(directory)).create_checkpoint()
+    (directory / "_delta_log/00000000000000000000.json").write_text("{")
+    with mock.patch.object(trajectory_store, "_SEARCHED", 3):
+        assert table.check()
+
+
+def test_compaction_stores_rows_anew_if_stored_ones_are_damaged(table: RealTable) -> None:
+    """Damage of one column shows only when the rows are copied; the spans have all that they say."""
+    stored = Engine.trace_rows
+
+    def damaged(engine: Engine, directory: str) -> Any:
+        rows = stored(engine, directory)
+        if engine.is_merged:
+            raise OSError("a page of a column is damaged")
+        return rows
+
+    table.do(Deliver([score("3", "f", 0.5, step=3)]))
+    with mock.patch.object(trajectory_store, "_MOST_OPEN", 1):
+        assert table.check()
+        with mock.patch.object(Engine, "trace_rows", damaged):
+            compaction.compact(table.store, 0, lambda _: None)
+    assert table.check()
 
 
 def test_rows_that_cannot_be_stored_do_not_fail_a_compaction(

@@ -68,6 +68,18 @@ def test_reply_is_cut_by_its_reason_or_its_length(
     assert answer(tmp_path, "replies_truncated", each_with(**columns)).status == status
 
 
+@pytest.mark.parametrize("turn", range(3))
+def test_of_errors_that_are_equally_frequent_the_first_by_name_is_named(tmp_path: Path, turn: int) -> None:
+    """The order of the rows decides nothing: a compaction changes it."""
+    errors = ["ValueError", "KeyError", "TimeoutError", *[None] * 5]
+    calls = [
+        call(index, 1, kind="TOOL", tool_name="search", status="error" if error else "ok", error_type=error)
+        for index, error in enumerate(errors)
+    ]
+    found = answer(tmp_path, "tool_error_burst", [*trajectories(8), *calls[turn:], *calls[:turn]])
+    assert "The most frequent is KeyError of `search`" in found.message
+
+
 @pytest.mark.parametrize(
     ("check", "columns"),
     [

@@ -106,7 +106,7 @@ def _counted(scope: Scope, keys: str, condition: str) -> str:
     )
     return (
         f"SELECT {keys}, CAST(sum(number) AS BIGINT) AS number, min(first) AS first, max(last) AS last, "  # noqa: S608
-        f"count(*) AS groups FROM ({of_groups}) AS grouped GROUP BY {keys}"
+        f"count(*) AS groups FROM ({of_groups}) AS grouped GROUP BY {keys} ORDER BY {keys}"
     )
 
 
