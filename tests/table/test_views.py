@@ -283,6 +283,8 @@ def test_score_by_identity_goes_to_no_sibling_and_to_no_other_run(tmp_path: Path
             root("c", step=None),
             root("d", step=None, step_text="warm-up", rollout_n=None, rollout_text="a"),
             by_identity("f0", 0.95, step=None, step_text="warm-up", rollout_n=None, rollout_text="a"),
+            root("e", step=2, rollout_n=0, validate=True),
+            by_identity("fa", 0.97, step=None, step_text="validation/2", rollout_n=0),
         ],
     )
     scored = asked(
@@ -302,6 +304,7 @@ def test_score_by_identity_goes_to_no_sibling_and_to_no_other_run(tmp_path: Path
         (0.7, "ambiguous", 4),
         (0.8, "unknown", 0),
         (0.9, "unknown", 0),
+        (0.97, "unknown", 0),
     ]
 
 

@@ -12,6 +12,7 @@ WITH given AS (
     max(root.trace_id) FILTER (WHERE root.start_ns <= given.time_ns) AS begun_trajectory
   FROM given JOIN roots AS root ON given.group_path = root.group_path AND given.sample_index = root.sample_index
   WHERE given.has_step AND (given.path = root.path OR given.is_of_any_rollout)
+    AND coalesce(given.validate, false) = coalesce(root.validate, false)
     AND coalesce(given.project, '') = coalesce(root.project, '')
     AND coalesce(given.experiment, '') = coalesce(root.experiment, '')
     AND (NOT given.has_own OR coalesce(given.run_id, '') = coalesce(root.run_id, ''))
