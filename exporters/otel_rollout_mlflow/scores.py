@@ -196,7 +196,8 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
         stored = [one for one in _assessments(info) if one.get("assessment_name") == name]
         newest = _newest_tagged(ours, stored)
         current = tags.get(name)
-        known = {score.tag_text for score in ours} | {tag_text(_value(one) or "") for one in stored}
+        values = [value for one in stored if (value := _value(one)) is not None]
+        known = {score.tag_text for score in ours} | {tag_text(value) for value in values}
         # A tag with a value of no score comes from an attribute, which wins over a score.
         if current is None or (current != newest.tag_text and current in known):
             found.append((Change.TAG, newest))

@@ -127,6 +127,16 @@ def changed_texts(
     return {key: value.get("stringValue", attributes.get(key)) for key, value in entries}
 
 
+def as_recorded(line: bytes) -> bytes:
+    """Return a line of another program with the spaces of a recorder's: :mod:`scan` searches for bytes."""
+    if line.startswith(_REQUEST_HEAD):
+        return line
+    try:
+        return orjson.dumps(orjson.loads(line)) + b"\n"
+    except ValueError:
+        return line
+
+
 def request_of(lines: Iterable[bytes]) -> bytes:
     """Join the resource lists of OTLP JSON Lines to one request, without decoding the lines."""
     return _REQUEST_HEAD + b",".join(map(_resources_of, lines)) + _REQUEST_TAIL

@@ -24,6 +24,8 @@ _END_TIME: Final = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')
 _SCOPE: Final = re.compile(rb'"scope":\{"name":("[^"\\]*(?:\\.[^"\\]*)*")')
 OWN_SCOPE: Final = b'"scope":{"name":%b' % writer.json_string(semconv.SCOPE)
 """Bytes that are in each line of our own instrumentation scope."""
+SPANS: Final = b'"spans":['
+"""Bytes before the spans of each scope: once in a recorded line."""
 _ANY_TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
 _STEP: Final = writer.head_of(semconv.STEP) + b'{"'
 _INTEGER: Final = b'intValue":"'

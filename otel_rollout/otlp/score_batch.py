@@ -21,7 +21,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.training_scores import TRAINING_TOKENS
 from otel_rollout.otlp import evaluations, score_columns, writer
 from otel_rollout.otlp.json_line import spans_of_json
-from otel_rollout.otlp.scan import StepKey, step_of
+from otel_rollout.otlp.scan import SPANS, StepKey, step_of
 from otel_rollout.otlp.score_columns import PackedColumn, Unpacked
 from otel_rollout.otlp.span import UNREADABLE
 
@@ -30,7 +30,6 @@ ROW_NS: Final = 1000
 """Nanoseconds between the rows of one trajectory; backends keep times in microseconds."""
 _HEAD: Final = writer.head_of(semconv.SCORE_BATCH_DATA) + b'{"bytesValue":"'
 _TAIL: Final = b'"}}'
-_SPANS: Final = b'"spans":['
 _TOKENS: Final = b'"key":"%b' % semconv.TOKENS_PREFIX.encode()
 _INTERNAL: Final = 1
 _LOCAL_ROOT: Final = 0x03 | writer.HAS_IS_REMOTE
@@ -135,7 +134,7 @@ class ScoreBatch:
 
     def __init__(self, line: bytes) -> None:
         (span,) = spans_of_json(orjson.loads(line))
-        self._begin = line[: line.index(_SPANS) + len(_SPANS)]
+        self._begin = line[: line.index(SPANS) + len(SPANS)]
         self._seed = bytes.fromhex(span.trace_id + span.span_id)
         attributes = span.attributes
         data = attributes.pop(semconv.SCORE_BATCH_DATA)

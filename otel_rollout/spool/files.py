@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from otel_rollout.otlp.json_line import UnreadableLineError, spans_of
+from otel_rollout.otlp.json_line import UnreadableLineError, as_recorded, spans_of
 from otel_rollout.otlp.span import Span
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import open_beside
@@ -68,7 +68,8 @@ def _is_segment(path: Path) -> bool:
 def lines_of(path: Path) -> Iterator[bytes]:
     """Yield the recorded lines of a file, also of a compressed or dead-letter file.
 
-    The last line may have no newline. A line of more than MAX_LINE_BYTES comes in pieces.
+    The last line may have no newline. A line of more than MAX_LINE_BYTES comes in pieces. Another program's
+    line comes in the form of ours.
 
     Raises:
         OSError: when the file cannot be read.
@@ -80,7 +81,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
         number = 0
         while line := file.readline(MAX_LINE_BYTES):
             number += 1
-            yield _rejected_line(path, number, line) if is_rejected else line
+            yield as_recorded(_rejected_line(path, number, line) if is_rejected else line)
 
 
 def _rejected_line(path: Path, number: int, entry: bytes) -> bytes:

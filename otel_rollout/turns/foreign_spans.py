@@ -33,8 +33,9 @@ _DUMPED_REPLY: Final = "raw"
 
 
 def may_be_filled(line: bytes) -> bool:
-    """Return whether a recorded line may hold a foreign span that is incomplete."""
-    return line.find(scan.OWN_SCOPE, 0, _SCOPE_WITHIN) < 0 and _KNOWN.search(line) is not None
+    """Return whether a line may hold an incomplete foreign span; others write several scopes in one."""
+    is_own = line.find(scan.OWN_SCOPE, 0, _SCOPE_WITHIN) >= 0 and line.count(scan.SPANS) == 1
+    return not is_own and _KNOWN.search(line) is not None
 
 
 def filled(line: bytes) -> TraceLine:

@@ -125,6 +125,18 @@ def queried(text: str, sql: str) -> list[dict[str, Any]]:
         return dicts_of(Engine(store.open()).select(sql))
 
 
+def of_another_program(order: int, separators: tuple[str, str]) -> str:
+    """Return a line with our root, and a call that OpenAI's instrumentor recorded."""
+    (resource,) = json.loads(line([Made(0, "LLM", (3, 4), 0, 50)]))["resourceSpans"]
+    (ours,) = resource["scopeSpans"]
+    call = ours["spans"].pop()
+    known = [entry for entry in call["attributes"] if entry["key"] != "openinference.span.kind"]
+    call["attributes"] = [*known, {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}}]
+    theirs = {"scope": {"name": "opentelemetry.instrumentation.openai_v2"}, "spans": [call]}
+    resource["scopeSpans"] = [ours, theirs][::order]
+    return json.dumps({"resourceSpans": [resource]}, separators=separators)
+
+
 @contextmanager
 def spool_of(text: str) -> Iterator[SpoolSource]:
     """Yield a source of lines."""
@@ -232,6 +244,16 @@ def test_reward_is_what_was_given(value: Any) -> None:
     scores = {"rollout.score.reward": value, "rollout.score_time.reward": START + 5}
     (of_spool,), (of_table,), _ = asked(line([], scores), "SELECT 1 AS one FROM trajectories")
     assert [score.value for score in of_spool.scores] == [score.value for score in of_table.scores] == [value]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,", " :  ")])
+@pytest.mark.parametrize("order", [1, -1])
+def test_lines_of_another_program_say_the_same_in_every_form(order: int, separators: tuple[str, str]) -> None:
+    """The Collector writes several scopes in a line; Python's json writes spaces, which ours does not."""
+    sql = "SELECT turns, tokens_in, tokens_out FROM trajectories"
+    (shown,), _, rows = asked(of_another_program(order, separators), sql)
+    assert rows == [{"turns": 1, "tokens_in": 3, "tokens_out": 4}]
+    assert (shown.tokens.input, shown.tokens.output) == (3, 4)
 
 
 def test_group_of_one_has_no_spread() -> None:

@@ -142,6 +142,20 @@ def test_tag_is_the_newest_score_of_root_and_workers(uri, project, rollouts, exp
     assert sorted(one.value for one in found.info.assessments) == [0.1, 0.3]
 
 
+@pytest.mark.parametrize("first", [0.0, False])
+def test_tag_of_zero_or_false_gives_way_to_a_later_score(uri, project, rollouts, exporter_for, first):
+    """A reward of 0 that a trainer corrects hours later is no attribute, which would win."""
+    root = rollouts.begin("run", START, rollout__score__reward=first, rollout__score_time__reward=START)
+    above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
+    root.end(START + SECOND)
+    deliver(exporter_for(uri), rollouts.ended())
+    given = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": 0.5}
+    given["rollout.score_origin"] = OUTSIDE
+    rollouts.begin("score reward", START + 20, above, **given).end(START + 20)
+    deliver(exporter_for(uri), rollouts.ended())
+    assert shown(uri, project) == {"reward": (0.5, None, 20, "0.5")}
+
+
 def test_score_named_as_an_attribute_leaves_the_tag_unchanged(uri, project, trajectory, exporter_for):
     """A score with a name of the identity, the run or an attribute is Feedback only."""
     root, evaluation = trajectory

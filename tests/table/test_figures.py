@@ -82,6 +82,23 @@ _OF_REPORTS = {
 """View → column of a report's row that has another name there."""
 
 
+@pytest.mark.parametrize(("of_root", "of_call", "oldest"), [(3, None, 3), (None, 3, 3), (3, 2, 2), (2, 3, 2)])
+def test_lag_by_step_counts_from_the_version_that_trajectories_name(
+    tmp_path: Path, of_root: int | None, of_call: int | None, oldest: int
+) -> None:
+    """So `list --lag` finds what `report` counts, whether root or calls say the version."""
+    call = row("1", "b", "a1", kind="LLM", policy_version_min=of_call)
+    store = written(tmp_path / "table", [root("1", policy_version_min=of_root), call])
+    (found,) = asked(
+        store,
+        "SELECT trajectory.step, policy_version_min, lag, training.lag_source, policy_lag, trainer_lag "
+        "FROM trajectories AS trajectory JOIN training USING (trace_id) JOIN report_rows USING (trace_id)",
+    )
+    lag = found["step"] - oldest
+    assert (found["policy_version_min"], found["lag"], found["lag_source"]) == (oldest, lag, "step")
+    assert (found["policy_lag"], found["trainer_lag"]) == (lag, lag)
+
+
 def test_rows_of_a_report_say_what_the_views_say(tmp_path: Path) -> None:
     """Reports read one view; its expressions are those of the views that they read one by one."""
     tool = row("1", "c", "a1", kind="TOOL", tool_name="search", status="error")

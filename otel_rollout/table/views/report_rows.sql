@@ -32,11 +32,13 @@ SELECT
   trained_tokens, advantage, trained_reward, reward_difference,
   CASE
     WHEN has_trainers_lag THEN policy_lag
-    WHEN NOT validate THEN CAST(step - policy_version_min AS DOUBLE)
+    WHEN NOT validate THEN CAST(
+      step - least(coalesce(policy_version_min, call_version_min), coalesce(call_version_min, policy_version_min))
+    AS DOUBLE)
   END AS trainer_lag,
   CASE
     WHEN has_trainers_lag THEN CASE WHEN policy_lag IS NOT NULL THEN 'trainer' END
-    WHEN NOT validate AND step IS NOT NULL AND policy_version_min IS NOT NULL THEN 'step'
+    WHEN NOT validate AND step IS NOT NULL AND coalesce(policy_version_min, call_version_min) IS NOT NULL THEN 'step'
   END AS lag_source,
   mismatch, mismatch_mean, mismatch_turn, importance_ratio, not_finite, requests,
   CASE WHEN requests IS NOT NULL THEN coalesce(turns, 0) - coalesce(calls_with_request, 0) END AS calls_without_request,

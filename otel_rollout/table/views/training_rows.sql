@@ -12,14 +12,17 @@ SELECT
   trained_step, trained_tokens, advantage, return_value, trained_reward, kl_penalty, reward_difference,
   CASE
     WHEN has_trainers_lag THEN policy_lag
-    WHEN NOT validate THEN CAST(step - policy_version_min AS DOUBLE)
+    WHEN NOT validate THEN CAST(
+      step - least(coalesce(policy_version_min, call_version_min), coalesce(call_version_min, policy_version_min))
+    AS DOUBLE)
   END AS lag,
   CASE
     WHEN has_trainers_lag THEN CASE WHEN policy_lag IS NOT NULL THEN 'trainer' END
-    WHEN NOT validate AND step IS NOT NULL AND policy_version_min IS NOT NULL THEN 'step'
+    WHEN NOT validate AND step IS NOT NULL AND coalesce(policy_version_min, call_version_min) IS NOT NULL THEN 'step'
   END AS lag_source,
   mismatch, mismatch_mean, mismatch_share, mismatch_token, mismatch_turn, importance_ratio, not_finite
-FROM roots LEFT JOIN outcomes ON trace_id = outcome_trace LEFT JOIN rewards ON trace_id = reward_trace
+FROM roots LEFT JOIN call_figures ON trace_id = call_trace LEFT JOIN outcomes ON trace_id = outcome_trace
+  LEFT JOIN rewards ON trace_id = reward_trace
   LEFT JOIN trainer_steps
     ON (run_id IS NOT DISTINCT FROM of_run_id) AND (project IS NOT DISTINCT FROM of_project)
       AND (experiment IS NOT DISTINCT FROM of_experiment) AND (validate IS NOT DISTINCT FROM of_validate)

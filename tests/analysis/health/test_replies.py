@@ -213,6 +213,13 @@ def test_only_long_replies_can_be_copies(tmp_path: Path, reply: str, status: str
     assert answer(tmp_path, "siblings_identical", each_with(reply=reply)).status == status
 
 
+@pytest.mark.parametrize(("output", "status"), [(None, "unobserved"), ('{"token_ids":[1,2,3]}', "unhealthy")])
+def test_replies_that_nobody_recorded_are_no_copies(tmp_path: Path, output: str | None, status: str) -> None:
+    """Instrumentors count tokens without recording content; equal counts prove nothing."""
+    rows = each_with(output=output, tokens_out=64)
+    assert answer(tmp_path, "siblings_identical", rows).status == status
+
+
 def test_trajectories_of_different_groups_are_no_copies(tmp_path: Path) -> None:
     """Siblings are compared."""
     rows = [*trajectories(8), *(call(index, 1, reply=f"{index % 4}" * 300) for index in range(8))]
