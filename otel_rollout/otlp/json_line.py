@@ -133,7 +133,7 @@ def as_recorded(line: bytes) -> bytes:
         return line
     try:
         return orjson.dumps(orjson.loads(line)) + b"\n"
-    except ValueError:
+    except (ValueError, TypeError):  # no JSON, or nested more deeply than orjson writes, though it reads it
         return line
 
 

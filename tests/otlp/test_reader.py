@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_rollout.otlp import scan, writer
-from otel_rollout.otlp.json_line import TraceLine, UnreadableLineError
+from otel_rollout.otlp.json_line import TraceLine, UnreadableLineError, as_recorded
 from otel_rollout.record import runtime
 from otel_rollout.spool.layout import segments
 from tests.sdk_spans import spans_of
@@ -281,3 +281,9 @@ def test_line_shared_by_exporters_is_whole_wherever_their_threads_switch():
         assert [found.name for found in spans] == ["s"]
         number += 1
     assert number > 20
+
+
+@pytest.mark.parametrize("line", [b'{"a": ' + b"[" * 500 + b"]" * 500 + b"}", b'{"a": ', b"\xff"])
+def test_line_of_another_program_that_has_no_form_of_ours_stays_as_it_is(line: bytes) -> None:
+    """It is too deep to be written again, or it is no JSON: whoever decodes it says what is wrong."""
+    assert as_recorded(line) == line
