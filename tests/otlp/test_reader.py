@@ -283,7 +283,9 @@ def test_line_shared_by_exporters_is_whole_wherever_their_threads_switch():
     assert number > 20
 
 
-@pytest.mark.parametrize("line", [b'{"resourceSpans": ' + b"[" * 500 + b"]" * 500 + b"}", b'{"resourceSpans": '])
+@pytest.mark.parametrize(
+    "line", [b'{"resourceSpans": ' + b"[" * 500 + b"]" * 500 + b"}", b'{"resourceSpans": ']
+)
 def test_line_of_another_program_that_has_no_form_of_ours_stays_as_it_is(line: bytes) -> None:
     """It is too deep to be written again, or it is no JSON: whoever decodes it says what is wrong."""
     assert as_recorded(line) == line
