@@ -353,6 +353,8 @@ def test_comparison_of_equal_turns_names_scores_that_differ() -> None:
     assert ["length", "–", "0.5"] in [line.split() for line in printed(other).splitlines()]
     assert f'<div class="divergence ">{sentence}</div>' in page.of_comparison(other)
     assert "The same in all 2 turns." in printed(same)
+    silent = [replace(one, turns=[Turn("assistant", is_call=True)]) for one in (same.left, same.right)]
+    assert "What they said was not recorded: nothing tells them apart." in printed(compare(*silent))
     failed = replace(same.right, summary=replace(same.right.summary, error="ValueError: no page"))
     assert ["error", "–", "ValueError: no page"] in [
         re.split(r"  +", line.strip()) for line in printed(compare(same.left, failed)).splitlines()

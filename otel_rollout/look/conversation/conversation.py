@@ -64,6 +64,11 @@ class Conversation:
     stack: str = ""
 
     @property
+    def has_content(self) -> bool:
+        """Whether any of its turns says something that was recorded."""
+        return any(turn.has_content for turn in self.turns)
+
+    @property
     def other_errors(self) -> int:
         """Number of other turns that ended with an error: model calls, parsers, evaluators."""
         return sum(turn.role != TOOL and bool(turn.error) for turn in self.turns)

@@ -230,6 +230,8 @@ def divergence(comparison: Comparison) -> str:
     if found is None:
         scores = ", ".join(other_scores(comparison))
         but = f", but other scores: {scores}" if scores else ""
+        if not comparison.left.has_content:
+            return f"What they said was not recorded: nothing tells them apart{but}."
         return f"The same in all {len(comparison.left.turns)} turns{but}."
     number, (left, right) = found.turn + 1, comparison.rows[0]
     if left is None or right is None:

@@ -101,6 +101,11 @@ class Turn:
         return bool(self.arguments) or (self.role == TOOL and self.arguments is not None)
 
     @property
+    def has_content(self) -> bool:
+        """Whether what it said was recorded: text, tokens, tool calls or arguments."""
+        return bool(self.text or self.token_ids or self.calls or self.arguments)
+
+    @property
     def is_model_call(self) -> bool:
         """Whether the turn is the reply of a model call of this trajectory."""
         return self.role == MODEL and self.is_call

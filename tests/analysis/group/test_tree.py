@@ -214,6 +214,10 @@ def test_group_without_a_good_branch_says_why() -> None:
     failed = sibling(2, said("a"), state="error")
     assert verdict(*others, failed) == f"All siblings are identical. 1 sibling failed: {failed.name}."
     equal = [sibling(0, said("a"), 1.0), sibling(1, said("b"), 1.0)]
+    silent = [sibling(number, [Turn("assistant", is_call=True)], number) for number in (0, 1)]
+    not_recorded = "What they said was not recorded: nothing tells the siblings apart."
+    assert verdict(*silent) == f"The siblings 1/7/0, 1/7/1 have rewards 0.0, 1.0. {not_recorded}"
+    assert verdict(silent[0], sibling(1, silent[0].conversation.turns, 0)) == not_recorded
     assert verdict(*equal) == "All 2 rewards are 1.0: the group teaches nothing."
     assert verdict(*equal, sibling(2, said("c"))) == "The known 2 rewards are 1.0: the group teaches nothing."
 

@@ -20,6 +20,7 @@ _BEFORE: Final = 30
 """Characters of a line that are shown before the point where branches part."""
 _MAX_NAMED: Final = 8
 """Identical siblings that a sentence names."""
+_NOTHING_RECORDED: Final = "What they said was not recorded: nothing tells the siblings apart."
 _LAST: Final = 2
 """Turns at the end of a branch that are shown if there are too many turns."""
 
@@ -103,10 +104,17 @@ def _mixed(leaf: Branch) -> str:
     names = ", ".join(in_one_line(each.name) for each in named)
     rewards = ", ".join(number(reward_of(each.summary)) for each in named)
     others = f", and {more} more" if more > 0 else ""
+    said = f"The siblings {names}{others}"
+    if not _has_content(leaf):
+        return f"{said} have rewards {rewards}{others}. {_NOTHING_RECORDED}"
     return (
-        f"The siblings {names}{others} are identical, yet have rewards {rewards}{others}: "
+        f"{said} are identical, yet have rewards {rewards}{others}: "
         "the reward does not depend on the text alone."
     )
+
+
+def _has_content(branch: Branch) -> bool:
+    return any(sibling.conversation.has_content for sibling in branch.siblings)
 
 
 def _verdict(tree: GroupTree) -> str:
@@ -122,7 +130,7 @@ def _verdict(tree: GroupTree) -> str:
     if len(tree.root.siblings) == 1:
         return "One trajectory: there is no sibling to compare with."
     if not tree.root.parts:
-        return "All siblings are identical."
+        return "All siblings are identical." if _has_content(tree.root) else _NOTHING_RECORDED
     if not tree.root.rewards:
         return "No reward was recorded: nothing says which branch is the good one."
     known = len(tree.root.rewards)  # all equal: else there is a contrast, or a leaf is mixed
