@@ -82,7 +82,8 @@ def _counting(store: Store, table: DeltaTable) -> StoredRows | None:
     from deltalake import DeltaTable
 
     found = DeltaTable(_address(store), storage_options=store.options)
-    written = next(each for each in found.history(_SEARCHED) if not each["operation"].startswith(_VACUUM))
+    commits = (each for each in found.history(_SEARCHED) if not each["operation"].startswith(_VACUUM))
+    written = next(commits, {})
     covered = frozenset(json.loads(written.get(_COVERED, "[null]")))
     files = files_of(store, table)
     if written.get(_DEFINITIONS) != _definitions() or not covered.issubset(file.path for file in files):
