@@ -179,7 +179,7 @@ def test_spans_of_a_process_that_is_killed_while_the_forwarder_ends_are_delivere
     lock = ForwarderLock(node_dir)
     assert lock.acquire()
     exporters = {"test-faulty": {"path": str(tmp_path / "delivered")}}
-    Forwarder(node_dir, Settings(exporters=exporters, forwarder_linger=0), lock).run()
+    Forwarder(node_dir, Settings(exporters=exporters), lock).run()
     assert ran
     assert sum(delivered(tmp_path / "delivered").values()) == 6
 
