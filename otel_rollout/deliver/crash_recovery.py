@@ -65,7 +65,7 @@ class CrashRecovery:
         return Writers(any_alive, dead_are_complete)
 
     def not_recovered(self) -> set[str]:
-        """Return the writers that live, or that died since the last call of :meth:`run`."""
+        """Return the writers that live, that died since the last :meth:`run`, or whose recovery failed."""
         return segments.writers(self._node_dir) - self.recovered
 
     def _report(self, writer: str, error: Exception) -> None:

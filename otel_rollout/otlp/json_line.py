@@ -128,7 +128,7 @@ def changed_texts(
 
 
 def as_recorded(line: bytes) -> bytes:
-    """Return a line of another program with the spaces of a recorder's: :mod:`scan` searches for bytes."""
+    """Return another program's line with the spacing of a recorded line; :mod:`scan` searches for bytes."""
     if line.startswith(_REQUEST_HEAD) or b'"resourceSpans"' not in line:
         return line
     try:

@@ -37,7 +37,7 @@ _IDENTITY: Final = {
 _ROLLOUT_TEXT: Final = (
     "CASE WHEN rollout_n IS NULL THEN nullif(substr(path, length(group_path) + 2), '-') END AS rollout_text"
 )
-"""SQL for a rollout that is text: a score with another path than the trajectory's is one of a part."""
+"""SQL for a rollout that is text. A score needs it: one with another path would be of a sub-trajectory."""
 
 
 class GivenScore(NamedTuple):

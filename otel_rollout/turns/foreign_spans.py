@@ -33,7 +33,10 @@ _DUMPED_REPLY: Final = "raw"
 
 
 def may_be_filled(line: bytes) -> bool:
-    """Return whether a line may hold an incomplete foreign span; others write several scopes in one."""
+    """Return whether a line may hold an incomplete foreign span.
+
+    A line of another program may have several scopes.
+    """
     is_own = line.find(scan.OWN_SCOPE, 0, _SCOPE_WITHIN) >= 0 and line.count(scan.SPANS) == 1
     return not is_own and _KNOWN.search(line) is not None
 
