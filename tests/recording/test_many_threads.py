@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.base.waits import Waits, waits
+from otel_rollout.base.waits import Waits, wait_until, waits
 from otel_rollout.record.recording import flusher
 from otel_rollout.record.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
@@ -229,3 +229,39 @@ def test_finalizers_in_the_thread_that_writes_lose_no_span(memory):
     assert results
     assert all(results)
     assert sorted(bodies(memory)) == sorted([b"x" * 4000] * 100 + [b"closed"] * len(results))
+
+
+def test_thread_that_writes_never_waits_for_the_lock(memory, monkeypatch):
+    """A caller may take the lock, and wait for room, just after a finalizer there saw the lock free."""
+
+    class JustTaken:
+        def __init__(self) -> None:
+            self.real = threading.Lock()
+            self.acquire, self.release = self.real.acquire, self.real.release
+
+        def locked(self) -> bool:
+            return threading.current_thread().name != "otel-rollout-flush" and self.real.locked()
+
+        def __enter__(self) -> bool:
+            return self.real.__enter__()
+
+        def __exit__(self, *raised: object) -> None:
+            self.real.release()
+
+    class Closed:
+        def __del__(self) -> None:
+            assert writer.write(b"closed\n")
+
+    def observe(_: bytes) -> None:
+        if not observed:
+            observed.append(wait_until(lock.real.locked, 10))
+            Closed()
+
+    set_waits(monkeypatch, journal_room=60)
+    observed: list[bool] = []
+    lock, writer = JustTaken(), writer_in(memory, journal_bytes=1 << 14, observe=observe)
+    writer._lock = writer._flusher._lock = lock
+    assert all(writer.write(b"x" * 4000 + b"\n") for _ in range(10))
+    writer.close(10)
+    assert observed == [True]
+    assert sorted(bodies(memory)) == sorted([b"x" * 4000] * 10 + [b"closed"])

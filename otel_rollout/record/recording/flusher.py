@@ -57,6 +57,7 @@ class Flusher:
         is_closing: whether the writer records no more lines.
         is_stalled: whether a caller has waited for room in vain. Then none waits until the thread catches up.
         is_lock_stuck: whether a caller has waited for the lock in vain. Then none waits until it is free.
+        thread_id: of the thread. A finalizer that runs in it must not wait for it; None before the start.
         obstacle: the reason why lines cannot be written at present, one of DROP_REASONS; None: no obstacle.
         postponed: lines of threads that could not wait for the lock, without their resource head.
     """
@@ -76,6 +77,7 @@ class Flusher:
         observe: Callable[[bytes], object] | None = None,
     ) -> None:
         self.is_idle = self.is_hurried = self.is_closing = self.is_stalled = self.is_lock_stuck = False
+        self.thread_id: int | None = None
         self.obstacle: str | None = None
         self.postponed: collections.deque[tuple[bytes, Identity, int]] = collections.deque()
         self._postponed_bytes = 0
@@ -126,11 +128,6 @@ class Flusher:
         self._thread.join(timeout)
 
     @property
-    def is_this_thread(self) -> bool:
-        """Whether the caller runs in this thread, as a finalizer may: it must not wait for this thread."""
-        return threading.get_ident() == self._thread.ident
-
-    @property
     def progress(self) -> int:
         """A number that changes while lines move, also those that finalizers record in this thread."""
         return self._journal.written + self._journal.flushed + self._postponed_bytes
@@ -143,6 +140,7 @@ class Flusher:
     # --- The thread -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self.thread_id = threading.get_ident()
         try:
             while not self.is_closing:
                 self._wait_for_lines()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -139,6 +140,8 @@ class SegmentWriter:
                 pass_on(error)
                 return False
         lock, flusher = self._lock, self._flusher
+        if get_ident() == flusher.thread_id:  # a finalizer in it; who has the lock may wait for this thread
+            return self._postpone(body, identity, spans)
         # Check `locked()` first: `with` has no timeout, and the holder may be stuck on the disk or be this
         # thread, interrupted by a signal handler. Use `with`: a handler may raise between `acquire` and a
         # `try`.
@@ -146,7 +149,7 @@ class SegmentWriter:
             interrupted = self._interrupted()
             if interrupted == _WAIT_FOR_ROOM:  # this thread has the lock, and is in the middle of no line
                 return self._append_when_possible(body, identity, spans)
-            if interrupted or flusher.is_this_thread or not self._is_free_soon():
+            if interrupted or not self._is_free_soon():
                 return self._postpone(body, identity, spans)
         with lock:
             if flusher.is_closing:  # ended after shutdown(): the span counts as unfinished
@@ -238,8 +241,6 @@ class SegmentWriter:
 
     def _append_when_possible(self, body: Line, identity: Identity, spans: int) -> bool:
         """Append a line that did not fit into the journal; False if the line was dropped."""
-        if self._flusher.is_this_thread:  # would wait for itself
-            return self._postpone(body, identity, spans)
         line = self._segment.head + _whole(body)
         self._wait_for_room(min(len(line), self._journal.size))
         return self._append(line, identity, spans)
@@ -319,7 +320,8 @@ class SegmentWriter:
     def _enter_when_possible(self, line: bytes) -> int | None:
         """Store a line after the flusher has made room in the table."""
         table, flusher, patience = self._table, self._flusher, Patience(self._flusher)
-        while table.is_short and not (flusher.is_stalled or flusher.is_closing or flusher.is_this_thread):
+        can_wait = get_ident() != flusher.thread_id
+        while can_wait and table.is_short and not (flusher.is_stalled or flusher.is_closing):
             flusher.hurry()
             if not patience.sleep():
                 return None
@@ -345,9 +347,14 @@ class SegmentWriter:
 
     def flush(self, timeout: float) -> bool:
         """Wait until all lines written so far are in segment files, or the timeout ends."""
-        target = self._journal.written
-        deadline = time.monotonic() + timeout
-        while self._flusher.postponed or self._journal.flushed < target:
+        deadline, journal = time.monotonic() + timeout, self._journal
+        if not self._hurry_until(lambda: not self._flusher.postponed, deadline):
+            return False
+        target = journal.written  # has the lines that were postponed
+        return self._hurry_until(lambda: journal.flushed >= target, deadline)
+
+    def _hurry_until(self, is_done: Callable[[], bool], deadline: float) -> bool:
+        while not is_done():
             if time.monotonic() > deadline:
                 return False
             self._flusher.hurry()
