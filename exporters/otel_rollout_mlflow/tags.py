@@ -80,6 +80,8 @@ def problem_of_tag(name: str) -> str | None:
 
 def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     tags: dict[str, str] = {}
+    if not semconv.is_of_trajectory(attributes):  # a search by this tag finds trajectories
+        attributes = {name: value for name, value in attributes.items() if name != semconv.VALIDATE}
     for name, value in attributes.items():
         if name.startswith(semconv.SCORE_PREFIX):
             short = name.removeprefix(semconv.SCORE_PREFIX)

@@ -226,7 +226,7 @@ def _trajectories(server: Server, project_id: str, wanted: Mapping[str, str]) ->
     """Yield the root calls of ended trajectories with attributes of these texts."""
     action = "looking for the trajectories of scores"
     for call in _ended_roots(server, project_id, ["started_at", "attributes"], wanted, action):
-        if semconv.short_name(semconv.VALIDATE) in (call.get("attributes") or {}):
+        if type((call.get("attributes") or {}).get(semconv.short_name(semconv.VALIDATE))) is bool:
             yield call
 
 

@@ -131,7 +131,7 @@ class SpanMetrics:
             below = self._measure_call(span, attributes, labels, below)
         elif kind == semconv.KIND_TOOL:
             self._measure_tool(span, attributes, labels)
-        elif kind == semconv.KIND_AGENT and not span.parent_id and semconv.VALIDATE in labels:
+        elif kind == semconv.KIND_AGENT and not span.parent_id and semconv.is_of_trajectory(attributes):
             labels |= self._error(span, attributes)
             self._instruments.trajectory_seconds.record(span.seconds, labels)
             self._instruments.turns.record(below.turns, labels)

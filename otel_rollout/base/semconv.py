@@ -367,6 +367,11 @@ def short_name(name: str) -> str:
     return name.removeprefix(EXTRA_PREFIX)
 
 
+def is_of_trajectory(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a span is of a trajectory: each of its spans has the boolean ``rollout.validate``."""
+    return type(attributes.get(VALIDATE)) is bool
+
+
 def name_of_trace(name: str, attributes: Mapping[str, Any]) -> str:
     """Return the name of a trajectory in lists of traces: ``step/sample/rollout``.
 

@@ -144,7 +144,7 @@ class TrajectoryOutcome:
         self.has_failed |= span.has_failed
         kind = model_calls.kind_of(attributes)
         self._tokens.add(span.span_id, span.parent_id, model_calls.usage_of(attributes))
-        if kind == semconv.KIND_AGENT and attributes.get(semconv.VALIDATE) is not None:
+        if kind == semconv.KIND_AGENT and semconv.is_of_trajectory(attributes):
             self._parts.add(span.span_id)
         self._add_evaluation(span, attributes)
         is_root = not span.parent_id
@@ -208,7 +208,7 @@ def trajectories_in(traces: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _path_of(attributes: Mapping[str, Any]) -> _Path:
-    return tuple(map(attributes.get, _PATH)) if attributes.get(semconv.VALIDATE) is not None else ()
+    return tuple(map(attributes.get, _PATH)) if semconv.is_of_trajectory(attributes) else ()
 
 
 def _group_of(attributes: Mapping[str, Any]) -> Group | None:

@@ -69,7 +69,7 @@ def parsed_step_of(line: bytes) -> StepKey:
     except UnreadableLineError:
         return StepKey("", False)
     attributes = spans[0].attributes if spans else {}
-    return StepKey(str(attributes.get(semconv.STEP, "")), bool(attributes.get(semconv.VALIDATE, False)))
+    return StepKey(str(attributes.get(semconv.STEP, "")), attributes.get(semconv.VALIDATE) is True)
 
 
 def scope_of(line: bytes) -> str:

@@ -16,7 +16,6 @@ from otel_rollout.table.training import ODD
 
 VALIDATION: Final = "validation"
 _PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
-_IDENTITY: Final = (*_PATH, semconv.VALIDATE)
 _NO_FACTS: Final = (
     *semconv.IDENTITY,
     semconv.SCORE_ORIGIN,
@@ -105,12 +104,11 @@ def tokens_of(row: Mapping[str, Any]) -> Tokens:
 
 
 def path_of(identity: Mapping[str, Any]) -> str:
-    """Return step, sample and rollout as a path; empty without any of them."""
-    if not any(name in identity for name in _IDENTITY):
+    """Return step, sample and rollout as a path; empty for a span that is of no trajectory."""
+    if not semconv.is_of_trajectory(identity):
         return ""
     parts = [str(identity.get(name, "-")) for name in _PATH]
-    is_validation = identity.get(semconv.VALIDATE) in (True, "True")
-    return "/".join([VALIDATION, *parts] if is_validation else parts)
+    return "/".join([VALIDATION, *parts] if identity[semconv.VALIDATE] else parts)
 
 
 def parts_of(path: str) -> tuple[bool, list[str]]:

@@ -42,7 +42,7 @@ def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
 def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the chat messages of a trajectory from the table's rows of its spans, in any order."""
     spans = [span_of(dict(row)) for row in rows]
-    named = [span for span in spans if semconv.VALIDATE in span.attributes]
+    named = [span for span in spans if semconv.is_of_trajectory(span.attributes)]
     # The rows may come without the views, from Ray: the first span has the trajectory's name.
     first = min(named, key=lambda span: (bool(span.parent_id), span.start_ns), default=None)
     summary = Summary("", path=path_of(first.attributes) if first else "")

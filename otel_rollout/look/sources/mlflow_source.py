@@ -27,6 +27,7 @@ _MAX_READ: Final = 128
 _IN_GROUP: Final = (semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _STEP: Final = (semconv.STEP, semconv.VALIDATE)
 """Attributes that name a step."""
+_TRUTH: Final = {"True": True, "False": False}
 
 
 class MlflowSource:
@@ -55,7 +56,8 @@ class MlflowSource:
             newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
             self._newest = newest["tags"][semconv.RUN_ID] if newest else ""
             if reference is None:
-                found = list(self._traces.find({semconv.RUN_ID: self._newest})) if newest else []
+                of_newest = self._traces.find({semconv.RUN_ID: self._newest}) if newest else ()
+                found = [described for described in of_newest if _named(described).path]
             else:
                 found = self._matching(reference)
             for run in dict.fromkeys(map(_run_of, found)):
@@ -154,10 +156,12 @@ def _named(described: Mapping[str, Any]) -> Summary:
     """Return a trace's id, run, path and start."""
     tags: Mapping[str, str] = described.get("tags") or {}
     short = {name: semconv.short_name(name) for name in (*_STEP, *_IN_GROUP)}
+    identity: dict[str, Any] = {name: tags[key] for name, key in short.items() if key in tags}
+    identity[semconv.VALIDATE] = _TRUTH.get(str(identity.get(semconv.VALIDATE)))
     return Summary(
         trace_id=str(described["trace_id"]).removeprefix("tr-"),
         run=_run_of(described),
-        path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
+        path=path_of(identity),
         start_ns=described["start_ns"],
     )
 

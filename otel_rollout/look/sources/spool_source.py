@@ -187,7 +187,7 @@ def _newest_steps(scores: Iterable[Span]) -> set[str]:
 
 def _is_root(span: Span) -> bool:
     attributes = span.attributes
-    return not span.parent_id and semconv.VALIDATE in attributes and not is_by_identity(attributes)
+    return not span.parent_id and semconv.is_of_trajectory(attributes) and not is_by_identity(attributes)
 
 
 def _step_of(span: Span) -> str:
