@@ -53,13 +53,17 @@ def steps(text: str, source: str) -> str:
     """Return the condition that a row is of one of the described steps.
 
     Args:
-        text: numbers, as :func:`numbers` takes them; the text of a step that is none; ``-`` for no step.
+        text: numbers, as :func:`numbers` takes them; the text of a step that is none, also with outer spaces;
+            ``-`` for no step.
         source: origin of the text, for the error.
 
     Raises:
         QueryError: a range ends before it begins.
     """
-    return any_of(_step(part.strip(), source) for part in text.split(","))
+    parts = text.split(",")
+    padded = [part for part in parts if part != part.strip()]
+    in_text = [of_steps(padded)] if padded else []
+    return any_of([*(_step(part.strip(), source) for part in parts), *in_text])
 
 
 def _step(text: str, source: str) -> str:

@@ -31,6 +31,7 @@ IDENTITIES: list[dict[str, Any]] = [
     {"step": 1},
     {"step": 1, "sample_index": "550e8400-e29b-41d4-a716-446655440000", "rollout_n": 1},
     {"step": 1, "sample_index": "a b", "rollout_n": 0},
+    {"step": " 1 ", "sample_index": " a b ", "rollout_n": " 0 "},
     {"step": 1, "sample_index": "it's $HOME `*` \\n", "rollout_n": 0},
     {"step": 1, "sample_index": "data/train/0", "rollout_n": 0},
     {"step": 1, "sample_index": "数学", "rollout_n": 0},

@@ -48,7 +48,7 @@ class Reference:
 
     def is_name_of(self, summary: Summary) -> bool:
         """Return whether the reference is the trajectory's whole path."""
-        return self.path != "" and self.path in (summary.path.strip(), _shown_path(summary).strip())
+        return self.path != "" and self.path in (summary.path, _shown_path(summary))
 
 
 def _shown_path(summary: Summary) -> str:
@@ -67,7 +67,7 @@ def parse(text: str) -> Reference:
     if match := _TRACE.fullmatch(lowered):
         return Reference(text, trace=match["trace"])
     if "/" in text:
-        return Reference(text, path=text.strip())
+        return Reference(text, path=text)
     if text.strip().isdigit():
         raise ViewerError(
             f"{text} alone does not name a trajectory. All of step {text}: "

@@ -83,7 +83,7 @@ class Filters:
         return f"{filters.order(sort, columns)}, {_ORDER}" if sort else _ORDER
 
     def _value(self, field: Filter) -> bool | str | None:
-        text = self.text(field.argument).strip()
+        text = self.text(field.argument)
         if len(text) > MAX_TEXT:
             raise QueryError(f"{field.argument} has more than {MAX_TEXT} characters.")
         if text and field.takes in ("switch", "choice"):

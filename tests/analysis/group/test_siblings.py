@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.look.conversation.summary import reward_of
 from otel_rollout.look.conversation.trajectories import summaries_of
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources import reference
 from otel_rollout.look.sources.table_source import TableSource
-from otel_rollout.table.filters import equals
+from otel_rollout.look.web.request import Asked
+from otel_rollout.look.web.trajectory_list import Filters
+from otel_rollout.table.filters import equals, steps
 from otel_rollout.table.query import Engine
 from tests.table.tables import START_NS, root, row, score, written
 
@@ -105,6 +109,27 @@ def test_group_is_found_by_the_name_that_a_list_shows(tmp_path: Path) -> None:
     )
     assert told(in_table(asked, "1/x␊y")) == [("1/x\ny/0", "ok", None, "break")]
     assert told(in_table(asked, "a/b/5")) == [("a/b/5/0", "ok", None, "slash")]
+
+
+def test_names_are_those_that_were_recorded_with_their_outer_spaces(tmp_path: Path) -> None:
+    """Step, row and experiment are taken as they are, by name, group, page and filter."""
+    named = {"step": None, "step_text": " 7 ", "experiment": " first "}
+    padded = trajectory("1", "padded", **named, sample_index=" 8 ", rollout_n=None, rollout_text=" 0 ")
+    asked = engine(tmp_path, padded, trajectory("2", "plain", step=7, sample_index="8"))
+    (path, group) = (" 7 / 8 / 0 ", " 7 / 8 ")
+    source = TableSource(asked, "table")
+    for name in (path, f"{group}/", " 7 /"):
+        assert [each.path for each in source.find(reference.parse(name))] == [path], name
+    assert [each.path for each in source.find(reference.parse("7/8/0"))] == ["7/8/0"]
+    assert told(in_table(asked, group)) == [(path, "ok", None, "padded")]
+    of_page: Any = SimpleNamespace(engine=asked, run=run_of(asked, " first "))
+    page = Asked("/trajectory", {"name": path}, of_page, of_page, *[of_page] * 3, is_live=False)
+    assert page.trajectory("name")[0].path == path
+    for text, paths in ((" 7 ", ["7/8/0", path]), ("7", ["7/8/0"])):
+        conditions = [steps(text, "--step")]
+        assert [each.path for each in summaries_of(asked, conditions)] == paths
+    (by_row,) = Filters({"sample": " 8 "}).conditions()
+    assert [each.path for each in summaries_of(asked, [by_row])] == [path]
 
 
 def test_trajectories_with_one_path_are_told_apart_by_trace_id(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def names_in(text: str) -> list[GroupName]:
     Raises:
         ViewerError: the text names no group.
     """
-    validate, (step, *rest) = parts_of(text.strip())
+    validate, (step, *rest) = parts_of(text)
     if not step or not rest:
         raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
     samples = ["/".join(rest)]
