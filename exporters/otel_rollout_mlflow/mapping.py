@@ -41,6 +41,12 @@ MAX_SESSION_CHARS: Final = 250
 """Maximum characters of a session's id; for a longer one, MLflow refuses the whole request."""
 MAX_TRACE_NAME_CHARS: Final = 4096
 """Maximum characters of a trace's name; for a longer one, MLflow refuses the whole request."""
+_USAGE: Final = {
+    semconv.GEN_AI_USAGE_INPUT_TOKENS: "input_tokens",
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: "output_tokens",
+    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: "cache_read_input_tokens",
+    semconv.GEN_AI_USAGE_CACHE_WRITE_INPUT_TOKENS: "cache_creation_input_tokens",
+}
 _SPAN_TYPES: Final = semconv.SPAN_KINDS - {"PROMPT", "UNKNOWN"}
 """Kinds that are types of MLflow's spans, too."""
 _MAPPED_BY_NAME: Final = frozenset({*semconv.MIME_TYPES, *semconv.MIME_TYPES.values()})
@@ -83,8 +89,8 @@ def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
     _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE))
     _set(attributes, SPAN_OUTPUTS, _payload(source, semconv.OUTPUT_VALUE))
     _set(attributes, SPAN_TYPE, attributes.get(SPAN_TYPE) or span_type(source))
-    if model_calls.usage_of(source) is None and model_calls.counts_of(source):
-        attributes.setdefault(CHAT_USAGE, "")  # MLflow would take its counts, in place of those inside
+    if not model_calls.NAMES_OF_COUNTS.isdisjoint(source):
+        attributes.setdefault(CHAT_USAGE, _usage(source))
     if not span.parent_id:
         for key, text in trace_tags(source).items():
             attributes[TRACE_TAG_PREFIX + key] = tag_attribute(text)
@@ -103,6 +109,17 @@ def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
         events=[_storable_event(event) for event in span.events],
         message=storable_text(span.error_message),
     )
+
+
+def _usage(attributes: Mapping[str, AttributeValue]) -> str:
+    """Return a model call's token usage in MLflow's form; empty for others, which may repeat it.
+
+    MLflow would count on any span, take true for 1, and add negative counts.
+    """
+    counts = model_calls.usage_of(attributes) or {}
+    usage = {name: counts[key] for key, name in _USAGE.items() if key in counts}
+    total = usage.get("input_tokens", 0) + usage.get("output_tokens", 0)
+    return json.dumps({**usage, "total_tokens": total}) if usage else ""
 
 
 def _storable_event(event: Event) -> Event:

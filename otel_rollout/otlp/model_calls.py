@@ -85,7 +85,7 @@ _COUNTS: Final = {
     ),
 }
 """GenAI's name of a count → its names in other libraries and versions, in order of preference."""
-_NAMES_OF_COUNTS: Final = frozenset({*_COUNTS, *(name for names in _COUNTS.values() for name in names)})
+NAMES_OF_COUNTS: Final = frozenset({*_COUNTS, *(name for names in _COUNTS.values() for name in names)})
 _MAX_COUNT: Final = 1 << 63
 
 
@@ -141,7 +141,7 @@ def kind_of(attributes: Mapping[str, Any]) -> str:
 
 def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
     """Return the token counts of a span, by GenAI's names."""
-    if _NAMES_OF_COUNTS.isdisjoint(attributes):  # so it is with most spans
+    if NAMES_OF_COUNTS.isdisjoint(attributes):  # so it is with most spans
         return {}
     found: dict[str, int] = {}
     for name, others in _COUNTS.items():

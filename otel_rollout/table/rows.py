@@ -32,10 +32,11 @@ for a value without type."""
 
 
 class Held(NamedTuple):
-    """The column that holds an attribute of one type."""
+    """The column that holds an attribute of one type; ``minimum`` is that of an integer."""
 
     column: str
     type_: type
+    minimum: int = MIN_INT
 
 
 OF_SPAN: Final[Mapping[str, Held]] = {
@@ -52,9 +53,9 @@ OF_SPAN: Final[Mapping[str, Held]] = {
     semconv.SPAN_KIND: Held("kind", str),
     semconv.GEN_AI_TOOL_NAME: Held("tool_name", str),
     semconv.GEN_AI_REQUEST_MODEL: Held("model", str),
-    semconv.GEN_AI_USAGE_INPUT_TOKENS: Held("tokens_in", int),
-    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: Held("tokens_out", int),
-    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Held("tokens_cached", int),
+    semconv.GEN_AI_USAGE_INPUT_TOKENS: Held("tokens_in", int, 0),
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: Held("tokens_out", int, 0),
+    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Held("tokens_cached", int, 0),
     semconv.TURN_CONTINUES: Held("continues", str),
     semconv.TURN_SHARED: Held("shared", int),
     semconv.TURN_LENGTH: Held("turn_length", int),
@@ -165,8 +166,8 @@ def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, He
     """Put attributes into their columns; return the others."""
     others = {}
     for name, value in attributes.items():
-        column, type_ = held.get(name, _NOWHERE)
-        if type(value) is type_ and (type(value) is not int or _fits(value)):
+        column, type_, minimum = held.get(name, _NOWHERE)
+        if type(value) is type_ and (type(value) is not int or minimum <= value <= MAX_INT):
             row[column] = value
         else:
             others[name] = value

@@ -235,6 +235,7 @@ def test_batch_has_the_types_of_the_schema() -> None:
         ("rollout.project_name", 5, "project"),
         ("rollout.group_id", ["a"], "group_id"),
         ("gen_ai.usage.input_tokens", 1.5, "tokens_in"),
+        ("gen_ai.usage.output_tokens", -1, "tokens_out"),
         ("input.value", 5, "input"),
         ("error.type", 7, "error_type"),
         ("rollout.step", 1 << 70, "step"),
