@@ -503,16 +503,18 @@ def test_trajectory_has_the_policy_versions_of_its_turns(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_several_rows_of_a_span_the_latest_end_counts(tmp_path: Path, order: int) -> None:
-    """Then the longest attributes: a delivery may have rewritten the span, or may have cut it."""
+    """Then the longest attributes: a delivery may have rewritten or cut the span. Then the greater text."""
     begun = {"start_ns": START_NS, "kind": "LLM"}
     rows = [
         row("1", "b", "a1", **begun, duration_ns=None, attributes='{"a":"still running"}'),
         row("1", "b", "a1", **begun, duration_ns=2_000, attributes='{"a":1}'),
         row("1", "b", "a1", **begun, duration_ns=2_000, attributes='{"a":12}'),
+        row("1", "b", "a1", **begun, duration_ns=2_000, attributes='{"a":13}'),
+        row("1", "b", "a1", **begun, duration_ns=2_000, attributes='{"a":11}'),
     ][::order]
     store = written(tmp_path / "table", [root("1")], *([each] for each in rows))
     found = asked(store, "SELECT duration_ns, attributes FROM spans WHERE kind = 'LLM'")
-    assert found == [{"duration_ns": 2_000, "attributes": '{"a":12}'}]
+    assert found == [{"duration_ns": 2_000, "attributes": '{"a":13}'}]
 
 
 def test_steps_that_are_text_are_steps_of_their_own(tmp_path: Path) -> None:
