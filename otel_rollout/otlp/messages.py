@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp import streams
 
 _CONVERSATION_NAMES: Final = ("messages", "raw_prompt", "input", "prompt", "contents")
 """Names of arguments that hold the conversation, in order of preference."""
@@ -158,7 +159,7 @@ def request_of(value: Any, further: Any = None) -> Request:
         further: an OpenTelemetry attribute with the messages, which wins over ``value``.
     """
     named = value if isinstance(value, Mapping) else {}
-    conversation = further or (_conversation(named) if isinstance(value, Mapping) else value)
+    conversation = further or conversation_in(value)
     found = tuple(messages_in(conversation, "user"))
     ids = _argument(named, ("prompt_ids",))
     if isinstance(ids, Mapping) and isinstance(shared := ids.get("shared"), int):  # as exported
@@ -176,7 +177,7 @@ def asked_in(value: Any) -> tuple[Message, ...]:
 
 def conversation_in(value: Any) -> Any:
     """Return the conversation in a model call's arguments; other values unchanged."""
-    return _conversation(value) if isinstance(value, Mapping) else value
+    return _argument(value, _CONVERSATION_NAMES) if isinstance(value, Mapping) else value
 
 
 def roles_in(conversation: Any) -> Iterator[str]:
@@ -194,10 +195,6 @@ def roles_in(conversation: Any) -> Iterator[str]:
             yield from (message.role for message in _message(entry, "user"))
         else:
             return
-
-
-def _conversation(arguments: Mapping[str, Any]) -> Any:
-    return _argument(arguments, _CONVERSATION_NAMES)
 
 
 def _argument(arguments: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -219,6 +216,7 @@ def reply_of(value: Any, further: Any = None) -> Reply:
             if len(value) > len((role, text)):
                 return Reply(next(_message(value, role)))
             return Reply(Message(role, text, has_all_content=not _is_cut(text)))
+    value = streams.joined(value)
     found = list(messages_in(further if further else value, "assistant"))
     text = "\n\n".join(filter(None, (message.text for message in found)))
     calls = tuple(call for message in found for call in message.calls)
@@ -367,7 +365,9 @@ def _finish_reason(value: Any) -> str:
     if not isinstance(value, Mapping):
         return ""
     choices = [choice for choice in _list(value.get("choices")) if isinstance(choice, Mapping)]
-    reasons = [choice.get("finish_reason") for choice in choices] or [value.get("stop_reason")]
+    details = value.get("incomplete_details")  # OpenAI Responses
+    reason = details.get("reason") if isinstance(details, Mapping) else value.get("stop_reason")
+    reasons = [choice.get("finish_reason") for choice in choices] or [reason]
     return ", ".join(dict.fromkeys(str(reason) for reason in reasons if reason))
 
 

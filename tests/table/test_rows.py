@@ -460,6 +460,11 @@ def test_messages_of_a_model_call_are_counted_by_role(input_: Any, counts: tuple
     assert tuple(row.get(column) for column in columns) == counts
 
 
+def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    """Return a chunk of a stream in OpenAI's form."""
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+
 @pytest.mark.parametrize(
     ("output", "reply", "reason"),
     [
@@ -469,6 +474,36 @@ def test_messages_of_a_model_call_are_counted_by_role(input_: Any, counts: tuple
             "hi",
             "length",
         ),
+        (
+            {
+                "object": "response",
+                "output": [{"type": "message", "role": "assistant", "content": "so"}],
+                "incomplete_details": {"reason": "max_output_tokens"},
+            },
+            "so",
+            "max_output_tokens",
+        ),
+        (
+            {"output": [{"role": "assistant", "content": "all"}], "incomplete_details": None},
+            "all",
+            None,
+        ),
+        (
+            [
+                chunk({"role": "assistant", "content": ""}),
+                chunk({"content": "4", "tool_calls": None}),
+                {"choices": [], "usage": {"total_tokens": 9}},
+                chunk({"content": "2"}),
+                chunk({}, "stop"),
+            ],
+            "42",
+            "stop",
+        ),
+        (
+            [chunk({"tool_calls": [{"index": 0}]})],
+            json.dumps([chunk({"tool_calls": [{"index": 0}]})], separators=(",", ":")),
+            None,
+        ),
         ("plain", "plain", None),
         ({"response_ids": [1, 2]}, None, None),
         (None, None, None),
@@ -476,7 +511,7 @@ def test_messages_of_a_model_call_are_counted_by_role(input_: Any, counts: tuple
     ],
 )
 def test_reply_of_a_model_call(output: Any, reply: str | None, reason: str | None) -> None:
-    """The text is in column ``reply``, without tokens that end a message."""
+    """The text is in column ``reply``, without tokens that end a message; streamed chunks are joined."""
     row = call({}, output)
     assert (row["reply"], row["finish_reason"]) == (reply, reason)
 

@@ -1,0 +1,28 @@
+"""Join the chunks of a streamed reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def joined(value: Any) -> Any:
+    """Return the reply that a list of OpenAI's chunks is, if it is one text; other values unchanged."""
+    chunks = value if isinstance(value, list) else []
+    listed = [chunk.get("choices") if isinstance(chunk, Mapping) else None for chunk in chunks]
+    choices = [choice for each in listed if isinstance(each, list) for choice in each]
+    texts = [_text_of(choice) for choice in choices]
+    if not choices or None in listed or None in texts:
+        return value
+    message = {"role": "assistant", "content": "".join(filter(None, texts))}
+    reason = next((reason for choice in reversed(choices) if (reason := choice.get("finish_reason"))), None)
+    return {"choices": [{"message": message, "finish_reason": reason}]}
+
+
+def _text_of(choice: Any) -> str | None:
+    """Return the text of a chunk's choice; None if it says more, such as a tool call."""
+    delta = choice.get("delta") if isinstance(choice, Mapping) and not choice.get("index") else None
+    if not isinstance(delta, Mapping) or any(map(delta.get, delta.keys() - {"role", "content"})):
+        return None
+    text = delta.get("content") or ""
+    return text if isinstance(text, str) else None
