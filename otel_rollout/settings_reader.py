@@ -85,10 +85,11 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             values[field.name] = field.metadata["parse"](value)
         except ValueError as error:
             shown = "" if field.name in _MAY_BE_SECRET else f"={value!r}"
+            default = f": {field.default!r}" if isinstance(field.default, _SIMPLE) and field.default else ""
+            used = f"the default is used{default}"
             if (otherwise := field.metadata["otherwise"]) is not None:
-                values[field.name] = otherwise
-            used = "the default" if otherwise is None else repr(otherwise)
-            problems.append(f"{variable_of(field)}{shown} {error}; {used} is used.")
+                values[field.name], used = otherwise, f"{otherwise!r} is used"
+            problems.append(f"{variable_of(field)}{shown} {error}; {used}.")
     try:
         published = _published(environ)
         founder = version_of_founder(environ) or "of another version"

@@ -11,12 +11,12 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 from urllib.parse import unquote
 
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import closest
 
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
 _AGE: Final = re.compile(r"(\d{1,6}(?:\.\d+)?)\s*([hdw])", re.ASCII)
@@ -120,10 +120,15 @@ def choice(words: Any) -> Callable[[str], str]:
     def parse(value: str) -> str:
         word = value.strip().lower()
         if word not in allowed:
-            raise ValueError(f"is none of {', '.join(allowed)}")
+            raise ValueError(f"is none of {', '.join(allowed)}{_meant(word, allowed)}")
         return word
 
     return parse
+
+
+def _meant(word: str, allowed: Iterable[str]) -> str:
+    """Return the allowed word that is most similar, in parentheses; nothing if none is similar."""
+    return f" (did you mean {found!r}?)" if (found := closest(word, allowed)) else ""
 
 
 def names(value: str) -> dict[str, dict[str, Any]]:
@@ -205,8 +210,8 @@ def tail_rules(value: str) -> dict[str, float]:
     for part in listed(value):
         name, separator, argument = (piece.strip() for piece in part.partition("="))
         if name not in _TAIL_RULES:
-            meant = did_you_mean(name, _TAIL_RULES)
-            raise ValueError(f"has {name!r}, which is none of {', '.join(_TAIL_RULES)}.{meant}".rstrip("."))
+            allowed = f"{', '.join(_TAIL_RULES)}{_meant(name, _TAIL_RULES)}"
+            raise ValueError(f"has {name!r}, which is none of {allowed}")
         parse = _TAIL_RULES[name]
         if (parse is None) is bool(separator):
             needs = f"takes no number: {name}" if parse is None else f"needs a number: {name}=0.5"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 from otel_rollout import settings_reader
 from otel_rollout.base.environment import PREFIXES
 from otel_rollout.record.runs.target import is_further_variable
-from otel_rollout.settings import CONFIG_VARIABLE
+from otel_rollout.settings import CONFIG_VARIABLE, Settings
 
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
 
@@ -19,8 +20,9 @@ _SHOWN: Final = frozenset({EXPORTERS, "OTEL_ROLLOUT_INSTRUMENT", "OTEL_ROLLOUT_A
 """Variables whose values are shown: names of exporters, of libraries and of choices are no secrets."""
 _MIN_MASKED: Final = 3
 """Minimum characters of a value's part that is masked. Shorter parts would mask parts of words at random."""
-_COMMON_WORDS: Final = frozenset({"true", "false", "none"})
-"""Values that are never masked."""
+_CHOICES: Final = [hint for hint in get_type_hints(Settings).values() if get_origin(hint) is Literal]
+_COMMON_WORDS: Final = frozenset({"true", "false", *(word for hint in _CHOICES for word in get_args(hint))})
+"""Values that are never masked. A setting's choices, such as ``all``, are no secrets, and parts of words."""
 _LOOPBACK: Final = re.compile(r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0", re.IGNORECASE)
 _OTLP_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _ADDRESS_NAMES: Final = re.compile("ADDRESS|ENDPOINT|HOST|URI|URL")
@@ -55,6 +57,7 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     for name, value in ordered:
         text = text.replace(f"{name}={value!r}", name)
     shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # also in CONFIG_VARIABLE
+    shown |= {str(field.default) for field in dataclasses.fields(Settings)}  # CONFIG_VARIABLE has these, too
     secrets = {
         part: name
         for name, value in ordered
@@ -76,9 +79,7 @@ def on_loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, A
         options: exporter → keyword arguments of its constructor.
     """
     found = [
-        name
-        for name, value in sorted(of_tracing(environ).items())
-        if name != CONFIG_VARIABLE and _is_loopback(value, bool(_ADDRESS_NAMES.search(name)))
+        name for name in names(environ) if _is_loopback(environ[name], bool(_ADDRESS_NAMES.search(name)))
     ]
     if "otlp" in options and "endpoint" not in options["otlp"] and not otlp_endpoint(environ):
         found.append("the default endpoint of otlp")
@@ -102,9 +103,7 @@ def is_target_a_file(environ: Mapping[str, str], options: Mapping[str, Any]) -> 
 
 def _is_loopback(value: str, may_lack_scheme: bool) -> bool:
     if "://" not in value:
-        if not may_lack_scheme:
-            return False
-        value = "//" + value
+        value = f"//{value}" if may_lack_scheme else ""
     try:
         host = urlsplit(value).hostname
     except ValueError:
@@ -114,14 +113,11 @@ def _is_loopback(value: str, may_lack_scheme: bool) -> bool:
 
 def _parts(value: str) -> Iterator[str]:
     """Yield a value and the parts of the value that an error may quote."""
-    yield value
-    yield value.strip()
-    yield repr(value)[1:-1]
+    yield from (value, value.strip(), repr(value)[1:-1])
     for entry in value.split(","):
-        yield entry.strip()
-        yield unquote(entry.strip())
-        yield entry.partition("=")[2].strip()
-        yield unquote(entry.partition("=")[2].strip())
+        for part in (entry.strip(), entry.partition("=")[2].strip()):
+            yield part
+            yield unquote(part)
     yield from value.split()
     if "://" in value:
         yield from _parts_of_url(value)
@@ -137,9 +133,8 @@ def _parts_of_url(value: str) -> Iterator[str]:
     user_information, _, host = parts.netloc.rpartition("@")
     yield value.rstrip("/")
     yield user_information
-    if parts.password:
-        yield parts.password
-        yield unquote(parts.password)
+    password = parts.password or ""
+    yield from (password, unquote(password))
     yield parts.query
     if user_information:
         yield host

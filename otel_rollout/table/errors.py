@@ -29,6 +29,8 @@ _VANISHED: Final = ("File not found", "Path does not exist", "kind: NotFound", "
 """Signs that a file was removed between its listing and its reading: the table changes just now."""
 _GAP: Final = "found gap"
 """Sign that a listing of the log lacks an entry: one that was written meanwhile, or one that is gone."""
+NO_TABLE: Final = "There is no table at {}. A run with OTEL_TRACES_EXPORTER=delta writes one."
+"""Message about a place without a table."""
 _TEMPORARY_CLASSES: Final = ("CommitFailedError", "PanicException")
 
 
@@ -77,7 +79,7 @@ def described(error: BaseException, location: Location) -> TableError:
             f"The table at {location.uri} needs features of Delta that deltalake lacks ({_reason(words)})."
         )
     if name == "TableNotFoundError":
-        return NoTableError(f"There is no table at {location.with_origin}.")
+        return NoTableError(NO_TABLE.format(location.with_origin))
     if _GAP in words:
         return IncompleteListingError(
             f"The log of the table at {location.uri} lacks an entry ({_reason(words)}).", is_temporary=True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base.waits import waits
 from otel_rollout.table import errors, schema
-from otel_rollout.table.errors import IncompleteListingError, NoTableError, TableError
+from otel_rollout.table.errors import NO_TABLE, IncompleteListingError, NoTableError, TableError
 from otel_rollout.table.location import Location
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Store:
                 f"{path} holds {sorted(others)[0]!r} and no table: name a table's directory; a new table "
                 "needs one that is empty or missing."
             )
-        raise NoTableError(f"There is no table at {self.location.with_origin}.")
+        raise NoTableError(NO_TABLE.format(self.location.with_origin))
 
     def _check(self, table: DeltaTable) -> None:
         """Check that a table is a rollout table that this software can read and write."""

@@ -490,13 +490,15 @@ def test_table_of_the_environment_is_the_default(
 def test_missing_table_of_a_variable_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address is nowhere in the command; one that an option gives needs no origin."""
+    """The address is nowhere in the command; one that an option gives needs no origin. A remedy follows."""
+    remedy = "A run with OTEL_TRACES_EXPORTER=delta writes one."
     missing = f"There is no table at {tmp_path}/none"
     for address in (f"{tmp_path}/none", f"file://{tmp_path}/none"):
         monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", address)
         for command in (("list",), ("report",), ("table", "compact")):
-            assert run(*command, code=2).stderr == f"{missing} (OTEL_ROLLOUT_DELTA_URI).\n"
-    assert run("list", "--from", f"file://{tmp_path}/other", code=2).stderr.endswith("/other.\n")
+            assert run(*command, code=2).stderr == f"{missing} (OTEL_ROLLOUT_DELTA_URI). {remedy}\n"
+    shown = run("list", "--from", f"file://{tmp_path}/other", code=2).stderr
+    assert shown.endswith(f"/other. {remedy}\n")
 
 
 def test_directory_without_a_table_says_what_makes_one(

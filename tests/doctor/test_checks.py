@@ -1,5 +1,6 @@
 """Check this machine, with real environments, exporters and secrets."""
 
+import dataclasses
 import io
 import json
 import os
@@ -12,7 +13,7 @@ from rich.console import Console
 from otel_rollout import doctor
 from otel_rollout.doctor import variables
 from otel_rollout.doctor.diagnosis import Diagnosis, DoctorFinding, Verdict
-from otel_rollout.settings import CONFIG_VARIABLE
+from otel_rollout.settings import CONFIG_VARIABLE, Settings
 from otel_rollout.settings_reader import to_variable
 
 SECRET = "sesame-4711"
@@ -206,6 +207,19 @@ def test_text_without_secrets_stays():
     """Flags, names of exporters and values of unrelated variables are not masked."""
     environ = {"OTEL_TRACES_EXPORTER": "mlflow", "OTEL_SDK_DISABLED": "true", "HOME": "home"}
     assert variables.mask("mlflow is true at home", environ) == "mlflow is true at home"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {CONFIG_VARIABLE: to_variable(dataclasses.asdict(Settings()))},
+        {"OTEL_ROLLOUT_TURNS": "all", "OTEL_ROLLOUT_SAMPLE_VALIDATION": "sampled"},
+    ],
+)
+def test_words_that_a_setting_chooses_from_are_not_masked(environ: dict[str, str]) -> None:
+    """A choice such as `all`, and a default, are no secrets, and are parts of other words."""
+    text = "'detla' is called wrong, none of sampled, always; otel-rollout installed"
+    assert variables.mask(text, environ) == text
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_patterns_and_forced_formats(dump):
         ("nothing", "nothing holds no dump of rollouts, and no segments of a run. Name a folder with"),
         ("empty.jsonl", "empty.jsonl holds no records: it is empty. Name a file of JSON lines"),
         ("text.log", "text.log holds no records: it is no dump. Name a file of JSON lines"),
-        ("none.jsonl", "none.jsonl. Name a dump of rollouts"),
+        ("none.jsonl", "There is no file or directory none.jsonl. Name a dump of rollouts"),
         ("no*.jsonl", "There is no file or directory no*.jsonl. Name a file of JSON lines"),
     ],
 )

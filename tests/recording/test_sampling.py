@@ -300,10 +300,16 @@ def test_choice_of_rows_travels_with_calls_outside_trajectories(
 @pytest.mark.parametrize(
     ("variable", "value", "problem"),
     [
-        ("OTEL_ROLLOUT_SAMPLE_RATE", "2", "is not a share from 0 to 1"),
+        ("OTEL_ROLLOUT_SAMPLE_RATE", "2", "is not a share from 0 to 1; the default is used: 1.0."),
         ("OTEL_ROLLOUT_SAMPLE_RATE", "all", "is not a number"),
         ("OTEL_ROLLOUT_SAMPLE_EVERY", "0", "is less than 1"),
         ("OTEL_ROLLOUT_SAMPLE_VALIDATION", "yes", "is none of sampled, always, never"),
+        (
+            "OTEL_ROLLOUT_SAMPLE_VALIDATION",
+            "nevr",
+            "always, never (did you mean 'never'?); the default is used: 'sampled'.",
+        ),
+        ("OTEL_ROLLOUT_OUTCOME_KEEP", "spred=1", "rate (did you mean 'spread'?); the default is used."),
         ("OTEL_ROLLOUT_SAMPLE_GROUPS", "-1", "is less than 0"),
         ("OTEL_ROLLOUT_OUTCOME_KEEP", "errors,speed=2", "has 'speed', which is none of errors, validation,"),
         ("OTEL_ROLLOUT_OUTCOME_KEEP", "errors=2", "has 'errors=2', but errors takes no number"),
@@ -313,7 +319,7 @@ def test_choice_of_rows_travels_with_calls_outside_trajectories(
     ],
 )
 def test_invalid_setting_is_warned_of_with_its_variable(variable: str, value: str, problem: str) -> None:
-    """One sentence names variable, value and reason; the default is used."""
+    """One sentence names variable, value, reason and the closest word; the default is used, and named."""
     configured, (said,) = settings_reader.from_environment({variable: value})
     assert said == f"{variable}={value!r} {said.split(' ', 1)[1]}"
     assert problem in said

@@ -188,6 +188,7 @@ def test_list_has_columns_and_fields_that_the_run_has_values_for(served: Served)
     for name in ("lag", "mismatch", "queue", "filtered", "broken_prefix"):
         assert f'name="{name}"' not in page.body
     assert '<datalist id="tools"><option value="search"></datalist>' in page.body
+    assert "input[list] { width: 20rem;" in page.body  # names of tools are long
 
 
 def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:

@@ -287,8 +287,8 @@ def _check_readable(path: Path, is_named: bool) -> None:
             raise ViewerError(f"{path} is neither a file nor a directory.")
     except FileNotFoundError:
         raise ViewerError(
-            f"There is no {path}. Name a dump of rollouts, a rollout table, or the spool directory of a run "
-            f"(its OTEL_ROLLOUT_SPOOL_DIR). {_MLFLOW_ADVICE}"
+            f"There is no file or directory {path}. Name a dump of rollouts, a rollout table, or the spool "
+            f"directory of a run (its OTEL_ROLLOUT_SPOOL_DIR). {_MLFLOW_ADVICE}"
         ) from None
     except OSError as error:
         raise unreadable(path, error) from error

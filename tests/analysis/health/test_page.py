@@ -8,7 +8,7 @@ from otel_rollout.look.pages.rendering import Links
 
 _FINDINGS = (
     Finding("healthy", "All 8 trajectories have a reward.", name="reward_missing"),
-    Finding("unhealthy", "Tool <b> fails.", tuple(range(1, 61)), ("1/<i>/0",), "tool_error_burst"),
+    Finding("unhealthy", "Tool `<b>` fails.", tuple(range(1, 61)), ("1/<i>/0",), "tool_error_burst"),
     Finding("unobserved", "No version is known.", name="policy_lag"),
 )
 
@@ -39,11 +39,11 @@ def test_served_page_links_steps_and_trajectories() -> None:
 
 
 def test_page_that_stands_alone_links_nothing() -> None:
-    """Names are text, and nothing in them is markup."""
+    """Names are text, and nothing in them is markup; those that a message quotes are set as code."""
     page = page_of_health(Health(Run(None, None, None), 1, _FINDINGS))
     assert "href" not in page
     assert "run without a name" in page
-    assert "Tool &lt;b&gt; fails." in page
+    assert "Tool <code>&lt;b&gt;</code> fails." in page
     assert "1 trajectory" in page
 
 
