@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 from otel_rollout.look.conversation import trajectories
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
 from otel_rollout.look.conversation.summary import Summary, parts_of
 from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
-from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.table import views
-from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import OF_TRAJECTORY, all_of, equals
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import integer_in
@@ -53,20 +50,22 @@ class TableSource:
         """Return the matching trajectories of the newest run that has any; of a step or group, a page.
 
         Without a reference, return the first trajectories of the newest run.
+
+        Raises:
+            TableError: the table cannot be read.
         """
         self.notes = ()
-        with _as_viewer_errors():
-            if reference is None:
-                return self._newest_run()
-            conditions = [self.run, *_conditions(reference)]
-            for run in runs_with(self.engine, conditions, reference.matches):
-                of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
-                found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
-                if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
-                    return found
-                if found:
-                    return self._listed(of_run, reference, len(found))
-            return self._nameless(conditions) if reference.trace else []
+        if reference is None:
+            return self._newest_run()
+        conditions = [self.run, *_conditions(reference)]
+        for run in runs_with(self.engine, conditions, reference.matches):
+            of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
+            found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
+            if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
+                return found
+            if found:
+                return self._listed(of_run, reference, len(found))
+        return self._nameless(conditions) if reference.trace else []
 
     def tables(self, reference: Reference) -> Iterator[tuple[TableSource, None]]:
         """Yield the table itself; see :meth:`PrivateTableSource.tables`."""
@@ -82,10 +81,12 @@ class TableSource:
         Args:
             trace_id: id of its trace.
             part: id of a span; the trajectory that this span begins inside the trace is returned.
+
+        Raises:
+            TableError: none of its spans is in the table, or the table cannot be read.
         """
-        with _as_viewer_errors():
-            recorded = trajectories.trajectory_in(self.engine, trace_id, part)
-            return conversation_of(recorded, trajectories.is_passed_over(self.engine, recorded))
+        recorded = trajectories.trajectory_in(self.engine, trace_id, part)
+        return conversation_of(recorded, trajectories.is_passed_over(self.engine, recorded))
 
     def _newest_run(self) -> list[Summary]:
         for ended in ("is_root", "score_name IS NULL"):  # a run may have running trajectories alone
@@ -126,14 +127,6 @@ class TableSource:
 
     def _rows(self, source: str, columns: str, conditions: list[str], end: str = "") -> list[dict[str, Any]]:
         return self.engine.dicts(f"SELECT {columns} FROM {source}{all_of(conditions)}{end}")  # noqa: S608
-
-
-@contextmanager
-def _as_viewer_errors() -> Iterator[None]:
-    try:
-        yield
-    except TableError as error:
-        raise ViewerError(str(error)) from error
 
 
 def conversations_in(engine: Engine, trace_ids: Sequence[str]) -> Iterator[Conversation]:
