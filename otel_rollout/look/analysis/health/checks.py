@@ -14,7 +14,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple
 
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import unknown
 from otel_rollout.look.analysis.health import (
     context,
     outside,
@@ -119,9 +119,7 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") 
     names = [check.name for check in checks]
     for name in (*only, *skip):
         if name not in names:
-            raise QueryError(
-                f"There is no check {name!r}.{did_you_mean(name, names)} Checks: {', '.join(names)}."
-            )
+            raise QueryError(unknown("check", name, names))
     return [check for check in checks if check.name not in skip and (not only or check.name in only)]
 
 
