@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation import trajectories
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
 from otel_rollout.look.conversation.summary import Summary, parts_of
@@ -129,14 +130,20 @@ class TableSource:
         return self.engine.dicts(f"SELECT {columns} FROM {source}{all_of(conditions)}{end}")  # noqa: S608
 
 
-def conversations_in(engine: Engine, trace_ids: Sequence[str]) -> Iterator[Conversation]:
+def conversations_in(engine: Engine, trace_ids: Iterable[str], at_once: int) -> Iterator[Conversation]:
     """Yield trajectories of a table turn by turn, in the order of the ids; those without spans are left out.
+
+    Args:
+        engine: the table.
+        trace_ids: ids of their traces.
+        at_once: trajectories that are read with one query, and are in memory together.
 
     Raises:
         TableError: the table cannot be read.
     """
-    found = trajectories.trajectories_in(engine, trace_ids)
-    yield from (conversation_of(found[trace_id]) for trace_id in trace_ids if trace_id in found)
+    for some in chunks(trace_ids, at_once):
+        found = trajectories.trajectories_in(engine, some)
+        yield from (conversation_of(found[trace_id]) for trace_id in some if trace_id in found)
 
 
 def runs_with(
@@ -159,12 +166,9 @@ def runs_with(
         f"SELECT {_RUN}, trace_id, path FROM {views.RECORDED}{wanted} "  # noqa: S608
         f"GROUP BY {_RUN}, trace_id, path ORDER BY min(start_ns) DESC"
     )
-    found = [
-        tuple(row[name] for name in _RUN.split(", "))
-        for row in rows
-        if has(Summary(row["trace_id"], path=row["path"]))
-    ]
-    return [dict(zip(_RUN.split(", "), run, strict=True)) for run in dict.fromkeys(found)]
+    found = (row for row in rows if has(Summary(row["trace_id"], path=row["path"])))
+    runs = ({name: row[name] for name in _RUN.split(", ")} for row in found)
+    return list({tuple(run.values()): run for run in runs}.values())
 
 
 def _conditions(reference: Reference) -> list[str]:
