@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_rollout.account.report import DeliveryCount
+from otel_rollout.account.report import ExporterCount
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.otlp.scan import StepKey, step_of
@@ -76,22 +76,32 @@ class LedgerState:
     held: dict[str, list[StepKey]] = field(default_factory=dict)
     unresolved: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def count(self, exporter: str) -> DeliveryCount:
-        """Return the counts of an exporter."""
-        total = self._total(exporter)
-        retried = self.retries.get(exporter, 0)
-        return DeliveryCount(total.delivered, total.rejected, total.sampled_out, retried)
+    def count(self, exporter: str, pending: int = 0) -> ExporterCount:
+        """Return the counts of an exporter.
+
+        Args:
+            exporter: name of the exporter.
+            pending: spans on disk that are still to be delivered, which the ledger does not know.
+        """
+        failure = self.failures.get(exporter)
+        _, not_linked = self.links.get(exporter, ("", None))
+        return ExporterCount(
+            **vars(self.total(exporter)),
+            pending=pending,
+            retried=self.retries.get(exporter, 0),
+            problem=self.problem or (failure.message if failure else not_linked),
+            is_refused=self.is_refused(exporter),
+            destination=self.destinations.get(exporter, ""),
+            unresolved_scores=self.unresolved.get(exporter, {}),
+        )
 
     def is_refused(self, exporter: str) -> bool:
         """Return whether delivery by an exporter stays stopped until a person corrects the problem."""
         failure = self.failures.get(exporter)
         return failure is not None and failure.kind is FailureKind.REFUSED
 
-    def done(self, exporter: str) -> int:
-        """Return how many spans an exporter is done with."""
-        return self._total(exporter).done
-
-    def _total(self, exporter: str) -> Tally:
+    def total(self, exporter: str) -> Tally:
+        """Return the spans that an exporter is done with."""
         return sum(self.steps.get(exporter, {}).values(), Tally())
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from otel_rollout.account.ledger_reader import LedgerState, Tally, read_ledger
 from otel_rollout.account.report import (
-    DeliveryCount,
     ExporterCount,
     Report,
     StepCount,
@@ -57,7 +56,7 @@ def _described(node_dir: Path, error: Exception) -> str:
     return f"{node_dir} cannot be read: {why or f'{type(error).__name__}: {error}'}"
 
 
-def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
+def delivered(node_dir: Path, configured: Settings) -> dict[str, ExporterCount]:
     """Return each exporter's counts from the ledger; empty if it is unreadable."""
     try:
         ledger = read_ledger(node_dir)
@@ -88,7 +87,7 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         sampled_out=summed(writer.state.skips for writer in writers),
         groups_kept={reason: n for (kept, reason), n in ledger.groups.items() if kept},
         groups_sampled_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
-        exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
+        exporters={name: ledger.count(name, pending[name]) for name in exporters},
         directory=str(node_dir),
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
         other_scopes=bounded_scopes(summed(writer.state.other_scopes for writer in writers)),
@@ -102,7 +101,7 @@ def _ledger_and_difference(
 ) -> tuple[LedgerState, dict[str, int]]:
     """Read the ledger, and subtract each exporter's counts from the recorded spans."""
     ledger = read_ledger(node_dir)
-    return ledger, {name: max(0, recorded - ledger.done(name)) for name in exporters}
+    return ledger, {name: max(0, recorded - ledger.total(name).done) for name in exporters}
 
 
 def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[LedgerState, dict[str, int]]:
@@ -159,19 +158,6 @@ def _content(path: Path) -> bytes:
         return layout.read_private(path)
     except (FileNotFoundError, ForeignFileError):
         return b""
-
-
-def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> ExporterCount:
-    failure = ledger.failures.get(exporter)
-    _, not_linked = ledger.links.get(exporter, ("", None))
-    return ExporterCount(
-        **ledger.count(exporter)._asdict(),
-        pending=pending,
-        problem=ledger.problem or (failure.message if failure else not_linked),
-        is_refused=ledger.is_refused(exporter),
-        destination=ledger.destinations.get(exporter, ""),
-        unresolved_scores=ledger.unresolved.get(exporter, {}),
-    )
 
 
 def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[tuple[bytes, int]]:

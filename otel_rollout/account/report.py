@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp.scan import StepKey
@@ -23,15 +23,6 @@ def said_of_operations_outside(number: int) -> str:
     """Return a sentence on operations that belong to no trajectory, without its full stop."""
     belong = "operation belongs" if number == 1 else "operations belong"
     return f"{number:,} {belong} to no trajectory: docs/recording.md says why"
-
-
-class DeliveryCount(NamedTuple):
-    """Counts that the forwarder keeps for one exporter; see :class:`ExporterCount`."""
-
-    delivered: int
-    rejected: int
-    sampled_out: int
-    retried: int
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 def closest(name: str, known: Iterable[str], similarity: float = 0.7) -> str | None:
@@ -25,3 +25,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     found = closest(name, known)
     return f" Did you mean {found!r}?" if found else ""
+
+
+def unknown(noun: str, name: str, known: Collection[str]) -> str:
+    """Return the sentences that nothing has a name, which one may be meant, and which there are."""
+    return (
+        f"There is no {noun} {name!r}.{did_you_mean(name, known)} {noun.capitalize()}s: {', '.join(known)}."
+    )

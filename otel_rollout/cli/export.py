@@ -20,13 +20,11 @@ from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.show import FromOption, spans_of
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import RunOption, Selected, SortOption, WhereOption, command_of
-from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation import atif, training_data
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.listings import Listing
 from otel_rollout.look.sources.table_source import conversations_in
 from otel_rollout.table.query import Engine
 from otel_rollout.table.schema import has_time
@@ -46,7 +44,6 @@ _AT_ONCE: Final = 200
 
 def _export(
     view: str,
-    listing: Listing,
     *,
     from_: FromOption = None,
     run: RunOption = None,
@@ -72,17 +69,18 @@ def _export(
         raise ViewerError(f"{to} exists, and nothing in it is replaced: name a new {kind} with --to.")
     with as_table(from_, spans=spans_of) as (store, _), writing("export"):
         columns = ", ".join(["trace_id", *_FACTS, "step_text", "error_message"])
-        selected = Selected(store, view, listing, given, run, where, sort, columns)
+        selected = Selected(store, view, given, run, where, sort, columns)
         engine = selected.engine
         rows = engine.dicts(selected.checked(), limit)
         if not rows:
             raise ViewerError(selected.nothing())
+        conversations = conversations_in(engine, (row["trace_id"] for row in rows), _AT_ONCE)
         if format_ == _MESSAGES:
             number = _write_lines(_examples(engine, rows), to)
         elif to is None:
-            number = _write_lines(map(atif.document_of, _conversations(engine, rows)), None)
+            number = _write_lines(map(atif.document_of, conversations), None)
         else:
-            number = _write_trials(_conversations(engine, rows), to)
+            number = _write_trials(conversations, to)
     if to is not None:
         typer.echo(f"{counted(number, 'trajectory')} written to {to}")
 
@@ -102,12 +100,6 @@ def _examples(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[dic
         if line["step"] is None:
             line["step"] = example["step_text"]
         yield {**line, "error": example["error_message"], "messages": example["messages"]}
-
-
-def _conversations(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> Iterator[Conversation]:
-    """Yield the trajectories of rows, in their order."""
-    for part in chunks((row["trace_id"] for row in rows), _AT_ONCE):
-        yield from conversations_in(engine, part)
 
 
 def _write_trials(conversations: Iterator[Conversation], to: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,14 +32,11 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
     Raises:
         OSError: the forwarder's lock cannot be taken, for example because the file is another user's.
     """
-    lock = ForwarderLock(node_dir)
-    try:
+    with closing(ForwarderLock(node_dir)) as lock:
         if not lock.acquire():
             return False
         Forwarder(node_dir, configured, lock).run()
         return True
-    finally:
-        lock.close()
 
 
 def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], object]) -> None:

@@ -147,12 +147,9 @@ def _step_table(report: Report, width: int) -> Sequence[RenderableType]:
 
 def _exporter_table(report: Report, width: int) -> Sequence[RenderableType]:
     """Return the table of exporters."""
+    recorded = report.recorded
     rows = [
-        (
-            name,
-            *map(str, (report.recorded, *_delivery_counts(count))),
-            *map(str, (count.lost_of(report.recorded), count.retried)),
-        )
+        (name, *map(str, (recorded, *_delivery_counts(count), count.lost_of(recorded), count.retried)))
         for name, count in report.exporters.items()
     ]
     return _fitted("exporter", ("recorded", *_DELIVERY_HEADINGS, "lost", "retried"), rows, width)

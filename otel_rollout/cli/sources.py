@@ -81,16 +81,12 @@ def as_table(
     address = table_address(from_) if address is None else address
     if address is not None:
         store = store_at(address)
-        yield store, name_of(store, address, from_)
+        is_itself = from_ in (None, address)  # and no table that was made of a dump
+        yield store, store.location.uri if is_itself else str(from_)
         return
     source = (spans or spool_source)(from_)
     with table_of(source) as store:
         yield store, source.location
-
-
-def name_of(store: Store, address: str, from_: str | None) -> str:
-    """Return the name of a table for a person: a dump's name if it was made of one."""
-    return store.location.uri if from_ in (None, address) else str(from_)
 
 
 def spool_source(from_: str | None) -> SpoolSource:

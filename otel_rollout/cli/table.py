@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.base.printable import printable
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import did_you_mean, unknown
 from otel_rollout.cli.dumps import DumpName, reading
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
@@ -83,13 +83,13 @@ def command_of(view: str, help_: str = "", answer: Callable[..., None] | None = 
     Args:
         view: the view.
         help_: what the command does; by default it lists the rows.
-        answer: answers with the view, what a listing has of it, and the options.
+        answer: answers with the view and the options.
     """
     listing, answer = LISTINGS[view], answer or _list
 
     def command(**given: Any) -> None:
         with errors_reported():
-            answer(view, listing, **given)
+            answer(view, **given)
 
     command.__doc__ = f"{help_ or listing.help}\n\n{_NUMBERS}"
     first, *others = (
@@ -116,7 +116,6 @@ def _options(listing: Listing) -> Iterator[inspect.Parameter]:
 
 def _list(
     view: str,
-    listing: Listing,
     *,
     from_: FromOption = None,
     run: RunOption = None,
@@ -132,7 +131,7 @@ def _list(
     """Show the rows of a view that the options describe."""
     chosen = _format(format_, output)
     with as_table(from_) as (store, location):
-        selected = Selected(store, view, listing, given, run, where, sort, columns)
+        selected = Selected(store, view, given, run, where, sort, columns)
         is_table = chosen == "table"
         most = _PAGE if limit is None and is_table else limit
         with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
@@ -143,6 +142,7 @@ def _list(
                 _write(engine, checked, chosen, None, output)
                 return
             rows, notes = _page(engine, checked, limit)
+            listing = selected.listing
             if not rows.num_rows:
                 notes = [selected.nothing()]
             runs = _columns_of_runs(engine)
@@ -170,7 +170,6 @@ class Selected:
     Args:
         store: the table.
         view: the view.
-        listing: what a listing has of it.
         given: the options of its columns.
         run: the run; None for all.
         where: a further condition.
@@ -179,6 +178,7 @@ class Selected:
 
     Attributes:
         engine: asks the table.
+        listing: what a listing has of the view.
         asked: what the options ask about, as words.
     """
 
@@ -186,15 +186,14 @@ class Selected:
         self,
         store: Store,
         view: str,
-        listing: Listing,
         given: Mapping[str, Any],
         run: str | None,
         where: str | None,
         sort: str | None,
         columns: str | None,
     ) -> None:
-        self._listing, self._where = listing, where
-        self._by_column = by_column = listing.conditions(given)
+        self.listing, self._where = LISTINGS[view], where
+        self._by_column = by_column = self.listing.conditions(given)
         self._tools = {name for option in ("tool", "failed_tool") if (name := given.get(option))}
         self.asked = " ".join([*by_column, *filter(None, (where, sort))])
         named = [self.asked, *by_column.values(), columns or ""]
@@ -203,7 +202,7 @@ class Selected:
         self._of_run = run_of(self.engine, run).condition if run is not None else "true"
         conditions = [self._of_run, *by_column.values(), *([] if where is None else [filters.where(where)])]
         known = self.engine.columns_of(self._source)
-        order = ", ".join([*(filters.order(name, known) for name in _parts(sort)), listing.order])
+        order = ", ".join([*(filters.order(name, known) for name in _parts(sort)), self.listing.order])
         names = ", ".join(filters.known(name, known) for name in _parts(columns)) or "*"
         self._sql = f"SELECT {names} FROM {self._source}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
 
@@ -218,7 +217,7 @@ class Selected:
 
     def nothing(self) -> str:
         """Say why no row fits: which steps or tools there are, or that no trainer has spoken."""
-        noun, by_column = self._listing.noun, self._by_column
+        noun, by_column = self.listing.noun, self._by_column
         conditions = [by_column.get("step", "true"), by_column.get("validate", "true")]
         rows = self.engine.run(
             f"SELECT DISTINCT step, step_text, coalesce({' AND '.join(conditions)}, false) AS is_wanted "  # noqa: S608
@@ -339,8 +338,7 @@ def _format(text: str, output: Path | None) -> Format:
     """Return the format that ``--format`` names."""
     found: Format | None = next((name for name in FORMATS if name == text), None)
     if found is None:
-        known = ", ".join(FORMATS)
-        raise QueryError(f"There is no format {text!r}.{did_you_mean(text, FORMATS)} Formats: {known}.")
+        raise QueryError(unknown("format", text, FORMATS))
     if found == "table" and output is not None:
         raise QueryError("A table is printed; to write a file, add --format csv, json or parquet.")
     return found

@@ -120,10 +120,6 @@ class _JournalFile(NamedTuple):
         state = journal.read_state(path)
         return cls(path, state, max(0, os.lstat(path).st_size - journal.HEADER_BYTES))
 
-    def owed_bytes(self, segment_bytes: int) -> int:
-        """Return how many bytes a segment of ``segment_bytes`` will get from the journal."""
-        return len(journal.owed_bytes(self.path, self.state, segment_bytes)) if self.state else 0
-
 
 class _Node:
     """The state of a node directory, read once."""
@@ -231,7 +227,8 @@ class _Node:
         file = self._journals.get(name.writer)
         if file is None or file.state is None or name.writer in self._living:
             return size
-        return size + (file.owed_bytes(size) if file.state.sequence == name.sequence else 0)
+        is_last = file.state.sequence == name.sequence
+        return size + (len(journal.owed_bytes(file.path, file.state, size)) if is_last else 0)
 
     def _rejected(self, exporter: str) -> Iterator[DoctorFinding]:
         """Check for a dead-letter file: a person removes it after its spans were delivered or given up."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from otel_rollout.account.report import DeliveryCount
+from otel_rollout.account.report import ExporterCount
 from otel_rollout.base.version import VERSION
 from otel_rollout.record.recording.writer import SegmentWriter
 
@@ -20,7 +20,7 @@ Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 
 def offer(
-    writer: Callable[[], SegmentWriter | None], delivered: Callable[[], Mapping[str, DeliveryCount]]
+    writer: Callable[[], SegmentWriter | None], delivered: Callable[[], Mapping[str, ExporterCount]]
 ) -> None:
     """Create the instruments.
 
@@ -35,7 +35,7 @@ def offer(
     def own(value: Callable[[SegmentWriter], Iterable[Observation]]) -> Observe:
         return lambda _: () if (current := writer()) is None else value(current)
 
-    def delivery(value: Callable[[DeliveryCount], int]) -> Observe:
+    def delivery(value: Callable[[ExporterCount], int]) -> Observe:
         return lambda _: [Observation(value(of), {"exporter": name}) for name, of in delivered().items()]
 
     for name, unit, described, observe in (

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import unknown
 from otel_rollout.table.rows import integer_in
 from otel_rollout.table.select import QueryError, expression, literal
 
@@ -180,10 +180,11 @@ def row_count(number: Any) -> int:
 def equals(column: str, value: Value | Sequence[Value]) -> str:
     """Return the condition that a column has a value, or one of several."""
     if not isinstance(value, (str, int, float, type(None))):
-        literals = [_literal(each) for each in value if type(each) is str or type(each) is int]
-        if len(literals) == len(value) > 1:
-            return f"{column} IN ({', '.join(literals)})"
-        return any_of(equals(column, each) for each in value)
+        listed = [each for each in value if type(each) is str or type(each) is int]
+        if len(listed) < 2:
+            return any_of(equals(column, each) for each in value)
+        others = [equals(column, each) for each in value if type(each) not in (str, int)]
+        return any_of([f"{column} IN ({', '.join(map(_literal, listed))})", *others])
     if value is None:
         return f"{column} IS NULL"
     if isinstance(value, bool):
@@ -229,9 +230,7 @@ def known(name: str, columns: Sequence[str]) -> str:
         QueryError: there is no such column.
     """
     if name not in columns:
-        raise QueryError(
-            f"There is no column {name!r}.{did_you_mean(name, columns)} Columns: {', '.join(columns)}."
-        )
+        raise QueryError(unknown("column", name, columns))
     return name
 
 

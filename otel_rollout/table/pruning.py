@@ -11,8 +11,8 @@ from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table.compaction import clean, settle, store_trajectories
 from otel_rollout.table.data_files import DataFile, FileReader, bins, files_of
 from otel_rollout.table.errors import TableError
+from otel_rollout.table.filters import any_of, equals
 from otel_rollout.table.lease import Lease
-from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store
 
 if TYPE_CHECKING:
@@ -192,13 +192,6 @@ def _condition(chosen: Iterable[Unit]) -> str:
     steps: dict[str | None, set[int | None]] = defaultdict(set)
     for unit in chosen:
         steps[unit.run_id].add(unit.step)
-    return " OR ".join(
-        f"({'run_id IS NULL' if run is None else f'run_id = {literal(run)}'} AND ({_of_steps(numbers)}))"
-        for run, numbers in steps.items()
+    return any_of(
+        f"({equals('run_id', run)} AND {equals('of_step', list(numbers))})" for run, numbers in steps.items()
     )
-
-
-def _of_steps(numbers: Iterable[int | None]) -> str:
-    listed = ", ".join(str(number) for number in numbers if number is not None)
-    conditions = [f"of_step IN ({listed})"] if listed else []
-    return " OR ".join([*conditions, *(["of_step IS NULL"] if None in numbers else [])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import did_you_mean, unknown
 from otel_rollout.table import views
 
 _NO_TABLE: Final = re.compile(r"table '(?:datafusion\.)?(?:public\.)?(?P<name>[^']*)' not found")
@@ -36,8 +36,7 @@ def in_words(message: str, example: str) -> str:
             "meanwhile, open it again."
         )
     if match := _NO_TABLE.search(message):
-        name = match["name"]
-        return f"There is no view {name!r}.{did_you_mean(name, views.NAMES)} Views: {', '.join(views.NAMES)}."
+        return unknown("view", match["name"], views.NAMES)
     if match := _NO_COLUMN.search(message):
         return _no_column(match["name"].strip("'\"`."), message)
     if match := _PARSER.search(message):

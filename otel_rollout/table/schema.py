@@ -139,17 +139,12 @@ def data_type(type_: ColumnType) -> DataType:
     """Return the Arrow type of a column."""
     from arro3.core import DataType
 
-    if type_ == "text":
-        return DataType.string()
-    if type_ == "int64":
-        return DataType.int64()
-    if type_ == "float64":
-        return DataType.float64()
-    if type_ == "bool":
-        return DataType.bool()
     if type_ == "timestamp":
         return DataType.timestamp("us", tz="UTC")
-    return DataType.list(_field("element", DataType.struct(score_fields())))
+    if type_ == "scores":
+        return DataType.list(_field("element", DataType.struct(score_fields())))
+    plain = {"int64": DataType.int64, "float64": DataType.float64, "bool": DataType.bool}
+    return plain.get(type_, DataType.string)()
 
 
 def score_fields() -> list[Field]:

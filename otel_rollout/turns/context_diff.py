@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -49,6 +50,7 @@ class Piece(NamedTuple):
     text: str
 
 
+@dataclass(eq=False)
 class ContextBranch:
     """A sequence of items, and the turns that end in it.
 
@@ -58,12 +60,9 @@ class ContextBranch:
         pieces: decoded text of the sequence, if any.
     """
 
-    def __init__(
-        self, data: bytes | bytearray = b"", marks: Sequence[Mark] = (), pieces: Sequence[Piece] = ()
-    ) -> None:
-        self.data = bytearray(data)
-        self.marks = list(marks)
-        self.pieces = list(pieces)
+    data: bytearray = field(default_factory=bytearray)
+    marks: list[Mark] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
 
 class Turns:

@@ -103,11 +103,11 @@ def source_said(engine: Engine, reference: str | None, location: str) -> str:
 
 def runs_in(engine: Engine) -> list[Run]:
     """Return the runs that have trajectories, the one that began last first."""
-    rows: Any = engine.run(
+    rows = engine.dicts(
         "SELECT run_id, project, experiment FROM roots GROUP BY run_id, project, experiment "
         "ORDER BY min(start_ns) DESC"
     )
-    return [Run(*values) for values in zip(*(rows[name].to_pylist() for name in Run._fields), strict=True)]
+    return [Run(**row) for row in rows]
 
 
 def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final, Literal
 
 from markupsafe import Markup, escape
@@ -208,13 +209,10 @@ def _band(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
 
 def _polylines(places: Sequence[tuple[float, float] | None]) -> Iterator[str]:
     """Yield a line for each part without a gap; a point alone is a short line."""
-    part: list[str] = []
-    for place in [*places, None]:
-        if place is not None:
-            part.append(f"{place[0]},{place[1]}")
-        elif part:
+    for is_gap, run in groupby(places, lambda place: place is None):
+        if not is_gap:
+            part = [f"{x},{y}" for x, y in filter(None, run)]
             yield f'<polyline points="{" ".join(part if len(part) > 1 else part * 2)}"/>'
-            part = []
 
 
 def _y_axis(y: Scale, axes: Axes) -> list[str]:

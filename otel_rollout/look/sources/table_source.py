@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.conversation import trajectories
 from otel_rollout.look.conversation.conversation import Conversation, conversation_of
 from otel_rollout.look.conversation.summary import Summary, parts_of
 from otel_rollout.look.conversation.trajectories import summaries_of, summary_of
-from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.table import views
-from otel_rollout.table.errors import TableError
 from otel_rollout.table.filters import OF_TRAJECTORY, all_of, equals
 from otel_rollout.table.query import Engine
 from otel_rollout.table.rows import integer_in
@@ -53,20 +51,22 @@ class TableSource:
         """Return the matching trajectories of the newest run that has any; of a step or group, a page.
 
         Without a reference, return the first trajectories of the newest run.
+
+        Raises:
+            TableError: the table cannot be read.
         """
         self.notes = ()
-        with _as_viewer_errors():
-            if reference is None:
-                return self._newest_run()
-            conditions = [self.run, *_conditions(reference)]
-            for run in runs_with(self.engine, conditions, reference.matches):
-                of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
-                found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
-                if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
-                    return found
-                if found:
-                    return self._listed(of_run, reference, len(found))
-            return self._nameless(conditions) if reference.trace else []
+        if reference is None:
+            return self._newest_run()
+        conditions = [self.run, *_conditions(reference)]
+        for run in runs_with(self.engine, conditions, reference.matches):
+            of_run = [*(equals(column, value) for column, value in run.items()), *conditions]
+            found = self._matching(reference, of_run, True) or self._matching(reference, of_run, False)
+            if found and (reference.trace or any(reference.is_name_of(summary) for summary in found)):
+                return found
+            if found:
+                return self._listed(of_run, reference, len(found))
+        return self._nameless(conditions) if reference.trace else []
 
     def tables(self, reference: Reference) -> Iterator[tuple[TableSource, None]]:
         """Yield the table itself; see :meth:`PrivateTableSource.tables`."""
@@ -82,10 +82,12 @@ class TableSource:
         Args:
             trace_id: id of its trace.
             part: id of a span; the trajectory that this span begins inside the trace is returned.
+
+        Raises:
+            TableError: none of its spans is in the table, or the table cannot be read.
         """
-        with _as_viewer_errors():
-            recorded = trajectories.trajectory_in(self.engine, trace_id, part)
-            return conversation_of(recorded, trajectories.is_passed_over(self.engine, recorded))
+        recorded = trajectories.trajectory_in(self.engine, trace_id, part)
+        return conversation_of(recorded, trajectories.is_passed_over(self.engine, recorded))
 
     def _newest_run(self) -> list[Summary]:
         for ended in ("is_root", "score_name IS NULL"):  # a run may have running trajectories alone
@@ -128,22 +130,20 @@ class TableSource:
         return self.engine.dicts(f"SELECT {columns} FROM {source}{all_of(conditions)}{end}")  # noqa: S608
 
 
-@contextmanager
-def _as_viewer_errors() -> Iterator[None]:
-    try:
-        yield
-    except TableError as error:
-        raise ViewerError(str(error)) from error
-
-
-def conversations_in(engine: Engine, trace_ids: Sequence[str]) -> Iterator[Conversation]:
+def conversations_in(engine: Engine, trace_ids: Iterable[str], at_once: int) -> Iterator[Conversation]:
     """Yield trajectories of a table turn by turn, in the order of the ids; those without spans are left out.
+
+    Args:
+        engine: the table.
+        trace_ids: ids of their traces.
+        at_once: trajectories that are read with one query, and are in memory together.
 
     Raises:
         TableError: the table cannot be read.
     """
-    found = trajectories.trajectories_in(engine, trace_ids)
-    yield from (conversation_of(found[trace_id]) for trace_id in trace_ids if trace_id in found)
+    for some in chunks(trace_ids, at_once):
+        found = trajectories.trajectories_in(engine, some)
+        yield from (conversation_of(found[trace_id]) for trace_id in some if trace_id in found)
 
 
 def runs_with(
@@ -166,12 +166,9 @@ def runs_with(
         f"SELECT {_RUN}, trace_id, path FROM {views.RECORDED}{wanted} "  # noqa: S608
         f"GROUP BY {_RUN}, trace_id, path ORDER BY min(start_ns) DESC"
     )
-    found = [
-        tuple(row[name] for name in _RUN.split(", "))
-        for row in rows
-        if has(Summary(row["trace_id"], path=row["path"]))
-    ]
-    return [dict(zip(_RUN.split(", "), run, strict=True)) for run in dict.fromkeys(found)]
+    found = (row for row in rows if has(Summary(row["trace_id"], path=row["path"])))
+    runs = ({name: row[name] for name in _RUN.split(", ")} for row in found)
+    return list({tuple(run.values()): run for run in runs}.values())
 
 
 def _conditions(reference: Reference) -> list[str]:

@@ -26,12 +26,11 @@ class NotReadyError(Exception):
 
 
 class _Lease:
-    """A snapshot with the number of requests that use it."""
+    """A snapshot with the number of its users: requests, and :class:`Live` while it is the newest one."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.users = 0
-        self.is_replaced = False
+        self.users = 1
 
 
 class Live:
@@ -74,7 +73,7 @@ class Live:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:
-            self._replaced(lease)
+            self._release(lease)
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Call a function after each change of the version, in the thread that follows the table."""
@@ -95,11 +94,7 @@ class Live:
         try:
             yield lease.snapshot
         finally:
-            with self._lock:
-                lease.users -= 1
-                is_last = lease.is_replaced and not lease.users
-            if is_last:
-                lease.snapshot.close()
+            self._release(lease)
 
     def _follow(self) -> None:
         pause = self._period
@@ -130,16 +125,16 @@ class Live:
         with self._lock:
             earlier, self._lease = self._lease, lease
         if earlier is not None:
-            self._replaced(earlier)
+            self._release(earlier)
         if self._stop.is_set():
             self.stop()
         for call in self._changed:
             call()
 
-    def _replaced(self, lease: _Lease) -> None:
-        """Release a version as soon as no request uses it."""
+    def _release(self, lease: _Lease) -> None:
+        """Take a user from a version; close it after the last one."""
         with self._lock:
-            lease.is_replaced = True
+            lease.users -= 1
             is_unused = not lease.users
         if is_unused:
             lease.snapshot.close()

@@ -163,11 +163,10 @@ class TableOrigin:
 
     Args:
         store: the table.
-        location: what a person named; by default the table's address.
     """
 
-    def __init__(self, store: Store, location: str = "") -> None:
-        self.location = location or store.location.uri
+    def __init__(self, store: Store) -> None:
+        self.location = store.location.uri
         self._store = store
 
     def version(self) -> Hashable:

@@ -96,7 +96,7 @@ def is_settled(node_dir: Path, configured: Settings, target: int) -> bool:
 
 def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> bool:
     ledger = read_ledger(node_dir)
-    done = {name: ledger.done(name) for name in configured.exporters}
+    done = {name: ledger.total(name).done for name in configured.exporters}
     if target:
         show(min(done.values(), default=target), target)
     behind = [

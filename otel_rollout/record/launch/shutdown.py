@@ -9,7 +9,7 @@ import threading
 import time
 
 from otel_rollout.account import node_report
-from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
+from otel_rollout.account.report import ExporterCount, Report
 from otel_rollout.base.errors import logger, warn_once
 from otel_rollout.record.launch import drain
 from otel_rollout.record.launch.state import state
@@ -124,7 +124,7 @@ def present_writer() -> SegmentWriter | None:
     return active.writer if active is not None else None
 
 
-def delivered_here() -> dict[str, DeliveryCount]:
+def delivered_here() -> dict[str, ExporterCount]:
     """Return this machine's counts per exporter; empty except in the founder.
 
     Takes no lock: readers of metrics may call it at any moment.

@@ -119,16 +119,13 @@ def _point(found: Divergence) -> dict[str, int | None]:
 
 
 def _contrast(found: Contrast) -> dict[str, Any]:
+    sides = {"better": (found.better, found.left), "worse": (found.worse, found.right)}
     return {
         "turn": found.better.start + 1,
         "difference": found.difference,
-        "better": {
-            "siblings": [each.reference for each in found.better.siblings],
-            "example": found.left.reference,
-        },
-        "worse": {
-            "siblings": [each.reference for each in found.worse.siblings],
-            "example": found.right.reference,
+        **{
+            name: {"siblings": [each.reference for each in branch.siblings], "example": example.reference}
+            for name, (branch, example) in sides.items()
         },
         "sentence": formatting.divergence(found.comparison),
     }

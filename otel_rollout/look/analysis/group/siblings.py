@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.exporting.batching import chunks
 from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import VALIDATION, Summary, parts_of, references
@@ -172,8 +171,7 @@ def _read(engine: Engine, trace_ids: Sequence[str], name: GroupName) -> tuple[Si
     """Read trajectories, a few at a time; keep those in the group."""
     conversations = [
         conversation
-        for some in chunks(trace_ids, _TRACES_AT_ONCE)
-        for conversation in conversations_in(engine, some)
+        for conversation in conversations_in(engine, trace_ids, _TRACES_AT_ONCE)
         if name.has(conversation.summary)
     ]
     conversations.sort(key=lambda each: each.summary.order)

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple
 
-from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.suggest import unknown
 from otel_rollout.look.analysis.health import (
     context,
     outside,
@@ -32,7 +32,7 @@ from otel_rollout.look.analysis.run_choice import Run, no_step
 from otel_rollout.look.rollout_table import open_table
 from otel_rollout.table import filters
 from otel_rollout.table.errors import TableError
-from otel_rollout.table.query import Engine, dicts_of
+from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
 
 _GROUP: Final = "otel_rollout_health_check"
@@ -119,9 +119,7 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") 
     names = [check.name for check in checks]
     for name in (*only, *skip):
         if name not in names:
-            raise QueryError(
-                f"There is no check {name!r}.{did_you_mean(name, names)} Checks: {', '.join(names)}."
-            )
+            raise QueryError(unknown("check", name, names))
     return [check for check in checks if check.name not in skip and (not only or check.name in only)]
 
 
@@ -216,7 +214,8 @@ def _answer_of_user(point: EntryPoint, table: str, scope: Scope) -> Finding | It
 def _rows(scope: Scope, sql: str) -> list[dict[str, Any]]:
     if _PLACE not in sql:
         raise ValueError(f"the SELECT has no {_PLACE}, which stands for the condition on the run")
-    return dicts_of(scope.select(sql.replace(_PLACE, f"({scope.chosen})"), _MAX_ROWS))
+    wanted = sql.replace(_PLACE, f"({scope.chosen})")
+    return scope.engine.dicts(scope.engine.check(wanted), _MAX_ROWS)
 
 
 def _of_rows(rows: list[dict[str, Any]]) -> Finding:

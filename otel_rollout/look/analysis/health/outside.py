@@ -55,7 +55,7 @@ def operations(scope: Scope) -> Finding:
     Where trajectories have operations, those outside are no fault: they may be of a warm-up, or of a judge.
     """
     outside = operations_outside(scope.run)
-    number = scope.number(f"({outside}) AS operations")
+    number = scope.engine.count(f"({outside}) AS operations")
     if not number:
         return Finding("healthy", "No operation lies outside of trajectories.")
     rows = scope.rows_of_steps(

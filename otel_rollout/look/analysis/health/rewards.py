@@ -54,7 +54,7 @@ _VERDICT_NAMES: Final = (
 
 def missing(scope: Scope) -> Finding:
     """Find steps whose trajectories ended without an error and without a reward."""
-    if not scope.number(f"{scope.trajectories} WHERE NOT has_no_reward"):
+    if not scope.engine.count(f"{scope.trajectories} WHERE NOT has_no_reward"):
         return unobserved(_NO_REWARD)
     counts = scope.counts(
         "SELECT trace_id, step, has_no_reward AS is_bad "  # noqa: S608

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Container, Iterable
+from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health import texts
@@ -13,9 +13,6 @@ from otel_rollout.look.analysis.health.rates import Count
 from otel_rollout.look.analysis.run_choice import Run, run_of
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
-
-if TYPE_CHECKING:
-    from arro3.core import RecordBatch, Table
 
 GROUP: Final = "CASE WHEN sample_index IS NOT NULL THEN group_path END"
 """SQL for the path of a group; null for a trajectory without a dataset row, which is in none."""
@@ -44,10 +41,13 @@ class Scope:
         run: the run.
         steps: SQL condition on ``step`` and ``step_text``, of the steps whose faults are findings; all by
             default.
+
+    Attributes:
+        engine: asks the table.
     """
 
     def __init__(self, engine: Engine, run: Run, steps: str | None = None) -> None:
-        self._engine = engine
+        self.engine = engine
         self.run = run
         self._chosen = steps
         self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
@@ -57,7 +57,7 @@ class Scope:
     @functools.cached_property
     def is_newest_run(self) -> bool:
         """Whether this is the newest run, which a path that several runs have means."""
-        return run_of(self._engine) == self.run
+        return run_of(self.engine) == self.run
 
     @functools.cached_property
     def is_of_dump(self) -> bool:
@@ -68,7 +68,7 @@ class Scope:
     @functools.cached_property
     def validate(self) -> bool:
         """Whether the checked trajectories are of validation."""
-        return not self.number(f"roots WHERE {self._wanted} AND NOT validate")
+        return not self.engine.count(f"roots WHERE {self._wanted} AND NOT validate")
 
     @functools.cached_property
     def condition(self) -> str:
@@ -152,7 +152,7 @@ class Scope:
 
     def _of_run(self, view: str) -> str:
         """Return the name of the table with a view's rows of the run, without computing those of others."""
-        if self._engine.is_merged:
+        if self.engine.is_merged:
             return self._table(view, f"SELECT * FROM {view} WHERE {self.condition}")  # noqa: S608
         tables = {"roots": self._roots}
         for name in views.needed_by(f"FROM {view}"):
@@ -164,36 +164,20 @@ class Scope:
     def looked(self) -> texts.Looked:
         """What the texts of the replies show."""
         size = self.rows(f"SELECT coalesce(sum(reply_bytes), 0) AS n FROM {self.signs}")[0]["n"]  # noqa: S608
-        return texts.look(self.spans_of, size, self.batches)
+        return texts.look(self.spans_of, size, self.engine.batches)
 
     @functools.cached_property
     def size(self) -> int:
         """Number of trajectories of the chosen steps."""
-        return self.number(f"roots WHERE {self.chosen}")
+        return self.engine.count(f"roots WHERE {self.chosen}")
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query, which are few."""
-        return self._engine.dicts(sql)
-
-    def batches(self, sql: str) -> Iterator[RecordBatch]:
-        """Yield the rows of a query, which are many."""
-        return self._engine.batches(sql)
-
-    def number(self, source: str) -> int:
-        """Return the number of rows of an SQL source."""
-        return self._engine.count(source)
+        return self.engine.dicts(sql)
 
     def rows_of_steps(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query that are of the steps whose faults are findings."""
         return [row for row in self.rows(sql) if row["step"] in self.steps]
-
-    def select(self, sql: str, limit: int) -> Table:
-        """Return the first rows of a query that a user has written.
-
-        Raises:
-            QueryError: the text is no query, or a wrong one.
-        """
-        return self._engine.run(self._engine.check(sql), limit)
 
     def counts_of_sign(self, sign: str) -> list[Count]:
         """Return a count for each step: trajectories with a sign, of those whose sign is known."""
@@ -218,12 +202,12 @@ class Scope:
     def close(self) -> None:
         """Drop the tables that were made."""
         for name in self._made:
-            self._engine.run(f"DROP {self._engine.kept_as} IF EXISTS {name}")
+            self.engine.run(f"DROP {self.engine.kept_as} IF EXISTS {name}")
         self._made.clear()
 
     def _table(self, name: str, sql: str) -> str:
         made = f"health_{name}_{self._id}"
-        self._engine.run(f"CREATE {self._engine.kept_as} {made} AS {sql}")
+        self.engine.run(f"CREATE {self.engine.kept_as} {made} AS {sql}")
         self._made.append(made)
         return made
 

@@ -39,7 +39,7 @@ def unparsable(scope: Scope) -> Finding:
     """Find steps in which the model writes tool calls that cannot be read."""
     # Some frameworks move the calls that can be read out of the text, so neither source has all calls.
     known = f"SELECT trace_id, step, has_unreadable FROM {scope.signs} WHERE has_unreadable IS NOT NULL"  # noqa: S608
-    calls = scope.looked.calls.joined(scope.batches(known))
+    calls = scope.looked.calls.joined(scope.engine.batches(known))
     return judged(calls.counts(), _UNPARSABLE, scope.steps, scope.looked.note)
 
 

@@ -43,7 +43,7 @@ _NAMED: Final = 3
 
 def left_out(scope: Scope) -> Finding:
     """Find trajectories that the loss left out: without a word, or too many for a reason."""
-    if not scope.number(f"{scope.training} WHERE trained IS NOT NULL"):
+    if not scope.engine.count(f"{scope.training} WHERE trained IS NOT NULL"):
         return unobserved(_NO_WORD)
     silent = scope.counts(
         f"SELECT trace_id, step, coalesce({_IS_SILENT}, false) AS is_bad FROM ({_reached(scope)}) AS reached"  # noqa: S608

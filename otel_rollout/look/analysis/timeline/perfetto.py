@@ -12,7 +12,7 @@ import gzip
 import heapq
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -173,13 +173,7 @@ def _metadata(name: str, pid: int, tid: int | None, /, **args: Any) -> _Event:
     return {"ph": "M", "name": name, "ts": 0, "pid": pid, **thread, "args": args}
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def _opened(path: Path) -> AbstractContextManager[IO[bytes] | gzip.GzipFile]:
     if str(path) == "-":
-        yield sys.stdout.buffer
-    elif path.suffix == _COMPRESSED:
-        with gzip.open(path, "wb", compresslevel=5) as file:
-            yield file
-    else:
-        with path.open("wb") as plain:
-            yield plain
+        return nullcontext(sys.stdout.buffer)
+    return gzip.open(path, "wb", compresslevel=5) if path.suffix == _COMPRESSED else path.open("wb")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from otel_rollout.look.analysis.timeline.phases import (
     UNRECORDED,
     WAITING,
     Segment,
-    between,
 )
-from otel_rollout.look.analysis.timeline.step_time import OUTSIDE_ENGINE
+from otel_rollout.look.analysis.timeline.step_time import OUTSIDE_ENGINE, shown_in_parts
 from otel_rollout.look.conversation.formatting import duration
+from otel_rollout.look.pages.scale import ticks
 from otel_rollout.table.query import Engine
 
 WIDTH: Final = 1000.0
@@ -82,10 +81,7 @@ def ticks_of(nanoseconds: int) -> list[Tick]:
     if nanoseconds <= 0:
         return []
     seconds = nanoseconds / 1e9
-    power = 10.0 ** math.floor(math.log10(seconds / _TICK_COUNT))
-    width = next(power * factor for factor in (1, 2, 5, 10) if power * factor * _TICK_COUNT >= seconds)
-    times = [place * width for place in range(int(seconds / width) + 1)]
-    return [Tick(time / seconds * WIDTH, _label(time)) for time in times]
+    return [Tick(time / seconds * WIDTH, _label(time)) for time in ticks(0.0, seconds, _TICK_COUNT)]
 
 
 def _label(seconds: float) -> str:
@@ -97,17 +93,9 @@ def _label(seconds: float) -> str:
 def _longest(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[int, int, str]]:
     """Yield parts of equal length with what lasts longest in each."""
     bounds = [start + (end - start) * place // _MAX_BOXES for place in range(_MAX_BOXES + 1)]
-    following = 0
-    for left, right in pairwise(bounds):
-        sums = dict.fromkeys(DRAWN, 0)
-        while following < len(segments) and segments[following].end <= left:
-            following += 1
-        last = following
-        while last < len(segments) and segments[last].start < right:
-            last += 1
-        for part in between(segments[following:last], left, right):
-            sums[part.shown] += part.end - part.start
-        yield left, right, max(DRAWN, key=lambda shown: sums[shown])
+    sums = shown_in_parts(segments, start, end, _MAX_BOXES)
+    for (left, right), shown in zip(pairwise(bounds), sums, strict=True):
+        yield left, right, max(DRAWN, key=shown.__getitem__)
 
 
 # --- the bar above a conversation ---------------------------------------------------------------------------

@@ -114,7 +114,12 @@ def parts_of(phases: Iterable[EnginePart]) -> list[EnginePart]:
     Args:
         phases: the engine phases of a trajectory's requests, in any order.
     """
-    changes = [(time, change, part.phase) for part in phases for time, change in _changes(part)]
+    changes = [
+        (time, change, part.phase)
+        for part in phases
+        if part.end > part.start
+        for time, change in ((part.start, 1), (part.end, -1))
+    ]
     running: Counter[str] = Counter()
     parts: list[EnginePart] = []
     since = 0
@@ -145,9 +150,3 @@ def divided(segments: Sequence[Segment], parts: Sequence[EnginePart]) -> Iterato
             until = end
         if until < segment.end:
             yield segment._replace(start=until)
-
-
-def _changes(part: EnginePart) -> Iterator[tuple[int, int]]:
-    if part.end > part.start:
-        yield part.start, 1
-        yield part.end, -1

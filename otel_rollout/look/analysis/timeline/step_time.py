@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from otel_rollout.exporting.batching import grouped
@@ -92,32 +93,40 @@ def moments_of(lanes: Sequence[Lane]) -> list[Moment]:
     start, end = bounds_of(lanes)
     if end == start:
         return []
-    width = (end - start) / MOMENTS
-    sums = [[0.0] * len(DRAWN) for _ in range(MOMENTS)]
-    for lane in lanes:
-        for segment in lane.segments:
-            place = DRAWN.index(segment.shown)
-            first, last = (segment.start - start) / width, (segment.end - start) / width
-            for part in range(int(first), min(int(last), MOMENTS - 1) + 1):
-                sums[part][place] += max(min(last, part + 1) - max(first, part), 0.0)
-    return [Moment(part * width / 1e9, sum(phases), tuple(phases)) for part, phases in enumerate(sums)]
+    segments = (segment for lane in lanes for segment in lane.segments)
+    parts = (tuple(shown.values()) for shown in shown_in_parts(segments, start, end, MOMENTS))
+    seconds = (end - start) / MOMENTS / 1e9
+    return [Moment(part * seconds, sum(phases), phases) for part, phases in enumerate(parts)]
+
+
+def shown_in_parts(segments: Iterable[Segment], start: int, end: int, count: int) -> list[dict[str, float]]:
+    """Return how much of each of ``DRAWN`` lies in each of equal parts of a time, which segments are in.
+
+    Args:
+        segments: the segments.
+        start: start of the time, in nanoseconds.
+        end: its end, after its start.
+        count: number of parts; one segment that fills a part counts 1 there.
+    """
+    width = (end - start) / count
+    found = [dict.fromkeys(DRAWN, 0.0) for _ in range(count)]
+    for segment in segments:
+        first, last = (segment.start - start) / width, (segment.end - start) / width
+        for part in range(int(first), min(int(last), count - 1) + 1):
+            found[part][segment.shown] += max(min(last, part + 1) - max(first, part), 0.0)
+    return found
 
 
 def peak_of(lanes: Iterable[Lane]) -> int:
     """Return the greatest number of trajectories that ran at once."""
-    peak = running = 0
-    changes = [(lane.start, 1) for lane in lanes if lane.end > lane.start]
-    changes += [(lane.end, -1) for lane in lanes if lane.end > lane.start]
-    for _, change in sorted(changes):
-        running += change
-        peak = max(peak, running)
-    return peak
+    lasting = [lane for lane in lanes if lane.end > lane.start]
+    changes = sorted(change for lane in lasting for change in ((lane.start, 1), (lane.end, -1)))
+    return max(accumulate(change for _, change in changes), default=0)
 
 
-def bounds_of(lanes: Iterable[Lane]) -> tuple[int, int]:
+def bounds_of(lanes: Sequence[Lane]) -> tuple[int, int]:
     """Return the start of the first trajectory and the end of the last one, in nanoseconds."""
-    known = list(lanes)
-    return min(lane.start for lane in known), max(lane.end for lane in known)
+    return min(lane.start for lane in lanes), max(lane.end for lane in lanes)
 
 
 def ratio(part: float, whole: float) -> float:
