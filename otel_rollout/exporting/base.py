@@ -45,8 +45,9 @@ class GuardedExporter(SpanExporter):
     def __init__(self, name: str) -> None:
         self._name = name
         self._logger = logging.getLogger(type(self).__module__)
-        # A SimpleSpanProcessor calls export() in the thread that ended the span, which can be any thread.
-        self._lock = threading.Lock()
+        # A SimpleSpanProcessor calls export() in the thread that ended the span, which can be any thread, and
+        # one that is exporting: a finalizer or a signal handler has interrupted it.
+        self._lock = threading.RLock()
         self._is_shut_down = False
         self.last_failure = None
 

@@ -35,8 +35,6 @@ TIMES: Final = {
 }
 """Phase → name of the attribute with its time, in the order of the phases."""
 PHASES: Final = tuple(TIMES)
-READ: Final = frozenset({*TIMES.values(), semconv.LATENCY_FIRST_TOKEN, semconv.LATENCY_TOTAL})
-"""Names of the attributes that are read here."""
 _NS: Final = 1_000_000_000
 MAX_SECONDS: Final = 366 * 86_400
 """Seconds, a year, above which a number is no time of a request. The view ``engine_requests`` has it, too."""
@@ -68,7 +66,7 @@ def phases_of(name: str, span_id: bytes, attributes: Mapping[str, Any], start_ns
     Args:
         name: the span's name.
         span_id: the span's id, 8 bytes.
-        attributes: the span's attributes; those in ``READ`` are enough.
+        attributes: the span's attributes.
         start_ns: start of the span: the request's arrival, Unix time in ns.
     """
     if name != semconv.ENGINE_REQUEST:

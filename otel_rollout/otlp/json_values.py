@@ -175,12 +175,3 @@ def time_of_timestamp(text: object) -> int:
         return (datetime.fromisoformat(str(text)) - _EPOCH) // timedelta(microseconds=1) * 1000
     except (ValueError, TypeError):  # no timestamp, or one without a time zone
         return 0
-
-
-def time_of(value: Any) -> int:
-    """Return a Unix time in ns.
-
-    Raises:
-        ValueError, TypeError: it is none.
-    """
-    return integer_of(value, 0, 1 << 64)

@@ -161,11 +161,10 @@ class TrajectoryOutcome:
         self.has_ended = True
         self.rollout_n = attributes.get(semconv.ROLLOUT_N)
         self._root_id, self._path = span.span_id, _path_of(attributes)
-        end_ns = span.end_ns
         self.seconds = span.seconds
         size = attributes.get(semconv.GROUP_SIZE)
         self.group_size = size if isinstance(size, int) else 0
-        for score in evaluations.repeated_in(attributes, end_ns):
+        for score in evaluations.repeated_in(attributes, span.end_ns):
             self._add_own(score, (score.rank, 1, ""))
 
     def _add_evaluation(self, span: Span, attributes: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from otel_rollout.otlp.json_values import (
     integer_of,
     set_text,
     text_of,
-    time_of,
 )
 from otel_rollout.otlp.origin import Resource, SpanScope, resource_of, scope_of
 from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE
@@ -339,7 +338,7 @@ def _events(events: Iterable[_JSON]) -> Sequence[Event]:
     return [
         Event(
             text_of(event.get("name")),
-            time_of(event.get("timeUnixNano")),
+            integer_of(event.get("timeUnixNano"), 0, 1 << 64),
             attributes_of(event),
             _dropped(event)[0],
         )

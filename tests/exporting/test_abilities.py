@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
@@ -12,6 +13,7 @@ from otel_rollout.exporting.api import FailureKind, UndeliveredError, reads_spoo
 from otel_rollout.exporting.base import GuardedExporter, needing
 from otel_rollout.exporting.entry_points import load
 from otel_rollout.exporting.spool_exporter import KeptInSpool
+from tests.waiting import wait_for
 
 ABILITIES = {
     name: ability
@@ -102,6 +104,24 @@ def test_logging_handler_that_raises_harms_nothing():
         assert exporter.last_failure is not None
     finally:
         logger.removeHandler(handler)
+
+
+def test_span_that_ends_during_an_export_is_exported_by_the_same_thread():
+    """A finalizer or a signal handler may interrupt an export and end a span: neither export waits."""
+    exported = []
+
+    class Interrupted(GuardedExporter):
+        def write(self, spans):
+            exported.extend(spans)
+            if spans == ["outer"]:
+                assert self.export(["inner"]) is SpanExportResult.SUCCESS
+
+    exporter = Interrupted("Interrupted")
+    thread = threading.Thread(target=exporter.export, args=(["outer"],), daemon=True)
+    thread.start()
+    wait_for(lambda: not thread.is_alive(), 20, "the end of the export")
+    assert exported == ["outer", "inner"]
+    assert exporter.last_failure is None
 
 
 def test_missing_package_is_named_with_the_extra_that_brings_it():

@@ -314,10 +314,7 @@ def _tokens(trace: Any, node: int | None) -> tuple[list[int], list[int], list[fl
         return [], [], []
     reply = trace.nodes[node]
     start = len(reply.token_ids) - sum(reply.mask)
-    pieces = [reply.token_ids[:start]]
-    above = reply.parent
-    while above is not None:
-        pieces.append(trace.nodes[above].token_ids)
-        above = trace.nodes[above].parent
+    above = [trace.nodes[at].token_ids for at in _path_above(trace.nodes, node)]
+    pieces = [reply.token_ids[:start], *above]
     prompt = [token for piece in reversed(pieces) for token in piece]
     return prompt, reply.token_ids[start:], list(reply.logprobs)

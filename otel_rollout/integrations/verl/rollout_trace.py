@@ -8,7 +8,6 @@ module is imported, before verl decorates its classes.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Iterator
 from types import ModuleType
@@ -17,6 +16,7 @@ from typing import Any, Final
 import otel_rollout
 from otel_rollout.base.errors import fault, logger
 from otel_rollout.base.patching import Function
+from otel_rollout.integrations.kit.seams import around
 from otel_rollout.integrations.kit.tracker import unless_set
 from otel_rollout.integrations.state import state
 from otel_rollout.integrations.verl import seams, trace_config, traced_functions, trajectory
@@ -142,24 +142,11 @@ def rollout_trace_op(func: Function) -> Function:
     traced = traced_functions.traced(func)
     if traced is None:
         return func
-    wrapper = _coroutine if inspect.iscoroutinefunction(func) else _function
-    return wrapper(func, traced)
 
+    def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+        return form_to_call(original, traced, args)(*args, **kwargs)
 
-def _coroutine(func: Function, traced: Function) -> Function:
-    @functools.wraps(func)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return await form_to_call(func, traced, args)(*args, **kwargs)
-
-    return call
-
-
-def _function(func: Function, traced: Function) -> Function:
-    @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return form_to_call(func, traced, args)(*args, **kwargs)
-
-    return call
+    return around(call)(func)
 
 
 def form_to_call(func: Function, traced: Function, args: tuple[Any, ...]) -> Function:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import orjson
 
 from otel_rollout.base.patching import Function
+from otel_rollout.record.capture.generator_driver import AsyncSteps
 from otel_rollout.record.propagation.ray_incoming_calls import receiving
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT, carrier_of_call
 
@@ -76,24 +77,16 @@ def _wrapper(function: Function) -> Function:
     if inspect.isasyncgenfunction(function):
 
         async def call_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            generator = receive(*args, **kwargs)
-            sent = None
-            try:
-                while True:
-                    try:
-                        item = await generator.asend(sent)
-                    except StopAsyncIteration:
-                        return
-                    sent = yield item
-            finally:
-                await generator.aclose()
+            steps = AsyncSteps(receive(*args, **kwargs), None)
+            while await steps.advance():
+                try:
+                    steps.send((yield steps.take()))
+                except BaseException as error:  # noqa: BLE001 - the generator receives it
+                    steps.throw(error)
 
         return call_async_generator
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return receive(*args, **kwargs)
-
-    return call
+    return receive
 
 
 def _with_argument(signature: inspect.Signature) -> inspect.Signature:
