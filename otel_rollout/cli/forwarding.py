@@ -16,6 +16,7 @@ from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import wait_until, waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.deliver.forwarder import Forwarder
+from otel_rollout.exporting.entry_points import other_target
 from otel_rollout.record.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
@@ -90,8 +91,9 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> Left:
     for name, count in of_run.exporters.items():
         if count.pending and name not in report.exporters:
             sentences.append(
-                f"{count.pending} spans are still pending for {name}, and stay on disk until it has them. "
-                f"Deliver them with: otel-rollout forward --spool {node_dir}"
+                f"Still pending for {name}, and kept on disk: {count.pending} "
+                f"{'span' if count.pending == 1 else 'spans'}. "
+                f"Deliver with: otel-rollout forward {other_target(name)}--spool {node_dir}"
             )
         if lost := count.lost_of(of_run.recorded):
             sentences.append(

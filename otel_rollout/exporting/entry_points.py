@@ -33,6 +33,11 @@ def installed() -> dict[str, EntryPoint]:
     return {point.name: point for group in (GROUP, OWN_GROUP) for point in entry_points(group=group)}
 
 
+def other_target(exporter: str) -> str:
+    """Return the option of ``forward`` that a run needs if it names no exporter; empty if it names one."""
+    return "" if exporter in installed() else "--to NAME "
+
+
 def offered(group: str, exporter: str) -> Any:
     """Import what an exporter's package offers beside the exporter.
 

@@ -56,7 +56,7 @@ def test_spans_stay_until_each_target_of_the_run_has_them(
     node_dir = ended_run(exporters, fault, tmp_path)
     output = run("forward", "--to", ",".join(["delta", *exporters[:-1]]))
     assert "4 delivered to delta, 0 pending" in output
-    assert "4 spans are still pending for test-faulty, and stay on disk" in output
+    assert "Still pending for test-faulty, and kept on disk: 4 spans. Deliver with: " in output
     assert layout.segments(node_dir)
     fault.unlink()
     before = target.read_text() if target.exists() else ""

@@ -180,19 +180,21 @@ def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path) -
     if count.rejected:
         parts.append(f"{_spans(count.rejected)} rejected there and kept in {node_dir}/rejected.{name}.jsonl.")
     if count.pending:
-        parts.append(_pending(count, report.recorded, node_dir))
+        parts.append(_pending(name, count, report.recorded, node_dir))
     elif count.problem:
         parts.append(count.problem)
     return " ".join(parts)
 
 
-def _pending(count: ExporterCount, recorded: int, node_dir: Path) -> str:
+def _pending(name: str, count: ExporterCount, recorded: int, node_dir: Path) -> str:
     """Say why spans are pending, and what delivers them."""
+    from otel_rollout.exporting.entry_points import other_target  # late: most processes deliver all
+
     number = count.pending
     rest = f"The other {number}" if number < recorded else f"All {number}" if number > 1 else "It"
     are = f"{rest} {'are' if number > 1 else 'is'}"
     option = f"--spool {shlex.quote(str(node_dir))}"
-    forward = f"otel-rollout forward {option}"
+    forward = f"otel-rollout forward {other_target(name)}{option}"
     watch = f"Watch it with: otel-rollout status --watch {option}"
     problem = (count.problem or "").rstrip(".")
     if count.is_refused:
