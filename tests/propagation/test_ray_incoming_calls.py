@@ -9,6 +9,7 @@ import ray
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
+from otel_rollout.ray import carry_context
 from otel_rollout.record.capture.signature import make_binder
 from otel_rollout.record.propagation.ray_incoming_calls import receiving
 from otel_rollout.record.propagation.ray_outgoing_calls import ARGUMENT
@@ -118,7 +119,8 @@ def test_coroutine_runs_in_the_context():
     assert asyncio.run(coroutine) == (5, TRACE)
 
 
-def test_async_generator_receives_values_and_exceptions():
+@pytest.mark.parametrize("received", [receiving, carry_context])
+def test_async_generator_receives_values_and_exceptions(received):
     """Between its steps the task is outside the trace."""
     seen = []
 
@@ -134,7 +136,7 @@ def test_async_generator_receives_values_and_exceptions():
                 seen.append(error.args[0])
 
     async def consume():
-        generator = receiving(function)(**CARRIER)
+        generator = received(function)(**CARRIER)
         assert isinstance(generator, AsyncGeneratorType)
         assert await anext_of(generator) == TRACE
         assert active() == 0
@@ -147,7 +149,8 @@ def test_async_generator_receives_values_and_exceptions():
     assert seen == ["sent", "thrown"]
 
 
-def test_cancelled_or_closed_async_generator_cleans_up_in_the_context():
+@pytest.mark.parametrize("received", [receiving, carry_context])
+def test_cancelled_or_closed_async_generator_cleans_up_in_the_context(received):
     """The cancellation reaches the await inside the generator."""
     closed = []
 
@@ -163,7 +166,7 @@ def test_cancelled_or_closed_async_generator_cleans_up_in_the_context():
             closed.append(active())
 
     async def consume():
-        generator = receiving(function)(**CARRIER)
+        generator = received(function)(**CARRIER)
         async for _ in generator:
             pass
 
@@ -173,7 +176,7 @@ def test_cancelled_or_closed_async_generator_cleans_up_in_the_context():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        generator = receiving(function)(**CARRIER)
+        generator = received(function)(**CARRIER)
         await anext_of(generator)
         await generator.aclose()
 
