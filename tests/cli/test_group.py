@@ -110,7 +110,7 @@ def test_page_and_json_are_written(table: Path, tmp_path: Path) -> None:
             ["1/7", "--html", "/nowhere/page.html"],
             "The page cannot be written: No such file or directory: /nowhere/page.html",
         ),
-        (["1/7", "--from", "/nowhere"], "There is no /nowhere."),
+        (["1/7", "--from", "/nowhere"], "There is no file or directory /nowhere."),
         (["1/7", "1/8"], "1/8: one name too many"),
         (["1/7", "--jsn"], "There is no option --jsn. Did you mean --json?"),
     ],

@@ -262,14 +262,6 @@ def test_refusing_target_is_named_with_what_to_correct(target):
     assert re.search(r"Then deliver with: otel-rollout forward --spool \S+$", line)
 
 
-def test_a_name_that_no_exporter_has_is_answered_with_a_command_that_works():
-    """The run's own target stays unknown when the variable is corrected, so the command names another one."""
-    ended = run(program(None, timeout=10), OTEL_TRACES_EXPORTER="detla")
-    line = ended.stderr.splitlines()[-1]
-    assert "Did you mean 'delta'?" in line
-    assert re.search(r"Then deliver with: otel-rollout forward --to NAME --spool \S+$", line), line
-
-
 def test_program_ended_by_sigterm_or_sigkill_has_its_spans_delivered(target, tmp_path):
     """No exit handler prints a line, but the forwarder delivers the spans."""
     for number in (signal.SIGTERM, signal.SIGKILL):
