@@ -279,7 +279,8 @@ def test_unreadable_source_is_reported_with_advice(
     A directory or database may be missing, segments removed, or a server silent.
     """
     monkeypatch.chdir(tmp_path)  # where no table lies
-    assert f"There is no file or directory {tmp_path}/nowhere" in flat(run("show", "--from", tmp_path / "nowhere", code=2))
+    said = flat(run("show", "--from", tmp_path / "nowhere", code=2))
+    assert f"There is no file or directory {tmp_path}/nowhere" in said
     (manifest,) = rollout.spool.rglob("run.json")
     bare = tmp_path / "spool" / "run-1" / "node"
     bare.mkdir(parents=True)
