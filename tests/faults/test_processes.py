@@ -39,7 +39,7 @@ def wait_for_delivery(node_dir: Path, number: int) -> None:
 
     A forwarder that is killed after that sends none of them again.
     """
-    wait_for(lambda: read_ledger(node_dir).done("otlp") == number, seconds=120, what="delivery")
+    wait_for(lambda: read_ledger(node_dir).total("otlp").done == number, seconds=120, what="delivery")
 
 
 def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: Receiver) -> None:

@@ -66,7 +66,7 @@ class Rollout:
     def wait_until_delivered(self) -> None:
         recorded = self.job.ask("status")["recorded"]
         wait_for(
-            lambda: all(self.ledger.done(name) == recorded for name in self.proxies),
+            lambda: all(self.ledger.total(name).done == recorded for name in self.proxies),
             seconds=120,
             what=f"delivery of {recorded} spans",
         )
@@ -230,8 +230,8 @@ def test_failing_target_does_not_delay_other_targets(rollout: Rollout) -> None:
     rollout.proxies["mlflow"].fail("refusing")
     names = rollout.job.record("two-of-three", 3)
     recorded = rollout.job.ask("status")["recorded"]
-    wait_for(lambda: all(rollout.ledger.done(name) == recorded for name in ("weave", "otlp")))
-    assert rollout.ledger.done("mlflow") < recorded
+    wait_for(lambda: all(rollout.ledger.total(name).done == recorded for name in ("weave", "otlp")))
+    assert rollout.ledger.total("mlflow").done < recorded
     rollout.recover()
     rollout.wait_until_delivered()
     rollout.check_arrived(names, answer_lost=False)

@@ -285,7 +285,7 @@ def test_console_exporter_names_the_log_it_prints_to(tmp_path):
 
 def report_of(count: ExporterCount, recorded: int, **others: object) -> Report:
     fields = {"started": recorded, "recorded": recorded, "unfinished": 0, "dropped": {}, "sampled_out": {}}
-    fields |= {"groups_kept": {}, "groups_sampled_out": {}, "exporters": {"e": count}, "directory": "/p"}
+    fields |= {"groups_kept": {}, "groups_sampled_out": {}, "exporters": {"otlp": count}, "directory": "/p"}
     return Report(**(fields | others), count_steps=dict)
 
 
