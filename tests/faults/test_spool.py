@@ -228,7 +228,8 @@ def test_ledger_damaged_during_delivery_is_replaced_without_loss(
     path = node_dir / ledger_reader.FILE
     with Job(variables) as job:
         expected = job.record("before", 20)
-        wait_for(lambda: ledger_reader.read_ledger(node_dir).total("otlp").done == len(expected), what="delivery")
+        read = ledger_reader.read_ledger
+        wait_for(lambda: read(node_dir).total("otlp").done == len(expected), what="delivery")
         if is_long_used:  # the latest changes are in the file itself
             with closing(sqlite3.connect(path)) as other:
                 other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
