@@ -34,7 +34,7 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def other_target(exporter: str) -> str:
-    """Return the option of ``forward`` that a run needs if it names no exporter; empty if it names one."""
+    """Return the option with which ``forward`` delivers the spans of an unknown exporter; else nothing."""
     return "" if exporter in installed() else "--to NAME "
 
 

@@ -188,24 +188,28 @@ def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path) -
 
 def _pending(name: str, count: ExporterCount, recorded: int, node_dir: Path) -> str:
     """Say why spans are pending, and what delivers them."""
-    from otel_rollout.exporting.entry_points import other_target  # late: most processes deliver all
-
     number = count.pending
     rest = f"The other {number}" if number < recorded else f"All {number}" if number > 1 else "It"
     are = f"{rest} {'are' if number > 1 else 'is'}"
     option = f"--spool {shlex.quote(str(node_dir))}"
-    forward = f"otel-rollout forward {other_target(name)}{option}"
     watch = f"Watch it with: otel-rollout status --watch {option}"
     problem = (count.problem or "").rstrip(".")
     if count.is_refused:
+        forward = _forward(name, option)
         return f"{are} kept on disk until this is corrected: {problem}. Then deliver with: {forward}"
     if not launcher.forwarder_runs(node_dir):
         log = node_dir / layout.FORWARDER_LOG
         why = f" No process delivers; {log} may say why." if log.exists() else ""
-        return f"{are} kept on disk.{why} Deliver with: {forward}"
+        return f"{are} kept on disk.{why} Deliver with: {_forward(name, option)}"
     if problem:
         return f"{are} kept on disk, and delivery is tried again in the background: {problem}. {watch}"
     return f"{are} being delivered in the background. {watch}"
+
+
+def _forward(name: str, option: str) -> str:
+    from otel_rollout.exporting.entry_points import other_target  # late: it reads what is installed
+
+    return f"otel-rollout forward {other_target(name)}{option}"
 
 
 def _spans(number: int) -> str:

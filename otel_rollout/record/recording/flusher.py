@@ -57,7 +57,7 @@ class Flusher:
         is_closing: whether the writer records no more lines.
         is_stalled: whether a caller has waited for room in vain. Then none waits until the thread catches up.
         is_lock_stuck: whether a caller has waited for the lock in vain. Then none waits until it is free.
-        thread_id: of the thread. A finalizer that runs in it must not wait for it; None before the start.
+        thread_id: id of the thread, None until it runs. A finalizer there must not wait for the thread.
         obstacle: the reason why lines cannot be written at present, one of DROP_REASONS; None: no obstacle.
         postponed: lines of threads that could not wait for the lock, without their resource head.
     """

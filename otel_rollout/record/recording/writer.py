@@ -140,7 +140,7 @@ class SegmentWriter:
                 pass_on(error)
                 return False
         lock, flusher = self._lock, self._flusher
-        if get_ident() == flusher.thread_id:  # a finalizer in it; who has the lock may wait for this thread
+        if get_ident() == flusher.thread_id:  # in a finalizer: the lock's holder may wait for this thread
             return self._postpone(body, identity, spans)
         # Check `locked()` first: `with` has no timeout, and the holder may be stuck on the disk or be this
         # thread, interrupted by a signal handler. Use `with`: a handler may raise between `acquire` and a
