@@ -54,8 +54,8 @@ def told_by_the_readme() -> list[str]:
     to_mlflow, to_weave = cells("delivery", "MLflow server: otel", "Weave's server: otel")
     return [
         f"takes {whole(ours[1])} µs of the caller's CPU: half of a bare",
-        f"`mlflow.trace` takes {mlflow} times as much, `weave.op` {weave} times",
-        f"switched off, a call takes {off[1]} µs",
+        f"`mlflow.trace` takes {mlflow} times as long as our operation, `weave.op` {weave} times",
+        f"Switched off, a call takes {off[1]} µs",
         f"becomes {step[1].strip('+%')} % slower",
         f"{to_mlflow[5]} µs of CPU for a span to MLflow, {to_weave[5]} µs to Weave",
     ]

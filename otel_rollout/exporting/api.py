@@ -215,10 +215,10 @@ class ExportsLines(Protocol):
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """When waiting lines are committed: at the first limit that they reach.
+    """How large a batch is, and when waiting lines are committed: after ``seconds``, or at ``bytes``.
 
     Attributes:
-        spans: maximum spans of a batch.
+        spans: maximum spans of a batch; further lines are the next batch.
         bytes: maximum bytes of a batch's recorded lines; a larger line is committed alone.
         seconds: maximum seconds that the first line waits for others.
     """
