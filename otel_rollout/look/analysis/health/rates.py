@@ -300,11 +300,6 @@ def of_several(*findings: Finding) -> Finding:
     )
 
 
-def steps_of_message(found: Finding, steps: Container[int | None]) -> Container[int | None]:
-    """Return the steps that a finding's message is about: those with the fault, else all that are judged."""
-    return found.steps or steps
-
-
 def parts(counts: Sequence[Count], of: str) -> str:
     """Return how many have it, at least one: ``26 of the 53 trajectories with a tool call``."""
     bad, number = sum(count.bad for count in counts), sum(count.of for count in counts)
