@@ -49,7 +49,7 @@ def error_burst(scope: Scope) -> Finding:
     chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
     if not any(chosen.values()):
         return unobserved(_NO_CALL)
-    found = {error: excess(counts, _BURST).of_steps(scope.steps) for error, counts in series.items()}
+    found = {error: excess(counts, _BURST, scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:
         return Finding("healthy", _steady(chosen))
