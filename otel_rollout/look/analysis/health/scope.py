@@ -10,7 +10,7 @@ from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health import texts
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.look.analysis.health.rates import Count
-from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
@@ -46,11 +46,6 @@ class Scope:
         self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
         self._id = uuid.uuid4().hex[:12]
         self._made: list[str] = []
-
-    @functools.cached_property
-    def is_newest_run(self) -> bool:
-        """Whether this is the newest run, which a path that several runs have means."""
-        return run_of(self.engine) == self.run
 
     @functools.cached_property
     def is_of_dump(self) -> bool:
