@@ -41,17 +41,6 @@ class TurnLine(NamedTuple):
     is_cut: bool
 
 
-class Gap(NamedTuple):
-    """Turns of a branch that are not shown."""
-
-    number: int
-
-    @property
-    def text(self) -> str:
-        """The number of turns, in words."""
-        return f"{excerpt.CUT} {formatting.counted(self.number, 'more turn')}"
-
-
 def facts(tree: GroupTree) -> Iterator[tuple[str, str]]:
     """Yield name and value of each fact about the group as a whole."""
     group, root = tree.group, tree.root
@@ -205,8 +194,8 @@ def parting(branch: Branch) -> str:
     return f"{len(branch.parts)} branches from {where}"
 
 
-def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> list[TurnLine | Gap]:
-    """Return the turns of a branch as lines.
+def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> list[TurnLine | str]:
+    """Return the turns of a branch as lines, and a text in place of those that are not shown.
 
     Args:
         branch: the branch.
@@ -218,12 +207,12 @@ def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> 
     indices = list(range(count))
     if count > limit:
         indices = [*range(limit - _LAST), *range(count - _LAST, count)]
-    lines: list[TurnLine | Gap] = [
+    lines: list[TurnLine | str] = [
         _line(branch.start + index + 1, branch.turns[index], None if index else parted_at, length)
         for index in indices
     ]
     if count > limit:
-        lines.insert(limit - _LAST, Gap(count - limit))
+        lines.insert(limit - _LAST, f"{excerpt.CUT} {formatting.counted(count - limit, 'more turn')}")
     return lines
 
 
