@@ -74,14 +74,12 @@ def constant(scope: Scope) -> Finding:
         f"max(reward) AS greatest, min(trace_id) AS first FROM {scope.trajectories} "
         "WHERE reward IS NOT NULL GROUP BY step ORDER BY step"
     )
-    rewards = sum(step["rewards"] for step in steps)
-    if not rewards:
-        return unobserved(_NO_REWARD)
-    if rewards < _MIN_REWARDS:
-        return unobserved(f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows.")
     chosen = [step for step in steps if step["step"] in scope.steps]
     if not chosen:
         return unobserved(_NO_REWARD)
+    rewards = sum(step["rewards"] for step in steps)
+    if rewards < _MIN_REWARDS:
+        return unobserved(f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows.")
     found = [step for step in _constant_steps(scope, steps) if step["step"] in scope.steps]
     if not found:
         least, greatest = min(step["least"] for step in chosen), max(step["greatest"] for step in chosen)
