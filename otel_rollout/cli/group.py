@@ -19,7 +19,7 @@ from otel_rollout.cli.table import errors_reported
 from otel_rollout.look.analysis.group import text as group_text
 from otel_rollout.look.analysis.group.page import document_of, page_of_group
 from otel_rollout.look.analysis.group.siblings import names_in, siblings_in
-from otel_rollout.look.analysis.group.text import Gap, TurnLine
+from otel_rollout.look.analysis.group.text import TurnLine
 from otel_rollout.look.analysis.group.tree import Branch, Contrast, GroupTree, tree_of
 from otel_rollout.look.conversation import excerpt, formatting
 from otel_rollout.look.conversation.terminal import CHANGED, STYLES, beside, continuations, facts, text_of
@@ -127,9 +127,9 @@ def _leaf(branch: Branch) -> Text:
     return Text(", ").join(names)
 
 
-def _line(line: TurnLine | Gap) -> Text:
-    if isinstance(line, Gap):
-        shown = text_of(f"   {line.text}", "dim")
+def _line(line: TurnLine | str) -> Text:
+    if isinstance(line, str):
+        shown = text_of(f"   {line}", "dim")
     else:
         before, changed, after = line.parts
         turn = line.turn

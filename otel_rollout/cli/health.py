@@ -18,7 +18,7 @@ from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
 from otel_rollout.look.analysis.health import checks
 from otel_rollout.look.analysis.health.findings import ORDER, Health
-from otel_rollout.look.analysis.health.page import page_of_health
+from otel_rollout.look.analysis.report.page import page_of_health
 from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.conversation.formatting import counted, show_command
 from otel_rollout.look.fitted_table import print_sentence

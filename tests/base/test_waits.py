@@ -40,7 +40,6 @@ OTHER_TIMES = {
     "otel_rollout/record/recording/tokenizers.py:_PAUSE": "milliseconds",
     "otel_rollout/spool/locks.py:_ATTEMPT_INTERVAL": "milliseconds",
     "otel_rollout/look/sources/private_table.py:_MINIMUM_AGE": "of what a killed process has left",
-    "otel_rollout/look/web/answers.py:_WANTED_SECONDS": "of a page",
     "exporters/otel_rollout_mlflow/addresses.py:_TIMEOUT": "of a page",
     "otel_rollout/look/web/request.py:PENDING_SECONDS": "of a page",
     "otel_rollout/look/web/request.py:REFRESH_SECONDS": "of a page",

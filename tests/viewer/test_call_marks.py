@@ -136,11 +136,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_prefix_is_said_in_one_line(kind: str) -> None:
+def test_broken_prefix_is_said_in_one_line(tmp_path: Path, kind: str) -> None:
     """The line says which tokens differ, and how."""
     context, said = BROKEN[kind]
     calls = [
         line(2, {"prompt_ids": PROMPT}, {"token_ids": ANSWER}),
         line(3, {"prompt_ids": [*context, 5, 6, 7, 8]}, {"token_ids": [9]}),
     ]
-    assert marks_of(shown(calls)) == [(), (said,)]
+    assert marks_of(read_from_spool(tmp_path, calls)) == [(), (said,)]

@@ -204,8 +204,8 @@ def test_slow_answers_are_renewed_beside_requests(tmp_path: Path) -> None:
         may_end.clear()
         store.append([_batch(2)], "tests", 2)
         wait_for(lambda: count_of(live) == 2, 30, "the next version")
-        wait_for(lambda: len(calls) == 2, 30, "the computation")
         assert [asked(60) for _ in range(5)] == [1] * 5
+        wait_for(lambda: len(calls) == 2, 30, "the computation")
         may_end.set()
         wait_for(lambda: asked(60) == 2, 30, "the newer result")
         assert len(calls) == 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from otel_rollout.look.analysis.run_choice import Run, StepKey, rows_of, run_of
+from otel_rollout.exporting.batching import grouped
+from otel_rollout.look.analysis.run_choice import Run, StepKey, paths_of, rows_of, run_of
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import literal
@@ -39,11 +40,11 @@ class Search:
 def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, ...]]:
     """Return for each search the names of the first few trajectories."""
     found = [(search.run, _found(engine, search)) for search in searches]
-    names: dict[tuple[Run, str], str] = {}
-    for run in {run for run, _ in found}:
-        rows = [row for other, some in found if other == run for row in some]
-        names.update({(run, row["trace_id"]): name for row, name in _named(engine, run, rows)})
-    return [tuple(names[run, row["trace_id"]] for row in rows) for run, rows in found]
+    paths = {
+        run: _paths(engine, run, [trace_id for _, ids in of_run for trace_id in ids])
+        for run, of_run in grouped(found, lambda each: each[0]).items()
+    }
+    return [tuple(paths[run].get(trace_id, trace_id) for trace_id in ids) for run, ids in found]
 
 
 def in_steps(steps: Sequence[StepKey]) -> str:
@@ -55,7 +56,8 @@ def in_steps(steps: Sequence[StepKey]) -> str:
     )
 
 
-def _found(engine: Engine, search: Search) -> list[dict[str, Any]]:
+def _found(engine: Engine, search: Search) -> list[str]:
+    """Return the trace ids of the first few trajectories."""
     direction = "DESC" if search.is_descending else "ASC"
     of_run, of_steps = _with_groups(rows_of(engine, search.run)), in_steps(search.steps)
     rows = f"(SELECT * FROM {of_run} WHERE {of_steps}) AS row"  # noqa: S608
@@ -66,10 +68,11 @@ def _found(engine: Engine, search: Search) -> list[dict[str, Any]]:
         grouping = " GROUP BY row.trace_id, row.path"
     sql = f"SELECT row.trace_id, row.path, {search.order} AS shown FROM {source}{grouping}"  # noqa: S608
     wanted = "shown > 0" if search.is_counted else "shown IS NOT NULL"
-    return engine.dicts(
-        f"SELECT trace_id, path FROM ({sql}) AS ordered WHERE {wanted} "  # noqa: S608
+    found = engine.dicts(
+        f"SELECT trace_id FROM ({sql}) AS ordered WHERE {wanted} "  # noqa: S608
         f"ORDER BY shown {direction}, path LIMIT {_EXAMPLES}"
     )
+    return [row["trace_id"] for row in found]
 
 
 def _with_groups(rows: str) -> str:
@@ -81,15 +84,7 @@ def _with_groups(rows: str) -> str:
     ) AS with_groups"""  # noqa: S608
 
 
-def _named(engine: Engine, run: Run, rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
-    """Return rows with names: the path if it names one trajectory of a run with an id, else the trace id."""
-    if not rows:
-        return []
-    if run.run_id is None and run_of(engine) != run:
-        return [(row, row["trace_id"]) for row in rows]
-    paths = filters.equals("path", [row["path"] for row in rows])
-    repeated = engine.dicts(
-        f"SELECT path FROM {rows_of(engine, run)} WHERE {paths} GROUP BY path HAVING count(*) > 1"  # noqa: S608
-    )
-    ambiguous = {row["path"] for row in repeated}
-    return [(row, row["trace_id"] if row["path"] in ambiguous else row["path"]) for row in rows]
+def _paths(engine: Engine, run: Run, trace_ids: Sequence[str]) -> dict[str, str]:
+    """Return trace id → path; nothing of an older run without an id, which ``--run`` cannot name."""
+    can_be_named = run.run_id is not None or run_of(engine) == run
+    return paths_of(engine, run.condition, trace_ids) if can_be_named else {}

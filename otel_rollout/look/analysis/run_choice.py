@@ -123,6 +123,23 @@ def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:
     return QueryError(f"{run.name} has no {wanted}. It has {known}.")
 
 
+def paths_of(engine: Engine, condition: str, trace_ids: Iterable[str]) -> dict[str, str]:
+    """Return trace id → path of those trajectories that their path alone names.
+
+    Args:
+        engine: the table.
+        condition: SQL condition of the trajectories among which the path names one.
+        trace_ids: ids of their traces.
+    """
+    wanted = filters.equals("trace_id", sorted(set(trace_ids)))
+    rows = engine.dicts(
+        "SELECT min(trace_id) AS trace_id, path FROM roots "  # noqa: S608
+        f"WHERE {condition} AND path IN (SELECT path FROM roots WHERE {wanted}) "
+        "GROUP BY path HAVING count(*) = 1"
+    )
+    return {row["trace_id"]: row["path"] for row in rows}
+
+
 def tools_of(engine: Engine, condition: str) -> list[str]:
     """Return the names of the tools that trajectories call; they are looked for once.
 

@@ -192,7 +192,7 @@ class _TurnBuilder:
             self._append(span, each)
         answer = call.answer(span, self._recorded.calls.get(span.span_id, {}))
         answer.engine = engine_time_of(spans, self._recorded.engine)
-        answer.marks = self._marks.of(call, spans)
+        answer.marks = self._marks.of(spans)
         has_calls = bool(call.reply.message.calls)  # a reply may consist of calls alone
         if not answer.text and call.reply.token_ids and not has_calls:
             answer.text = _without_text(len(call.reply.token_ids))

@@ -34,6 +34,8 @@ _FAILED: Final = "bold red"
 CHANGED: Final = "reverse"
 """Style of the word in which conversations differ."""
 _INDENT: Final = (0, 0, 1, 2)
+_HALF: Final = {"ratio": 1, "overflow": "fold"}
+"""A column that takes the width which others leave."""
 
 
 def list_trajectories(
@@ -91,9 +93,9 @@ def facts(named: Iterable[tuple[str, str]]) -> RenderableType:
     return Padding(_grid(rows, {"style": "dim"}, {"overflow": "fold"}), (0, 0, 1, 0))
 
 
-def _grid(rows: Iterable[tuple[str | Text, ...]], *columns: dict[str, Any]) -> Table:
+def _grid(rows: Iterable[Iterable[RenderableType]], *columns: dict[str, Any], is_wide: bool = False) -> Table:
     """Return rows without a frame, in columns that are described as Rich takes it."""
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(expand=is_wide, padding=(0, 1 if is_wide else 2))
     for column in columns:
         table.add_column(**column)
     for row in rows:
@@ -106,11 +108,8 @@ def _turn(turn: Turn, number: int) -> RenderableType:
 
 
 def _heading(turn: Turn, number: int) -> RenderableType:
-    line = Table.grid(expand=True, padding=(0, 1))
-    line.add_column(ratio=1, overflow="fold")
-    line.add_column(justify="right", style="dim", no_wrap=False)
-    line.add_row(_role(turn, number), text_of(formatting.details(turn)))
-    return line
+    beside = {"justify": "right", "style": "dim"}
+    return _grid([(_role(turn, number), formatting.details(turn))], _HALF, beside, is_wide=True)
 
 
 def _role(turn: Turn, number: int) -> Text:
@@ -198,12 +197,7 @@ def continuations(comparison: Comparison) -> RenderableType:
 
 def beside(rows: Iterable[Iterable[RenderableType]]) -> Table:
     """Return pairs in two columns of equal width."""
-    table = Table.grid(expand=True, padding=(0, 1))
-    for _ in range(2):
-        table.add_column(ratio=1, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return _grid(rows, _HALF, _HALF, is_wide=True)
 
 
 def _cell(turn: Turn | None, number: int, diverging: Comparison | None) -> RenderableType:

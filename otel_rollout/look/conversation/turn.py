@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
@@ -40,13 +40,6 @@ class EngineTime:
     phases: Mapping[str, float]
     first_token: float | None
     tokens_per_second: float | None
-
-    @property
-    def shares(self) -> Iterator[tuple[str, float]]:
-        """Yield each engine phase with its share of all."""
-        total = sum(self.phases.values())
-        if total:
-            yield from ((phase, seconds / total) for phase, seconds in self.phases.items())
 
 
 @dataclass

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Final, Literal
+from itertools import accumulate, count, groupby, pairwise
+from typing import Any, Final, Literal
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from otel_rollout.base.printable import in_one_line
+from otel_rollout.look.pages.rendering import render
 from otel_rollout.look.pages.scale import Scale, domain, finite, short_number, thinned, ticks
 
 Colour = Literal["user", "assistant", "tool", "evaluator", "failure", "system"]
@@ -21,8 +21,9 @@ Colour = Literal["user", "assistant", "tool", "evaluator", "failure", "system"]
 _WIDTH: Final = 640
 _HEIGHT: Final = 200
 """Units of a chart's drawing; the page scales it to the width that it has."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 34
-"""Margins of the drawing, with room for the labels of the axes."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 628, 10, 166
+"""Edges of what is drawn, with room for the labels of the axes around."""
+_BAR_HEIGHT: Final = 18
 _Y_TICKS: Final = 4
 _X_TICKS: Final = 8
 _MAX_POINTS: Final = 240
@@ -116,18 +117,17 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes = _AXES) -> Mark
         for given in (point.y, point.low, point.high)
         if (value := finite(given)) is not None
     ]
-    x = Scale(*domain(xs, around=1.0), _LEFT, _WIDTH - _RIGHT)
-    y = Scale(*domain(ys, axes.from_zero), _HEIGHT - _BOTTOM, _TOP)
+    x = Scale(*domain(xs, around=1.0), _LEFT, _RIGHT)
+    y = Scale(*domain(ys, axes.from_zero), _BOTTOM, _TOP)
     is_integer = all(each.is_integer() for each in xs)
-    inside = [*_y_axis(y, axes), *_x_axis(x, axes.x, is_integer)]
-    for each, points in zip(series, drawn, strict=True):
-        inside.append(f'<g class="{each.colour}">')
-        inside += _line(each.name, points, x, y, axes)
-        inside.append("</g>")
-    if not ys:
-        inside.append(_text(_WIDTH / 2, _HEIGHT / 2, "no values", "middle"))
-    legend = [(each.name, each.colour) for each in series] if len(series) > 1 else []
-    return _figure(title, legend, inside)
+    return _figure(
+        title,
+        [(each.name, each.colour) for each in series] if len(series) > 1 else [],
+        x_labels=[(x(value), short_number(value)) for value in ticks(x.low, x.high, _X_TICKS, is_integer)],
+        lines=[_line(each, points, x, y, axes) for each, points in zip(series, drawn, strict=True)],
+        is_empty=not ys,
+        **_axis(axes, y),
+    )
 
 
 def column_chart(
@@ -139,61 +139,55 @@ def column_chart(
     """
     columns = _merged(columns)
     heights = [[max(0.0, finite(value) or 0.0) for value in column.values] for column in columns]
-    y = Scale(*domain([min(sum(each), 1e300) for each in heights], True), _HEIGHT - _BOTTOM, _TOP)
-    inside = _y_axis(y, axes)
-    room = (_WIDTH - _LEFT - _RIGHT) / max(_MIN_COLUMNS, len(columns))
-    every = -(-len(columns) // _X_TICKS)
-    for index, (column, values) in enumerate(zip(columns, heights, strict=True)):
-        left, base = _LEFT + index * room, 0.0
-        rectangles = []
-        for part, value in zip(parts, values, strict=True):
-            top, bottom = y(base + value), y(base)
-            base += value
-            if value:
-                rectangles.append(
-                    f'<rect class="{part.colour}" x="{left + room * 0.1:.1f}" y="{top}" '
-                    f'width="{room * 0.8:.1f}" height="{max(bottom - top, 0.5):.1f}"/>'
-                )
-        inside.append(_linked("".join(rectangles), column.link, _said(column, parts, values, axes)))
-        if index % every == 0:
-            inside.append(_text(left + room / 2, _HEIGHT - _BOTTOM + 14, column.label, "middle"))
-    inside.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 4, axes.x, "middle"))
+    y = Scale(*domain([min(sum(each), 1e300) for each in heights], True), _BOTTOM, _TOP)
+    room = (_RIGHT - _LEFT) / max(_MIN_COLUMNS, len(columns))
+    drawn = []
+    for left, column, values in zip(count(_LEFT, room), columns, heights, strict=False):
+        places = [y(height) for height in accumulate(values, initial=0.0)]
+        rectangles = [
+            (part.colour, left + room * 0.1, top, room * 0.8, max(bottom - top, 0.5))
+            for part, value, (bottom, top) in zip(parts, values, pairwise(places), strict=True)
+            if value
+        ]
+        drawn.append((rectangles, column.link, _said(column, parts, values, axes)))
+    every = max(1, -(-len(columns) // _X_TICKS))
+    labels = [(_LEFT + (index + 0.5) * room, column.label) for index, column in enumerate(columns)]
     legend = [(part.name, part.colour) for part in parts] if len(parts) > 1 else []
-    return _figure(title, legend, inside)
+    return _figure(title, legend, x_labels=labels[::every], columns=drawn, **_axis(axes, y))
 
 
 def share_bar(parts: Sequence[Slice], axes: Axes = _AXES) -> Markup:
     """Draw one horizontal bar whose parts are the shares of a whole, with a legend."""
     known = [(part, max(0.0, finite(part.value) or 0.0)) for part in parts]
     whole = sum(min(value, 1e290) for _, value in known)
-    left, inside = 0.0, []
+    left, drawn = 0.0, []
     for part, value in known:
         width = _WIDTH * min(value, 1e290) / whole if whole else 0.0
-        title = f"{part.name}: {axes.number(value)}"
-        rectangle = f'<rect class="{part.colour}" x="{left:.1f}" y="0" width="{width:.1f}" height="18"/>'
-        inside += [_linked(rectangle, None, title)] if width else []
+        if width:
+            rectangle = (part.colour, left, 0, width, _BAR_HEIGHT)
+            drawn.append(([rectangle], None, f"{part.name}: {axes.number(value)}"))
         left += width
     legend = [(f"{part.name} {axes.number(value)}", part.colour) for part, value in known]
-    return _figure("", legend, inside, 18)
+    return _figure("", legend, height=_BAR_HEIGHT, columns=drawn)
 
 
-def _line(name: str, points: Sequence[Point], x: Scale, y: Scale, axes: Axes) -> Iterator[str]:
-    """Yield the band, the line and the points of a series."""
+def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale, axes: Axes) -> dict[str, Any]:
+    """Return the bands, the parts without a gap and the points of a series."""
     ordered = sorted(points, key=lambda point: point.x)
     values = [finite(point.y) for point in ordered]
     kept = [ordered[index] for index in thinned(values, _MAX_POINTS)]
-    yield from _band(kept, x, y)
     places = [None if (value := finite(point.y)) is None else (x(float(point.x)), y(value)) for point in kept]
-    yield from _polylines(places)
-    for point, place in zip(kept, places, strict=True):
-        if place is None or point.y is None:
-            continue
-        title = f"{name} · {axes.x} {short_number(point.x)}: {axes.number(point.y)}"
-        yield _linked(f'<circle cx="{place[0]}" cy="{place[1]}" r="2.2"/>', point.link, title)
+    titled = [
+        (*place, point.link, f"{series.name} · {axes.x} {short_number(point.x)}: {axes.number(point.y)}")
+        for point, place in zip(kept, places, strict=True)
+        if place is not None and point.y is not None
+    ]
+    bands = list(_bands(kept, x, y))
+    return {"colour": series.colour, "bands": bands, "parts": list(_parts(places)), "points": titled}
 
 
-def _band(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
-    """Yield a shape for each part of a band without a gap."""
+def _bands(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
+    """Yield the outline of each part of a band without a gap."""
     upper: list[str] = []
     lower: list[str] = []
     for point in [*points, None]:
@@ -203,31 +197,16 @@ def _band(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
             upper.append(f"{place},{y(high)}")
             lower.append(f"{place},{y(low)}")
         elif upper:
-            yield f'<polygon class="band" points="{" ".join([*upper, *reversed(lower)])}"/>'
+            yield " ".join([*upper, *reversed(lower)])
             upper, lower = [], []
 
 
-def _polylines(places: Sequence[tuple[float, float] | None]) -> Iterator[str]:
-    """Yield a line for each part without a gap; a point alone is a short line."""
+def _parts(places: Sequence[tuple[float, float] | None]) -> Iterator[str]:
+    """Yield the points of each part of a line without a gap; a point alone is a short line."""
     for is_gap, run in groupby(places, lambda place: place is None):
         if not is_gap:
             part = [f"{x},{y}" for x, y in filter(None, run)]
-            yield f'<polyline points="{" ".join(part if len(part) > 1 else part * 2)}"/>'
-
-
-def _y_axis(y: Scale, axes: Axes) -> list[str]:
-    lines = []
-    for value in ticks(y.low, y.high, _Y_TICKS):
-        place = y(value)
-        lines.append(f'<path class="grid" d="M{_LEFT} {place}H{_WIDTH - _RIGHT}"/>')
-        lines.append(_text(_LEFT - 6, place + 4, axes.number(value), "end"))
-    return lines
-
-
-def _x_axis(x: Scale, label: str, is_integer: bool) -> list[str]:
-    values = ticks(x.low, x.high, _X_TICKS, is_integer)
-    labels = [_text(x(value), _HEIGHT - _BOTTOM + 14, short_number(value), "middle") for value in values]
-    return [*labels, _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 4, label, "middle")]
+            yield " ".join(part if len(part) > 1 else part * 2)
 
 
 def _merged(columns: Sequence[ChartColumn]) -> Sequence[ChartColumn]:
@@ -253,27 +232,16 @@ def _said(column: ChartColumn, parts: Sequence[Slice], values: Sequence[float], 
     return "\n".join([column.title or f"{axes.x} {column.label}", *lines])
 
 
-def _figure(
-    title: str, legend: Sequence[tuple[str, str]], inside: Sequence[str], height: int = _HEIGHT
-) -> Markup:
-    keys = "".join(f'<span class="key {colour}">{_safe(name)}</span>' for name, colour in legend)
-    caption = f"<figcaption><b>{_safe(title)}</b> {keys}</figcaption>" if title or keys else ""
-    return Markup(  # noqa: S704 (every text in it is escaped)
-        f'<figure class="chart">{caption}<svg viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="{_safe(title)}">{"".join(inside)}</svg></figure>'
-    )
+def _figure(title: str, legend: Sequence[tuple[str, str]], height: int = _HEIGHT, **shapes: Any) -> Markup:
+    """Return a chart with the shapes that its template names."""
+    page = render(
+        "chart.html", title=title, legend=legend, width=_WIDTH, height=height, left=_LEFT, right=_RIGHT,
+        bottom=_BOTTOM, **shapes,
+    )  # fmt: skip
+    return Markup(page)  # noqa: S704 (the template has escaped every text)
 
 
-def _linked(shape: str, link: str | None, title: str) -> str:
-    """Return a shape with its title, as a link where there is an address."""
-    titled = f"<title>{_safe(title, keep_lines=True)}</title>{shape}"
-    return f"<g>{titled}</g>" if link is None else f'<a href="{_safe(link)}">{titled}</a>'
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_safe(text)}</text>'
-
-
-def _safe(text: str, keep_lines: bool = False) -> str:
-    lines = text.split("\n") if keep_lines else [text]
-    return "\n".join(str(escape(in_one_line(line))) for line in lines)
+def _axis(axes: Axes, y: Scale) -> dict[str, Any]:
+    """Return what the axes of a chart say, but for the numbers of the horizontal one."""
+    values = ticks(y.low, y.high, _Y_TICKS)
+    return {"axis": axes.x, "y_labels": [(y(value), axes.number(value)) for value in values]}

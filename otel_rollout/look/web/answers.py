@@ -14,8 +14,6 @@ from otel_rollout.look.web.snapshot import Snapshot
 
 MAX_ANSWERS: Final = 16
 """Maximum results that are kept; the one that nobody asked for the longest goes first."""
-_WANTED_SECONDS: Final = 60.0
-"""Time after a request for a result during which newer versions of the table give newer results."""
 _IDLE_RATIO: Final = 1.0
 """Minimum ratio of the time between two computations of a result to the time of one."""
 
@@ -40,7 +38,6 @@ class PageAnswer:
         self.version: Hashable = None
         self.is_queued = False
         self.is_ready = threading.Event()
-        self.asked_at = 0.0
         self.not_before = 0.0
 
 
@@ -56,7 +53,6 @@ class Answers:
         self._lock = threading.Lock()
         self._found: OrderedDict[Hashable, PageAnswer] = OrderedDict()
         self._jobs: queue.SimpleQueue[PageAnswer] = queue.SimpleQueue()
-        live.on_change(self._renew)
         threading.Thread(target=self._work, name="otel-rollout-answers", daemon=True).start()
 
     def get(self, key: Hashable, make: Make, version: Hashable, patience: float) -> PageAnswer | None:
@@ -76,17 +72,9 @@ class Answers:
             self._found.move_to_end(key)
             while len(self._found) > MAX_ANSWERS:
                 self._found.popitem(last=False)
-            answer.asked_at = time.monotonic()
             if answer.version != version:
                 self._queue(answer)
         return answer if answer.is_ready.wait(patience) else None
-
-    def _renew(self) -> None:
-        """Compute again the results that somebody has just looked at."""
-        with self._lock:
-            for answer in self._found.values():
-                if time.monotonic() - answer.asked_at < _WANTED_SECONDS:
-                    self._queue(answer)
 
     def _queue(self, answer: PageAnswer) -> None:
         if not answer.is_queued and time.monotonic() >= answer.not_before:

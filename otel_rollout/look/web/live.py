@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -51,7 +51,6 @@ class Live:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._lease: _Lease | None = None
-        self._changed: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._follow, name="otel-rollout-view", daemon=True)
 
     def start(self) -> None:
@@ -74,10 +73,6 @@ class Live:
             lease, self._lease = self._lease, None
         if lease is not None:
             self._release(lease)
-
-    def on_change(self, call: Callable[[], None]) -> None:
-        """Call a function after each change of the version, in the thread that follows the table."""
-        self._changed.append(call)
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
@@ -128,8 +123,6 @@ class Live:
             self._release(earlier)
         if self._stop.is_set():
             self.stop()
-        for call in self._changed:
-            call()
 
     def _release(self, lease: _Lease) -> None:
         """Take a user from a version; close it after the last one."""

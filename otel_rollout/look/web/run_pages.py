@@ -8,9 +8,8 @@ from otel_rollout.look.analysis.group.page import page_of_group
 from otel_rollout.look.analysis.group.siblings import siblings_in
 from otel_rollout.look.analysis.group.tree import tree_of
 from otel_rollout.look.analysis.health import checks
-from otel_rollout.look.analysis.health.page import page_of_health
 from otel_rollout.look.analysis.report import text as report_text
-from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
+from otel_rollout.look.analysis.report.page import page_of_health, page_of_report, page_of_step
 from otel_rollout.look.analysis.report.report import report_of
 from otel_rollout.look.analysis.report.step import step_of
 from otel_rollout.look.analysis.run_choice import Run

@@ -117,7 +117,8 @@ def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: Se
         longest=MAX_TEXT,
         given=given,
         problem=problem,
-        summary=_summary(rows, count, given.page),
+        count=count,
+        first=(given.page - 1) * PAGE_ROWS + 1,
         columns=list(_columns(rows)),
         rows=[_shown(row) for row in rows],
         cell=cell,
@@ -177,13 +178,6 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> Iterator[ListedColumn]:
 def _beside(links: ServedLinks, given: Filters, pages: int) -> str | None:
     """Return the address of a page of the list before or after this one."""
     return links.trajectories({**given.given, PAGE: str(given.page + pages)})
-
-
-def _summary(rows: list[dict[str, Any]], count: int, page: int) -> str:
-    if not rows:
-        return "No trajectory is like that." if not count else f"There are only {count}."
-    first = (page - 1) * PAGE_ROWS + 1
-    return f"{first} to {first + len(rows) - 1} of {count}"
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

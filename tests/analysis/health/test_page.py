@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_rollout.look.analysis.health import Finding, Health, Run
-from otel_rollout.look.analysis.health.page import page_of_health
+from otel_rollout.look.analysis.report.page import page_of_health
 from otel_rollout.look.pages.rendering import Links
 
 _FINDINGS = (

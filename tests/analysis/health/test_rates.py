@@ -18,7 +18,7 @@ def steps(*shares: float, of: int = 200) -> list[Count]:
 
 
 def unhealthy(counts: list[Count], limits: RateLimits = LIMITS) -> list[int | None]:
-    return [count.step for count in excess(counts, limits).counts]
+    return [count.step for count in excess(counts, limits, {count.step for count in counts}).counts]
 
 
 def test_steady_rate_is_no_fault() -> None:
@@ -141,7 +141,7 @@ def test_rise_that_small_steps_show_together_is_a_fault() -> None:
     """Half of eight groups may be chance in one step, and not in three of six."""
     counts = in_groups(0, 0, 0, 2, 3, 3)
     assert unhealthy(counts) == [4, 5, 6]
-    assert excess(counts, LIMITS).usual == 0
+    assert excess(counts, LIMITS, {count.step for count in counts}).usual == 0
     assert unhealthy(counts[:4]) == []
 
 

@@ -158,13 +158,10 @@ def _trace_ids(engine: Engine, conditions: Sequence[str], run: Run) -> tuple[lis
     """Return the trace ids of a group's first siblings, and the number of all."""
     of_group = f"FROM {views.RECORDED}{all_of([run.condition, *conditions])}"
     rows = engine.dicts(
-        f"SELECT trace_id, min(rollout_n) AS rollout, min(start_ns) AS start {of_group} "
-        f"GROUP BY trace_id ORDER BY rollout, start, trace_id LIMIT {MAX_SIBLINGS + 1}"
+        "SELECT trace_id, min(rollout_n) AS rollout, min(start_ns) AS start, count(*) OVER () AS number "
+        f"{of_group} GROUP BY trace_id ORDER BY rollout, start, trace_id LIMIT {MAX_SIBLINGS}"
     )
-    ids = [row["trace_id"] for row in rows[:MAX_SIBLINGS]]
-    if len(rows) <= MAX_SIBLINGS:
-        return ids, len(rows)
-    return ids, engine.count(f"(SELECT DISTINCT trace_id {of_group}) AS siblings")
+    return [row["trace_id"] for row in rows], rows[0]["number"] if rows else 0
 
 
 def _read(engine: Engine, trace_ids: Sequence[str], name: GroupName) -> tuple[Sibling, ...]:

@@ -41,17 +41,6 @@ class TurnLine(NamedTuple):
     is_cut: bool
 
 
-class Gap(NamedTuple):
-    """Turns of a branch that are not shown."""
-
-    number: int
-
-    @property
-    def text(self) -> str:
-        """The number of turns, in words."""
-        return f"{excerpt.CUT} {formatting.counted(self.number, 'more turn')}"
-
-
 def facts(tree: GroupTree) -> Iterator[tuple[str, str]]:
     """Yield name and value of each fact about the group as a whole."""
     group, root = tree.group, tree.root
@@ -93,24 +82,26 @@ def _failed(tree: GroupTree) -> Iterator[str]:
     """Say which siblings failed: a mean of rewards does not cover those without one."""
     failed = [each for each in tree.group.found if each.summary.state == "error"]
     if failed:
-        named = ", ".join(in_one_line(each.name) for each in failed[:_MAX_NAMED])
-        more = f", and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
-        yield f"{formatting.counted(len(failed), 'sibling')} failed: {named}{more}."
+        named = _first([in_one_line(each.name) for each in failed])
+        yield f"{formatting.counted(len(failed), 'sibling')} failed: {named}."
 
 
 def _mixed(leaf: Branch) -> str:
     rated = [each for each in leaf.siblings if reward_of(each.summary) is not None]
-    named, more = rated[:_MAX_NAMED], len(rated) - _MAX_NAMED
-    names = ", ".join(in_one_line(each.name) for each in named)
-    rewards = ", ".join(number(reward_of(each.summary)) for each in named)
-    others = f", and {more} more" if more > 0 else ""
-    said = f"The siblings {names}{others}"
+    names = _first([in_one_line(each.name) for each in rated])
+    rewards = _first([number(reward_of(each.summary)) for each in rated])
     if not _has_content(leaf):
-        return f"{said} have rewards {rewards}{others}. {_NOTHING_RECORDED}"
+        return f"The siblings {names} have rewards {rewards}. {_NOTHING_RECORDED}"
     return (
-        f"{said} are identical, yet have rewards {rewards}{others}: "
+        f"The siblings {names} are identical, yet have rewards {rewards}: "
         "the reward does not depend on the text alone."
     )
+
+
+def _first(texts: Sequence[str]) -> str:
+    """List the first of some texts, and say how many more there are."""
+    more = len(texts) - _MAX_NAMED
+    return ", ".join(texts[:_MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 def _has_content(branch: Branch) -> bool:
@@ -205,8 +196,8 @@ def parting(branch: Branch) -> str:
     return f"{len(branch.parts)} branches from {where}"
 
 
-def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> list[TurnLine | Gap]:
-    """Return the turns of a branch as lines.
+def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> list[TurnLine | str]:
+    """Return the turns of a branch as lines, and a text in place of those that are not shown.
 
     Args:
         branch: the branch.
@@ -218,12 +209,12 @@ def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> 
     indices = list(range(count))
     if count > limit:
         indices = [*range(limit - _LAST), *range(count - _LAST, count)]
-    lines: list[TurnLine | Gap] = [
+    lines: list[TurnLine | str] = [
         _line(branch.start + index + 1, branch.turns[index], None if index else parted_at, length)
         for index in indices
     ]
     if count > limit:
-        lines.insert(limit - _LAST, Gap(count - limit))
+        lines.insert(limit - _LAST, f"{excerpt.CUT} {formatting.counted(count - limit, 'more turn')}")
     return lines
 
 

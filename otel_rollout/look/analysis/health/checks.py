@@ -28,9 +28,8 @@ from otel_rollout.look.analysis.health import (
 )
 from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.analysis.run_choice import Run, no_step
+from otel_rollout.look.analysis.run_choice import Run, no_step, paths_of, run_of
 from otel_rollout.look.rollout_table import open_table
-from otel_rollout.table import filters
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
@@ -180,14 +179,9 @@ def _complete(finding: Finding, name: str) -> Finding:
 
 def _with_paths(scope: Scope, findings: Sequence[Finding]) -> Iterator[Finding]:
     """Yield findings whose evidence is a path; a trace id where ``show`` would take it for another one's."""
-    among = scope.run.condition if scope.is_newest_run else "true"
-    traces = sorted({trace for each in findings for trace in each.evidence if _TRACE.fullmatch(trace)})
-    wanted = filters.equals("trace_id", traces)
-    rows = scope.rows(
-        "SELECT min(trace_id) AS trace_id, path FROM roots "  # noqa: S608
-        f"WHERE {among} AND path IN (SELECT path FROM roots WHERE {wanted}) GROUP BY path HAVING count(*) = 1"
-    )
-    paths = {row["trace_id"]: row["path"] for row in rows}
+    among = scope.run.condition if run_of(scope.engine) == scope.run else "true"
+    traces = (trace for each in findings for trace in each.evidence if _TRACE.fullmatch(trace))
+    paths = paths_of(scope.engine, among, traces)
     for each in findings:
         yield replace(each, evidence=tuple(paths.get(trace, trace) for trace in each.evidence))
 

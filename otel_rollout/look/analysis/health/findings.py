@@ -15,6 +15,8 @@ UNOBSERVED: Final = "unobserved"
 """What the check needs was not recorded: nobody knows whether the run is healthy."""
 ORDER: Final = (UNHEALTHY, UNOBSERVED, HEALTHY)
 """Order in which a person reads the answers."""
+_KEYS: Final = ("name", "status", "steps", "evidence", "message")
+"""Fields of a finding, in the order of its JSON."""
 MAX_EVIDENCE: Final = 10
 """Trajectories that a finding names at most."""
 
@@ -36,16 +38,6 @@ class Finding:
     steps: tuple[int | None, ...] = ()
     evidence: tuple[str, ...] = ()
     name: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the finding as ``otel-rollout health --json`` prints it."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "steps": list(self.steps),
-            "evidence": list(self.evidence),
-            "message": self.message,
-        }
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,7 @@ class Health:
 
     def as_json(self) -> dict[str, Any]:
         """Return the answers as ``otel-rollout health --json`` prints them."""
-        return {"checks": [finding.as_json() for finding in self.findings]}
+        return {"checks": [{key: getattr(each, key) for key in _KEYS} for each in self.findings]}
 
 
 def unobserved(message: str) -> Finding:

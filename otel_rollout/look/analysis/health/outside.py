@@ -24,29 +24,26 @@ _HINTS: Final = {
 def scores(scope: Scope) -> Finding:
     """Find scores by identity that belong to no trajectory, of the run or of another program."""
     others = _other_runs(scope)
-    condition = f"{_condition(scope, others)} AND {scope.is_over}"
-    given = scope.rows_of_steps(
-        f"SELECT step, count(*) AS number FROM given_by_identity WHERE {condition} GROUP BY step"  # noqa: S608
-    )
-    if not given:
+    condition = f"{_condition(scope, others)} AND {scope.is_over} AND {scope.is_judged}"
+    number = scope.engine.count(f"given_by_identity WHERE {condition}")
+    if not number:
         return unobserved("No score names its trajectory by identity, in a step that is over.")
-    rows = scope.rows_of_steps(
+    rows = scope.rows(
         "SELECT step, sample_index, rollout_n, reason, count(*) AS scores, min(name) AS name, "  # noqa: S608
         f"count(*) FILTER (WHERE {filters.equals('run_id', others) if others else 'false'}) AS of_others "
         f"FROM unresolved_scores WHERE {condition} "
         "GROUP BY step, sample_index, rollout_n, reason ORDER BY step, sample_index, rollout_n",
     )
     if not rows:
-        number = sum(row["number"] for row in given)
         return Finding("healthy", f"All {number:,} scores by identity belong to a trajectory.")
-    named = {row["step"] for row in rows}
-    number = sum(row["number"] for row in given if row["step"] in named)
+    named = tuple({row["step"]: None for row in rows})
+    number = scope.engine.count(f"given_by_identity WHERE {condition} AND {filters.equals('step', named)}")
     said = [*(_said(reason, rows, scope.validate) for reason in _WHY), _of_others(rows, others)]
     message = (
         f"{sum(row['scores'] for row in rows):,} of {number:,} scores by identity, "
         f"in {steps_in_words(named)}, belong to no trajectory. {' '.join(filter(None, said))}"
     )
-    return Finding("unhealthy", message, tuple(named), _candidates(scope, rows))
+    return Finding("unhealthy", message, named, _candidates(scope, rows))
 
 
 def operations(scope: Scope) -> Finding:
@@ -58,11 +55,11 @@ def operations(scope: Scope) -> Finding:
     number = scope.engine.count(f"({outside}) AS operations")
     if not number:
         return Finding("healthy", "No operation lies outside of trajectories.")
-    rows = scope.rows_of_steps(
+    rows = scope.rows(
         "SELECT step, bare, number, count(*) AS operations "  # noqa: S608
         f"FROM ({_steps(scope)}) AS steps JOIN ({outside}) AS outside "
         "ON outside.start_ns BETWEEN began_ns AND ended_ns "
-        "WHERE 2 * bare > number GROUP BY step, bare, number ORDER BY step"
+        f"WHERE 2 * bare > number AND {scope.is_judged} GROUP BY step, bare, number ORDER BY step"
     )
     if not rows:
         lie = "operation lies" if number == 1 else "operations lie"

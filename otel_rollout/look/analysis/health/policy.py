@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import statistics
-from collections import Counter
 from collections.abc import Container
-from typing import Any, Final
+from typing import Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, counted, fault_in, judged
+from otel_rollout.look.analysis.health.rates import Count, Fault, RateLimits, fault_in, judged
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.look.conversation.formatting import steps_in_words
 
 _STALE: Final = RateLimits(rise=0.05, always=0.5, steady=0.2)
+_NEWEST: Final = "coalesce(policy_version_max, policy_version_min)"
 _NO_VERSION: Final = "No trajectory has `policy_version_min`, the version of the weights that made it."
 _ALLOWED: Final = 2
 """Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
@@ -25,25 +24,20 @@ _NEVER: Final = 5
 
 def lag(scope: Scope) -> Finding:
     """Find trajectories of stale weights, and steps in which no new weights arrive."""
+    known = f"{scope.trajectories} WHERE policy_version_min IS NOT NULL AND step IS NOT NULL"
     rows = scope.rows(
-        "SELECT step, policy_version_min AS oldest, "  # noqa: S608
-        "max(coalesce(policy_version_max, policy_version_min)) AS newest, "
-        f"count(*) AS number, min(trace_id) AS first, max(trace_id) AS last FROM {scope.trajectories} "
-        "WHERE policy_version_min IS NOT NULL AND step IS NOT NULL "
-        "GROUP BY step, policy_version_min ORDER BY step"
+        f"SELECT step, max({_NEWEST}) AS newest, min(trace_id) AS first FROM {known} GROUP BY step"  # noqa: S608
     )
-    if not any(row["step"] in scope.steps for row in rows):
+    newest = {row["step"]: row["newest"] for row in rows}
+    if scope.steps.isdisjoint(newest):
         return unobserved(_NO_VERSION)
-    newest: dict[int, int] = {}
-    for row in rows:
-        newest[row["step"]] = max(newest.get(row["step"], row["newest"]), row["newest"])
     stuck = _stuck(newest, scope.steps)
-    if stuck:
-        first = {row["step"]: row["first"] for row in rows}
-        counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
-        message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {steps_in_words(stuck)}."
-        return fault_in(counts, message)
-    return _stale(rows, newest, scope)
+    if not stuck:
+        return _stale(scope, known)
+    first = {row["step"]: row["first"] for row in rows}
+    counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
+    message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {steps_in_words(stuck)}."
+    return fault_in(counts, message)
 
 
 def _stuck(newest: dict[int, int], chosen: Container[int | None]) -> list[int]:
@@ -63,35 +57,32 @@ def _stuck(newest: dict[int, int], chosen: Container[int | None]) -> list[int]:
     return longest
 
 
-def _stale(rows: list[dict[str, Any]], newest: dict[int, int], scope: Scope) -> Finding:
-    highest, so_far = {}, min(newest.values())
-    for step in sorted(newest):
-        so_far = highest[step] = max(so_far, newest[step])
-    lags: Counter[int] = Counter()
-    for row in rows:
-        lags[highest[row["step"]] - row["oldest"]] += row["number"]
-    usual = statistics.median_low(lags.elements())
+def _stale(scope: Scope, known: str) -> Finding:
+    """Find trajectories whose weights are older than the newest that any step up to theirs has seen."""
+    lags = (
+        f"(SELECT trace_id, step, max({_NEWEST}) OVER (ORDER BY step) - policy_version_min AS lag, "  # noqa: S608
+        f"step - policy_version_min AS lag_by_step FROM {known}) AS lags"
+    )
+    usual = scope.rows(
+        "SELECT CAST(floor(percentile_cont(0.5) WITHIN GROUP (ORDER BY lag)) AS BIGINT) AS usual "  # noqa: S608
+        f"FROM {lags}"
+    )[0]["usual"]
+    sizes = scope.rows(
+        "SELECT max(lag) AS most, avg(lag_by_step) AS mean_by_step, max(lag_by_step) AS most_by_step "  # noqa: S608
+        f"FROM {lags} WHERE {scope.is_judged}"
+    )[0]
     limit = 2 * usual + _ALLOWED
-    chosen = [row for row in rows if row["step"] in scope.steps]
-    most = max(highest[row["step"]] - row["oldest"] for row in chosen)
     fault = Fault(
         _STALE,
         "trajectories with a known version of the weights",
         f"weights more than {limit} versions behind the newest of their step",
         _NO_VERSION,
     )
-    note = f" Usual is a lag of {usual}; the greatest is {most}.{_by_step(chosen, scope)}"
-    counts = counted(rows, lambda row: highest[row["step"]] - row["oldest"] > limit)
+    note = f" Usual is a lag of {usual}; the greatest is {sizes['most']}."
+    if not scope.validate:
+        note += (
+            " Counted from the step's number, as `report` does, the lag is "
+            f"{sizes['mean_by_step']:.3g} on average, at most {sizes['most_by_step']}."
+        )
+    counts = scope.counts(f"SELECT trace_id, step, lag > {limit} AS is_bad FROM {lags}")  # noqa: S608
     return judged(counts, fault, scope.steps, note)
-
-
-def _by_step(rows: list[dict[str, Any]], scope: Scope) -> str:
-    """Return the lag as ``report`` counts it, after a message; nothing of validation."""
-    if scope.validate:
-        return ""
-    lags = [(row["step"] - row["oldest"], row["number"]) for row in rows]
-    mean = sum(lag * number for lag, number in lags) / sum(number for _, number in lags)
-    return (
-        f" Counted from the step's number, as `report` does, the lag is {mean:.3g} on average, at most "
-        f"{max(lag for lag, _ in lags)}."
-    )

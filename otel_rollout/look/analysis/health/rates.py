@@ -116,18 +116,14 @@ class Excess(NamedTuple):
     counts: list[Count]
     usual: float | None
 
-    def of_steps(self, steps: Container[int | None]) -> Excess:
-        """Return the excess of some steps."""
-        return Excess(of_steps(self.counts, steps), self.usual)
-
 
 def of_steps(counts: Iterable[Count], steps: Container[int | None]) -> list[Count]:
     """Return the counts of some steps."""
     return [count for count in counts if count.step in steps]
 
 
-def excess(counts: Iterable[Count], limits: RateLimits) -> Excess:
-    """Return the steps whose share is too high."""
+def excess(counts: Iterable[Count], limits: RateLimits, steps: Container[int | None]) -> Excess:
+    """Return those of some steps whose share is too high, compared with all steps before them."""
     ordered = sorted(
         (count for count in counts if count.of), key=lambda count: (count.step is None, count.step)
     )
@@ -147,7 +143,7 @@ def excess(counts: Iterable[Count], limits: RateLimits) -> Excess:
             for each in risen:
                 calm.pop(each, None)
             usual = share_of(_latest(calm)) if usual is None else usual
-    return Excess([found[place] for place in sorted(found)], usual)
+    return Excess(of_steps((found[place] for place in sorted(found)), steps), usual)
 
 
 def _latest(calm: dict[int, Count], without: Container[int] = ()) -> Sequence[Count]:
@@ -279,7 +275,7 @@ def judged(counts: Sequence[Count], fault: Fault, steps: Container[int | None], 
     chosen = of_steps(counts, steps)
     if not sum(count.of for count in chosen):
         return unobserved(fault.missing)
-    found = excess(counts, fault.limits).of_steps(steps)
+    found = excess(counts, fault.limits, steps)
     if not found.counts:
         return Finding("healthy", _good(counts, chosen, fault) + note)
     shares = _shares(found.counts, fault, f" in {steps_said(found.counts)}")
@@ -298,11 +294,6 @@ def of_several(*findings: Finding) -> Finding:
         tuple({step: None for each in chosen for step in each.steps}),
         tuple(trace for each in chosen for trace in each.evidence),
     )
-
-
-def steps_of_message(found: Finding, steps: Container[int | None]) -> Container[int | None]:
-    """Return the steps that a finding's message is about: those with the fault, else all that are judged."""
-    return found.steps or steps
 
 
 def parts(counts: Sequence[Count], of: str) -> str:

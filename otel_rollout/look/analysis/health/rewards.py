@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
@@ -66,48 +67,34 @@ def missing(scope: Scope) -> Finding:
 # --- constant ----------------------------------------------------------------------------------------------
 
 
-class _Step(NamedTuple):
-    """The rewards of a step."""
-
-    step: int | None
-    rewards: int
-    groups: int
-    least: float
-    greatest: float
-    first: str
-
-
 def constant(scope: Scope) -> Finding:
     """Find steps in which all rewards are equal, although those of other steps say they should not be."""
-    rows = scope.rows(
+    steps = scope.rows(
         "SELECT step, count(*) AS rewards, count(DISTINCT group_path) AS groups, min(reward) AS least, "  # noqa: S608
         f"max(reward) AS greatest, min(trace_id) AS first FROM {scope.trajectories} "
         "WHERE reward IS NOT NULL GROUP BY step ORDER BY step"
     )
-    steps = [_Step(**row) for row in rows]
-    rewards = sum(step.rewards for step in steps)
-    if not rewards:
-        return unobserved(_NO_REWARD)
-    if rewards < _MIN_REWARDS:
-        return unobserved(f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows.")
-    chosen = [step for step in steps if step.step in scope.steps]
+    chosen = [step for step in steps if step["step"] in scope.steps]
     if not chosen:
         return unobserved(_NO_REWARD)
-    found = [step for step in _constant_steps(scope, steps) if step.step in scope.steps]
+    rewards = sum(step["rewards"] for step in steps)
+    if rewards < _MIN_REWARDS:
+        return unobserved(f"There are {rewards} rewards; with fewer than {_MIN_REWARDS} nobody knows.")
+    found = [step for step in _constant_steps(scope, steps) if step["step"] in scope.steps]
     if not found:
-        least, greatest = min(step.least for step in chosen), max(step.greatest for step in chosen)
+        least, greatest = min(step["least"] for step in chosen), max(step["greatest"] for step in chosen)
         return Finding("healthy", f"Rewards are between {least:g} and {greatest:g}; no step has only one.")
-    values = sorted({step.least for step in found})
+    values = sorted({step["least"] for step in found})
     shown = ", ".join(f"{value:g}" for value in values[:3])
-    counts = [Count(step.step, step.rewards, step.rewards, (step.first,)) for step in found]
+    counts = [Count(step["step"], step["rewards"], step["rewards"], (step["first"],)) for step in found]
     message = (
-        f"All {sum(step.rewards for step in found):,} rewards of {steps_said(counts)} are {shown}: "
+        f"All {sum(count.of for count in counts):,} rewards of {steps_said(counts)} are {shown}: "
         "the policy gradient has nothing to learn from them."
     )
     return fault_in(counts, message)
 
 
-def _constant_steps(scope: Scope, steps: list[_Step]) -> list[_Step]:
+def _constant_steps(scope: Scope, steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the steps that belong to a row of steps with one reward that is too long for chance."""
     common = {
         row["reward"]: row["n"]
@@ -116,17 +103,17 @@ def _constant_steps(scope: Scope, steps: list[_Step]) -> list[_Step]:
             f"GROUP BY reward ORDER BY n DESC LIMIT {_MAX_VALUES}"
         )
     }
-    total = sum(step.rewards for step in steps)
-    found: list[_Step] = []
+    total = sum(step["rewards"] for step in steps)
+    found = []
     for value, together in itertools.groupby(
-        steps, lambda step: step.least if step.least == step.greatest else None
+        steps, lambda step: step["least"] if step["least"] == step["greatest"] else None
     ):
         row = list(together)
-        rewards = sum(step.rewards for step in row)
+        rewards = sum(step["rewards"] for step in row)
         if value is None or rewards < _MIN_REWARDS:
             continue
         chance = (common.get(value, rewards) - rewards + 1) / (total - rewards + 2)
-        groups = sum(step.groups for step in row)
+        groups = sum(step["groups"] for step in row)
         if rewards == total or -math.log(chance) * groups >= _SURPRISE:
             found += row
     return found

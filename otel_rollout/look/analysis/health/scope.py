@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Container, Iterable
 from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.look.analysis.health import texts
+from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.look.analysis.health.rates import Count
-from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_choice import Run
 from otel_rollout.table import filters, views
 from otel_rollout.table.query import Engine
 
@@ -22,13 +22,6 @@ SELECT
   tokens_out, policy_version_min, policy_version_max, finite_reward AS reward,
   reward IS NULL AND reward_label IS NULL AS has_no_reward
 FROM finite_rewards"""  # noqa: S608
-
-
-class _AllSteps(Container["int | None"]):
-    """Every step, and trajectories without one."""
-
-    def __contains__(self, step: object) -> bool:
-        return True
 
 
 class Scope:
@@ -53,11 +46,6 @@ class Scope:
         self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
         self._id = uuid.uuid4().hex[:12]
         self._made: list[str] = []
-
-    @functools.cached_property
-    def is_newest_run(self) -> bool:
-        """Whether this is the newest run, which a path that several runs have means."""
-        return run_of(self.engine) == self.run
 
     @functools.cached_property
     def is_of_dump(self) -> bool:
@@ -85,12 +73,19 @@ class Scope:
         return f"{self._wanted} AND {filters.equals('validate', self.validate)}"
 
     @functools.cached_property
-    def steps(self) -> Container[int | None]:
+    def steps(self) -> frozenset[int | None]:
         """The steps whose faults are findings."""
-        if self._chosen is None:
-            return _AllSteps()
         found = self.rows(f"SELECT DISTINCT step FROM roots WHERE {self.chosen}")  # noqa: S608
         return frozenset(row["step"] for row in found)
+
+    @property
+    def is_judged(self) -> str:
+        """SQL condition on ``step``: it is one of the steps whose faults are findings."""
+        return filters.equals("step", list(self.steps)) if self._chosen else "true"
+
+    def is_said_by(self, found: Finding) -> str:
+        """Return the SQL condition that a message is about a step: one with the fault, else any judged."""
+        return filters.equals("step", found.steps) if found.steps else self.is_judged
 
     @property
     def spans(self) -> str:
@@ -175,10 +170,6 @@ class Scope:
         """Return the rows of a query, which are few."""
         return self.engine.dicts(sql)
 
-    def rows_of_steps(self, sql: str) -> list[dict[str, Any]]:
-        """Return the rows of a query that are of the steps whose faults are findings."""
-        return [row for row in self.rows(sql) if row["step"] in self.steps]
-
     def counts_of_sign(self, sign: str) -> list[Count]:
         """Return a count for each step: trajectories with a sign, of those whose sign is known."""
         return self.counts(
@@ -191,13 +182,15 @@ class Scope:
         Args:
             of_trajectories: a SELECT with ``trace_id``, ``step`` and the bool ``is_bad``; a row each.
         """
-        return counts_of(
-            self.rows(
-                "SELECT step, count(*) AS number, count(*) FILTER (WHERE is_bad) AS bad, "  # noqa: S608
-                "min(trace_id) FILTER (WHERE is_bad) AS first, max(trace_id) FILTER (WHERE is_bad) AS last "
-                f"FROM ({of_trajectories}) AS counted GROUP BY step ORDER BY step"
-            )
+        rows = self.rows(
+            "SELECT step, count(*) AS number, count(*) FILTER (WHERE is_bad) AS bad, "  # noqa: S608
+            "min(trace_id) FILTER (WHERE is_bad) AS first, max(trace_id) FILTER (WHERE is_bad) AS last "
+            f"FROM ({of_trajectories}) AS counted GROUP BY step ORDER BY step"
         )
+        return [
+            Count(row["step"], row["bad"], row["number"], tuple(filter(None, (row["first"], row["last"]))))
+            for row in rows
+        ]
 
     def close(self) -> None:
         """Drop the tables that were made."""
@@ -210,11 +203,3 @@ class Scope:
         self.engine.run(f"CREATE {self.engine.kept_as} {made} AS {sql}")
         self._made.append(made)
         return made
-
-
-def counts_of(rows: Iterable[dict[str, Any]]) -> list[Count]:
-    """Return counts from rows with ``step``, ``number``, ``bad``, ``first`` and ``last``."""
-    return [
-        Count(row["step"], row["bad"], row["number"], tuple(filter(None, (row["first"], row["last"]))))
-        for row in rows
-    ]

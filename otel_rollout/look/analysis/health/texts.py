@@ -95,9 +95,8 @@ class WordTally:
         """Return these trajectories and those of Arrow batches with trace, step and property."""
         both = WordTally()
         both._known, both._bad = self._known.copy(), self._bad.copy()
-        for batch in batches:
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                both.add(*values)
+        for values in _values(batches):
+            both.add(*values)
         return both
 
     def counts(self) -> list[Count]:
@@ -126,17 +125,15 @@ def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Ite
         chosen = f"substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
         note = f" Only {part:.0%} of the trajectories were looked at."
     loops, calls = WordTally(), WordTally()
-    sql = f"SELECT trace_id, step, reply FROM {spans_of(chosen)} AS span WHERE kind = 'LLM'"  # noqa: S608
-    for batch in batches(sql):
-        _add(batch, loops, calls)
-    return Looked(loops.counts(), calls, note)
-
-
-def _add(batch: Any, loops: WordTally, calls: WordTally) -> None:
-    columns = (batch[name].to_pylist() for name in ("trace_id", "step", "reply"))
-    for trace, step, reply in zip(*columns, strict=True):
-        if reply is None:
-            continue
+    replies = f"{spans_of(chosen)} AS span WHERE kind = 'LLM' AND reply IS NOT NULL"
+    for trace, step, reply in _values(batches(f"SELECT trace_id, step, reply FROM {replies}")):  # noqa: S608
         loops.add(trace, step, is_repetitive(reply))
         if _CALL in reply:
             calls.add(trace, step, is_unparsable(reply))
+    return Looked(loops.counts(), calls, note)
+
+
+def _values(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of Arrow batches."""
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

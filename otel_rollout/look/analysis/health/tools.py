@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
     Count,
@@ -49,7 +50,7 @@ def error_burst(scope: Scope) -> Finding:
     chosen = {error: of_steps(counts, scope.steps) for error, counts in series.items()}
     if not any(chosen.values()):
         return unobserved(_NO_CALL)
-    found = {error: excess(counts, _BURST).of_steps(scope.steps) for error, counts in series.items()}
+    found = {error: excess(counts, _BURST, scope.steps) for error, counts in series.items()}
     bursts = {error: each for error, each in found.items() if each.counts}
     if not bursts:
         return Finding("healthy", _steady(chosen))
@@ -79,18 +80,15 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
 def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     """Return tool and error → a count of trajectories for each step, of those that call the tool."""
     called = scope.rows(_counted(scope, "tool_name, step", "is_own"))
-    failed = scope.rows(_counted(scope, "tool_name, step, error", "is_own AND error IS NOT NULL"))
-    steps: dict[Any, dict[Any, Any]] = {}
-    for row in called:
-        steps.setdefault(row["tool_name"], {})[row["step"]] = row
-    bad: dict[tuple[str, str], dict[Any, Any]] = {}
-    for row in failed:
-        bad.setdefault((row["tool_name"], row["error"]), {})[row["step"]] = row
-    for tool in steps.keys() - {tool for tool, _ in bad}:
-        bad[tool, ""] = {}
+    failed = {
+        (row["tool_name"], row["error"], row["step"]): row
+        for row in scope.rows(_counted(scope, "tool_name, step, error", "is_own AND error IS NOT NULL"))
+    }
+    errors = grouped(dict.fromkeys((tool, error) for tool, error, _ in failed), lambda each: each[0])
     return {
-        key: [_count(calls, rows.get(step)) for step, calls in steps[key[0]].items()]
-        for key, rows in bad.items()
+        (tool, error): [_count(calls, failed.get((tool, error, calls["step"]))) for calls in rows]
+        for tool, rows in grouped(called, lambda row: row["tool_name"]).items()
+        for _, error in errors.get(tool, [(tool, "")])
     }
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from otel_rollout.base.training_scores import LOGPROB_DIFF_LIMIT, NUMBERS
 from otel_rollout.look.analysis.health.findings import UNHEALTHY, Finding, unobserved
@@ -16,11 +14,11 @@ from otel_rollout.look.analysis.health.rates import (
     fault_in,
     judged,
     of_several,
+    of_steps,
     percent,
-    steps_of_message,
     steps_said,
 )
-from otel_rollout.look.analysis.health.scope import Scope, counts_of
+from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.table import filters
 from otel_rollout.table.training import DIFFERS, ODD
 
@@ -51,87 +49,73 @@ _MISSING: Final = (
 
 def reward_differs(scope: Scope) -> Finding:
     """Find trajectories whose recorded reward is not the one that was trained on."""
-    rows = scope.rows_of_steps(
-        f"SELECT step, count(reward_difference) AS number, count(*) FILTER (WHERE {DIFFERS}) AS bad, "  # noqa: S608
-        f"max(abs(reward_difference)) AS most, min(trace_id) FILTER (WHERE {DIFFERS}) AS first, "
-        f"max(trace_id) FILTER (WHERE {DIFFERS}) AS last "
-        f"FROM {scope.training} GROUP BY step ORDER BY step"
+    compared = f"{scope.training} WHERE reward_difference IS NOT NULL"
+    counts = of_steps(
+        scope.counts(f"SELECT trace_id, step, {DIFFERS} AS is_bad FROM {compared}"),  # noqa: S608
+        scope.steps,
     )
-    compared, bad = (sum(row[name] for row in rows) for name in ("number", "bad"))
-    if not compared:
+    if not counts:
         return unobserved("No trajectory has both a recorded reward and a score `trained_reward`.")
-    if not bad:
+    differing = [count for count in counts if count.bad]
+    if not differing:
+        number = sum(count.of for count in counts)
         return Finding(
-            "healthy", f"The trainer learned from the recorded reward in all {compared:,} trajectories."
+            "healthy", f"The trainer learned from the recorded reward in all {number:,} trajectories."
         )
-    counts = counts_of(row for row in rows if row["bad"])
+    first = differing[0].evidence[0]
     example = scope.rows(
-        f"SELECT trained_reward, kl_penalty, reward FROM {scope.training} "  # noqa: S608
-        f"WHERE trace_id = '{counts[0].evidence[0]}'"
+        "SELECT trained_reward, kl_penalty, reward, (SELECT max(abs(reward_difference)) "  # noqa: S608
+        f"FROM {compared} AND {scope.is_judged} AND {DIFFERS}) AS most "
+        f"FROM {scope.training} WHERE {filters.equals('trace_id', first)}"
     )[0]
     penalty = f" after a KL penalty of {example['kl_penalty']:.4g}" if example["kl_penalty"] else ""
-    most = max(row["most"] for row in rows if row["bad"])
     message = (
-        f"In {_parts(counts)}, the reward that was trained on is not the recorded one, by up "
-        f"to {most:.4g}. The first was trained on {example['trained_reward']:.4g}{penalty}, and "
+        f"In {_parts(differing)}, the reward that was trained on is not the recorded one, by up "
+        f"to {example['most']:.4g}. The first was trained on {example['trained_reward']:.4g}{penalty}, and "
         f"{example['reward']:.4g} was recorded."
     )
-    return fault_in(counts, message)
+    return fault_in(differing, message)
 
 
 def not_finite(scope: Scope) -> Finding:
     """Find advantages and other numbers of the trainer that are NaN or infinite, and texts in their place."""
-    rows = scope.rows_of_steps(
-        "SELECT step, count(*) FILTER (WHERE has_outcome) AS number "  # noqa: S608
-        f"FROM {scope.training} GROUP BY step ORDER BY step"
-    )
-    known = {row["step"]: row["number"] for row in rows if row["number"]}
-    if not known:
+    known = f"{scope.training} WHERE has_outcome AND {scope.is_judged}"
+    number = scope.engine.count(known)
+    if not number:
         return unobserved("No score says what training made of a trajectory.")
-    parts = [_odd(scope, known, is_text) for is_text in (False, True)]
-    found = [part for part in parts if part]
+    found = [part for is_text in (False, True) if (part := _odd(scope, known, is_text))]
     if not found:
-        number = sum(known.values())
         return Finding("healthy", f"All numbers of the trainer are finite, in {number:,} trajectories.")
     return of_several(*found)
 
 
-def _odd(scope: Scope, known: Mapping[int | None, int], is_text: bool) -> Finding | None:
+def _odd(scope: Scope, known: str, is_text: bool) -> Finding | None:
     """Find scores that are no finite numbers: texts, or NaN and infinities."""
     odd = (
-        f"SELECT known.step, score.trace_id, name, left({_SAID}, {_MAX_SAID}) AS said "  # noqa: S608
-        f"FROM newest_scores AS score JOIN {scope.training} AS known ON score.trace_id = known.trace_id "
-        f"WHERE {filters.equals('name', NUMBERS)} AND {_IS_TEXT if is_text else _NOT_FINITE}"
+        f"SELECT trace_id, name, left({_SAID}, {_MAX_SAID}) AS said FROM newest_scores "  # noqa: S608
+        f"WHERE {filters.equals('name', NUMBERS)} AND {_IS_TEXT if is_text else _NOT_FINITE} "
+        f"AND trace_id IN (SELECT trace_id FROM {known})"
     )
-    rows = scope.rows_of_steps(
-        "SELECT step, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, max(trace_id) AS last "  # noqa: S608
-        f"FROM ({odd}) AS odd GROUP BY step ORDER BY step"
+    counts = scope.counts(
+        "SELECT known.trace_id, step, odd.trace_id IS NOT NULL AS is_bad "  # noqa: S608
+        f"FROM (SELECT trace_id, step FROM {known}) AS known "
+        f"LEFT JOIN (SELECT DISTINCT trace_id FROM ({odd}) AS scores) AS odd ON known.trace_id = odd.trace_id"
     )
-    if not rows:
+    counts = [count for count in counts if count.bad]
+    if not counts:
         return None
-    counts = counts_of({**row, "number": known[row["step"]]} for row in rows)
-    of_names = scope.rows_of_steps(
-        "SELECT step, name, count(DISTINCT trace_id) AS number, min(said) AS least, max(said) AS most "  # noqa: S608
-        f"FROM ({odd}) AS odd GROUP BY step, name ORDER BY step, name"
+    rows = scope.rows(
+        "SELECT name, count(DISTINCT trace_id) AS number, "  # noqa: S608
+        f"array_slice(array_agg(DISTINCT said ORDER BY said), 1, {_NAMED}) AS said "
+        f"FROM ({odd}) AS odd GROUP BY name ORDER BY name"
+    )
+    quote = '"' if is_text else ""
+    said = (" or ".join(f"{quote}{value}{quote}" for value in row["said"]) for row in rows)
+    values = ", ".join(
+        f"`{row['name']}` is {each} in {row['number']:,}" for row, each in zip(rows, said, strict=True)
     )
     what = "a score of the trainer is a text, not a number" if is_text else _WHAT
-    message = f"In {_parts(counts)}, {what}: {_values(of_names, is_text)}."
-    return fault_in(counts, message)
-
-
-def _values(rows: list[dict[str, Any]], is_text: bool) -> str:
-    """Return each score with some of its values, and in how many trajectories it has them."""
-    numbers: Counter[str] = Counter()
-    values: dict[str, set[str]] = {}
-    for row in rows:
-        numbers[row["name"]] += row["number"]
-        values.setdefault(row["name"], set()).update((row["least"], row["most"]))
-    quote = '"' if is_text else ""
-    said = {name: [f"{quote}{each}{quote}" for each in sorted(found)] for name, found in values.items()}
-    return ", ".join(
-        f"`{name}` is {' or '.join(said[name][:_NAMED])} in {number:,}"
-        for name, number in sorted(numbers.items())
-    )
+    return fault_in(counts, f"In {_parts(counts)}, {what}: {values}.")
 
 
 def _parts(counts: list[Count]) -> str:
@@ -168,25 +152,20 @@ def sampler_differs(scope: Scope) -> Finding:
 
 def _where(scope: Scope, found: Finding, bad: str) -> str:
     """Return the usual and the greatest difference; for a fault, also the turn in which it lies."""
-    found_rows = scope.rows(
-        "SELECT step, mismatch_turn, count(*) AS number, sum(mismatch_mean) AS total, max(mismatch) AS most, "  # noqa: S608
-        f"count(*) FILTER (WHERE {bad}) AS bad FROM {scope.training} WHERE mismatch_mean IS NOT NULL "
-        "GROUP BY step, mismatch_turn"
-    )
-    steps = steps_of_message(found, scope.steps)
-    rows = [row for row in found_rows if row["step"] in steps]
-    if not rows:
+    known = f"{scope.training} WHERE mismatch_mean IS NOT NULL AND {scope.is_said_by(found)}"
+    sizes = scope.rows(f"SELECT avg(mismatch_mean) AS mean, max(mismatch) AS most FROM {known}")[0]  # noqa: S608
+    if sizes["mean"] is None:
         return ""
-    mean = sum(row["total"] for row in rows) / sum(row["number"] for row in rows)
-    most = max((row["most"] for row in rows if row["most"] is not None), default=None)
-    greatest = "" if most is None else f", the largest of a token {most:.3g}"
-    said = f" The mean difference is {mean:.2g} nats{greatest}."
-    turns: dict[int, int] = {}
-    for row in rows:
-        if row["mismatch_turn"] is not None:
-            turns[row["mismatch_turn"]] = turns.get(row["mismatch_turn"], 0) + row["bad"]
-    if found.status != UNHEALTHY or not any(turns.values()):
+    greatest = "" if sizes["most"] is None else f", the largest of a token {sizes['most']:.3g}"
+    said = f" The mean difference is {sizes['mean']:.2g} nats{greatest}."
+    turns = scope.rows(
+        f"SELECT mismatch_turn, count(*) AS number FROM {known} AND mismatch_turn IS NOT NULL AND ({bad}) "  # noqa: S608
+        "GROUP BY mismatch_turn ORDER BY number DESC, mismatch_turn"
+    )
+    if found.status != UNHEALTHY or not turns:
         return said
-    turn = max(turns, key=lambda each: (turns[each], -each))
-    share = turns[turn] / sum(turns.values())
-    return f"{said} The token with the largest difference is in turn {turn} in {percent(share)} of them."
+    share = turns[0]["number"] / sum(row["number"] for row in turns)
+    return (
+        f"{said} The token with the largest difference is in turn {turns[0]['mismatch_turn']} "
+        f"in {percent(share)} of them."
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container
 from dataclasses import replace
 from typing import Final
 
 from otel_rollout.base.training_scores import UNUSED
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
-from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged, of_several, steps_of_message
+from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged, of_several
 from otel_rollout.look.analysis.health.scope import Scope
 from otel_rollout.table.training import NO_REASON, PASSED_OVER
 
@@ -54,7 +52,7 @@ def left_out(scope: Scope) -> Finding:
         f"FROM ({_reached(scope)}) AS reached WHERE trained IS NOT NULL"
     )
     found = of_several(judged(silent, _SILENT, scope.steps), judged(filtered, _FILTERED, scope.steps))
-    return replace(found, message=f"{found.message}{_by_reason(scope, steps_of_message(found, scope.steps))}")
+    return replace(found, message=f"{found.message}{_by_reason(scope, found)}")
 
 
 def _reached(scope: Scope) -> str:
@@ -75,30 +73,24 @@ WHERE trained IS NOT NULL OR reason IS NOT NULL OR (
 WINDOW of_group AS (PARTITION BY group_path)"""  # noqa: S608
 
 
-def _by_reason(scope: Scope, steps: Container[int | None]) -> str:
+def _by_reason(scope: Scope, found: Finding) -> str:
     """Return reasons with their numbers, and the number of whole groups, as sentences after a message."""
-    rows = scope.rows(
-        f"SELECT step, reason, count(*) AS number FROM ({_reached(scope)}) AS reached "  # noqa: S608
-        "WHERE reason IS NOT NULL GROUP BY 1, 2"
+    reached = f"({_reached(scope)}) AS reached WHERE {scope.is_said_by(found)}"
+    reasons = scope.rows(
+        f"SELECT reason, count(*) AS number FROM {reached} AND reason IS NOT NULL "  # noqa: S608
+        f"GROUP BY reason ORDER BY number DESC, reason LIMIT {_NAMED}"
     )
-    reasons: Counter[str] = Counter()
-    for row in rows:
-        reasons[row["reason"]] += row["number"] if row["step"] in steps else 0
-    by_number = sorted(reasons.items(), key=lambda counted: (-counted[1], counted[0]))
-    listed = ", ".join(f"{reason} {number:,}" for reason, number in by_number[:_NAMED] if number)
-    if not listed:
+    if not reasons:
         return ""
+    listed = ", ".join(f"{row['reason']} {row['number']:,}" for row in reasons)
     groups = scope.rows(
-        "SELECT step, count(*) AS number, count(*) FILTER (WHERE has_one_reward) AS spent FROM ("  # noqa: S608
-        "SELECT step, bool_or(has_one_reward) AS has_one_reward "
-        f"FROM ({_reached(scope)}) AS reached "
-        "WHERE group_path IS NOT NULL GROUP BY step, group_path "
-        "HAVING count(*) > 1 AND NOT bool_or(coalesce(trained, false))"
-        ") AS whole GROUP BY step"
-    )
-    whole, spent = (sum(row[name] for row in groups if row["step"] in steps) for name in ("number", "spent"))
-    of_groups = f" Whole groups left out: {whole:,}, {spent:,} of them with one reward." if whole else ""
-    return f" Left out, by reason: {listed}.{of_groups}"
+        "SELECT count(*) AS number, count(*) FILTER (WHERE has_one_reward) AS spent FROM ("  # noqa: S608
+        f"SELECT bool_or(has_one_reward) AS has_one_reward FROM {reached} AND group_path IS NOT NULL "
+        "GROUP BY step, group_path HAVING count(*) > 1 AND NOT bool_or(coalesce(trained, false))"
+        ") AS whole"
+    )[0]
+    of_groups = f" Whole groups left out: {groups['number']:,}, {groups['spent']:,} of them with one reward."
+    return f" Left out, by reason: {listed}.{of_groups if groups['number'] else ''}"
 
 
 def stale(scope: Scope) -> Finding:
@@ -111,9 +103,6 @@ def stale(scope: Scope) -> Finding:
         return unobserved(_NO_LAG)
     limit = 2 * usual + _ALLOWED
     counts = scope.counts(f"SELECT trace_id, step, lag > {limit!r} AS is_bad FROM {chosen}")  # noqa: S608
-    rows = scope.rows(
-        f"SELECT step, sum(lag) AS total, count(*) AS number, max(lag) AS most FROM {chosen} GROUP BY step"  # noqa: S608
-    )
     fault = Fault(
         _STALE,
         "trajectories with the trainer's lag",
@@ -121,11 +110,10 @@ def stale(scope: Scope) -> Finding:
         _NO_LAG,
     )
     found = judged(counts, fault, scope.steps)
-    steps = steps_of_message(found, scope.steps)
-    named = [row for row in rows if row["step"] in steps]
-    if not named:
+    lags = scope.rows(
+        f"SELECT avg(lag) AS mean, max(lag) AS most FROM {chosen} AND {scope.is_said_by(found)}"  # noqa: S608
+    )[0]
+    if lags["mean"] is None:
         return found
-    mean = sum(row["total"] for row in named) / sum(row["number"] for row in named)
-    most = max(row["most"] for row in named)
-    note = f" The mean is {mean:.3g}, the greatest {most:g}; in the run, a quarter has {usual:g} or less."
-    return replace(found, message=f"{found.message}{note}")
+    said = f" The mean is {lags['mean']:.3g}, the greatest {lags['most']:g}; in the run, a quarter has "
+    return replace(found, message=f"{found.message}{said}{usual:g} or less.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import Count, fault_in, steps_said
 from otel_rollout.look.analysis.health.scope import Scope
@@ -24,6 +25,8 @@ _MIN_SECONDS: Final = 0.005
 _PART: Final = 0.5
 """Part of the steps, from the first slow one on, in which a slow process must be slow."""
 _NAMED: Final = 3
+_Row = tuple[Worker, dict[str, Any]]
+"""A process, and the times of an operation in a step as the query has them."""
 _OPERATIONS: Final = """
 SELECT
   name, resource, step, count(*) AS calls, sum(ln(seconds)) AS total,
@@ -38,77 +41,45 @@ FROM (
 GROUP BY name, resource, step"""
 
 
-@dataclass
-class _Timing:
-    """The times of an operation in a process and step, as logarithms, which long times do not outweigh."""
-
-    calls: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    durations: float = 0.0
-    evidence: tuple[str, ...] = ()
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Add the times of one part of the process's spans."""
-        self.calls += row["calls"]
-        self.total += row["total"]
-        self.squares += row["squares"]
-        self.durations += row["durations"]
-        self.evidence = self.evidence or (row["first"], row["last"])
-
-    @property
-    def mean(self) -> float:
-        """Mean logarithm of the seconds."""
-        return self.total / self.calls
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        variance = max(0.0, self.squares / self.calls - self.mean**2)
-        return math.sqrt(variance / self.calls)
-
-
 @dataclass(frozen=True)
-class _Slow:
-    """A process that is slow at an operation."""
+class _Timing:
+    """The times of an operation in a process and step, as logarithms, which long times do not outweigh.
+
+    Attributes:
+        calls: number of calls.
+        mean: mean logarithm of the seconds, per token if these are known.
+        error: standard error of the mean.
+        duration: mean logarithm of the seconds of a whole call.
+        evidence: trace ids of two calls.
+    """
+
+    calls: int
+    mean: float
+    error: float
+    duration: float
+    evidence: tuple[str, ...]
+
+
+class _Slow(NamedTuple):
+    """A process that is slow at an operation: in which steps, and by which factor."""
 
     operation: str
     worker: Worker
-    slow_steps: list[tuple[Count, float]]
-
-    @property
-    def counts(self) -> list[Count]:
-        """The slow steps."""
-        return [count for count, _ in self.slow_steps]
-
-    @property
-    def factor(self) -> float:
-        """How many times the others' time the process takes."""
-        return statistics.median(factor for _, factor in self.slow_steps)
-
-    def in_steps(self, steps: Container[int | None]) -> Iterator[_Slow]:
-        """Yield the part of some steps, if there is one."""
-        part = [each for each in self.slow_steps if each[0].step in steps]
-        if part:
-            yield _Slow(self.operation, self.worker, part)
+    counts: list[Count]
+    factor: float
 
 
 def slow(scope: Scope) -> Finding:
     """Find a process that takes longer than the others for the same operation, per token if known."""
-    timings: dict[str, dict[int | None, dict[Worker, _Timing]]] = {}
-    workers: set[Worker] = set()
-    for row in scope.rows(_OPERATIONS.format(spans=scope.spans)):
-        worker = worker_of(row["resource"])
-        if worker is not None:
-            workers.add(worker)
-            of_step = timings.setdefault(row["name"], {}).setdefault(row["step"], {})
-            of_step.setdefault(worker, _Timing()).add(row)
+    rows = scope.rows(_OPERATIONS.format(spans=scope.spans))
+    known = [(worker, row) for row in rows if (worker := worker_of(row["resource"]))]
+    workers = {worker for worker, _ in known}
     if len(workers) < 2:
         return unobserved(
             "Only one process recorded model calls and tools." if workers else "No span names its process."
         )
-    all_slow = [each for operation, steps in timings.items() for each in _slow_at(operation, steps)]
-    found = [each for slow in all_slow for each in slow.in_steps(scope.steps)]
+    by_operation = grouped(known, lambda each: each[1]["name"])
+    found = [each for name, some in by_operation.items() for each in _slow_at(name, some, scope.steps)]
     if not found:
         return Finding("healthy", f"None of {len(workers)} processes is slower than the others.")
     names = names_of(sorted(workers))
@@ -123,25 +94,37 @@ def slow(scope: Scope) -> Finding:
     return fault_in(counts, message + more)
 
 
-def _slow_at(operation: str, steps: dict[int | None, dict[Worker, _Timing]]) -> list[_Slow]:
-    """Return the processes that are slow at an operation."""
+def _slow_at(operation: str, rows: Sequence[_Row], chosen: Container[int | None]) -> Iterator[_Slow]:
+    """Yield the processes that are slow at an operation in some of the chosen steps."""
     excesses: dict[Worker, list[tuple[Count, float]]] = {}
     seen: dict[Worker, list[int | None]] = {}
-    for step in sorted(steps, key=lambda step: (step is None, step)):
-        timings = {worker: each for worker, each in steps[step].items() if each.calls >= _MIN_CALLS}
+    by_step = grouped(rows, lambda each: each[1]["step"])
+    for step in sorted(by_step, key=lambda step: (step is None, step)):
+        by_worker = grouped(by_step[step], lambda each: each[0])
+        timings = {worker: _timing([row for _, row in some]) for worker, some in by_worker.items()}
+        timings = {worker: timing for worker, timing in timings.items() if timing.calls >= _MIN_CALLS}
         for worker, timing in timings.items():
             seen.setdefault(worker, []).append(step)
-            others = [each for name, each in timings.items() if name != worker]
-            factor = _factor(timing, others)
+            factor = _factor(timing, [each for name, each in timings.items() if name != worker])
             if factor is not None:
                 count = Count(step, timing.calls, timing.calls, timing.evidence)
                 excesses.setdefault(worker, []).append((count, factor))
-    found = []
     for worker, slow_steps in excesses.items():
         after = seen[worker][seen[worker].index(slow_steps[0][0].step) :]
-        if len(slow_steps) >= _PART * len(after) and (len(slow_steps) > 1 or len(seen[worker]) == 1):
-            found.append(_Slow(operation, worker, slow_steps))
-    return found
+        is_often = len(slow_steps) >= _PART * len(after) and (len(slow_steps) > 1 or len(seen[worker]) == 1)
+        part = [(count, factor) for count, factor in slow_steps if count.step in chosen]
+        if is_often and part:
+            factor = statistics.median(factor for _, factor in part)
+            yield _Slow(operation, worker, [count for count, _ in part], factor)
+
+
+def _timing(rows: Sequence[dict[str, Any]]) -> _Timing:
+    """Return the times of one process, of which a resource each has a row."""
+    sums = (sum(row[name] for row in rows) for name in ("calls", "total", "squares", "durations"))
+    calls, total, squares, durations = sums
+    mean = total / calls
+    error = math.sqrt(max(0.0, squares / calls - mean**2) / calls)
+    return _Timing(calls, mean, error, durations / calls, (rows[0]["first"], rows[0]["last"]))
 
 
 def _factor(timing: _Timing, others: list[_Timing]) -> float | None:
@@ -150,7 +133,7 @@ def _factor(timing: _Timing, others: list[_Timing]) -> float | None:
         return None
     usual = statistics.median(each.mean for each in others)
     difference = timing.mean - usual
-    typical = math.exp(statistics.median(each.durations / each.calls for each in others))
+    typical = math.exp(statistics.median(each.duration for each in others))
     noise = timing.error + statistics.median(each.error for each in others)
     if difference < math.log(_FACTOR) or difference < _ERRORS * noise or typical < _MIN_SECONDS:
         return None

@@ -1,4 +1,4 @@
-"""Write the pages of a run's report, of a step, and of what changed between steps or runs."""
+"""Write the pages of a run's report and health, of a step, and of what changed between steps or runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from markupsafe import Markup
 
 from otel_rollout.account.report import said_of_operations_outside
-from otel_rollout.look.analysis.health.findings import UNHEALTHY, Health
+from otel_rollout.look.analysis.health.findings import Health
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunComparison, histories_of
 from otel_rollout.look.analysis.report.measures import MEASURES, Unit, is_said, values_of
@@ -88,20 +88,8 @@ def page_of_report(report: RunReport, links: Links | None = None, health: Health
     links = links or Links()
     return render(
         "report.html", links, report=report, charts=list(_charts(report, links)), text=report_text,
-        most=_MAX_ROWS, health=health, verdict=_verdict(health, links),
-        said_of_operations_outside=said_of_operations_outside,
+        most=_MAX_ROWS, health=health, counted=counted, said_of_operations_outside=said_of_operations_outside,
     )  # fmt: skip
-
-
-def _verdict(health: Health | None, links: Links) -> str:
-    """Return in one line what is wrong with the run, or that nothing is."""
-    if health is None:
-        return "This run is being checked." if links.health() else "Is anything wrong with this run?"
-    wrong = [finding for finding in health.findings if finding.status == UNHEALTHY]
-    if not wrong:
-        return f"No check finds anything wrong: {health.verdict}."
-    more = f" And {counted(len(wrong) - 1, 'other check')} found something." if len(wrong) > 1 else ""
-    return f"{wrong[0].message}{more}"
 
 
 def page_of_step(step: Step, links: Links | None = None) -> str:
@@ -233,6 +221,11 @@ def _reward_point(step: StepReport, links: Links, has_band: bool = True) -> Poin
 
 def _point(step: StepReport, value: float | None, links: Links) -> Point:
     return Point(float(step.step or 0), value, link=links.step(step.step, step.validate))
+
+
+def page_of_health(health: Health, links: Links | None = None) -> str:
+    """Return the page of a run's health: what was found first, then what nobody knows."""
+    return render("health.html", links, health=health)
 
 
 def page_of_changes(comparison: RunComparison) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -137,9 +137,10 @@ def lanes_of(engine: Engine, run: Run, step: filters.Step, validate: bool) -> li
     narrowed = engine.narrowed(f"({' AND '.join(conditions)}) OR ({beside})")
     rooted = {row["trace_id"] for row in narrowed.dicts("SELECT trace_id FROM spans WHERE is_root")}
     roots = [row for row in _roots(narrowed) if row["run_id"] == run.run_id]
-    elsewhere = _with_root_elsewhere(
-        engine, [row["trace_id"] for row in roots if row["trace_id"] not in rooted]
-    )
+    # Only a part of a trajectory names this step if the root is of another one.
+    rootless = [row["trace_id"] for row in roots if row["trace_id"] not in rooted]
+    named = filters.all_of(["is_root", filters.equals("trace_id", rootless)])
+    elsewhere = {row["trace_id"] for row in engine.dicts(f"SELECT trace_id FROM recorded_spans{named}")}  # noqa: S608
     return _lanes(narrowed, [row for row in roots if row["trace_id"] not in elsewhere])
 
 
@@ -159,17 +160,16 @@ def _lanes(narrowed: Engine, roots: Sequence[Row]) -> list[Lane]:
         narrowed, "SELECT trace_id, start_ns, end_ns, phase, name FROM segments ORDER BY start_ns"
     )
     roots = [root for root in roots if root["trace_id"] in rows]
+    workers = {name: worker_of(name) for name in {row["resource"] for some in rows.values() for row in some}}
     horizon = max((_end_of(row) for root in roots for row in rows[root["trace_id"]]), default=0)
     often = Counter(root["path"] for root in roots)
-    workers: dict[str | None, Worker | None] = {}
     lanes = [
         _lane_of(
             _name(root["path"], root["trace_id"], often[root["path"]] > 1),
             root,
             [Segment(*list(part.values())[1:]) for part in parts.get(root["trace_id"], ())],
-            rows[root["trace_id"]],
+            [_span(row, workers[row["resource"]]) for row in rows[root["trace_id"]]],
             horizon,
-            workers,
         )
         for root in roots
     ]
@@ -180,25 +180,12 @@ def _by_trace(narrowed: Engine, sql: str) -> dict[str, list[dict[str, Any]]]:
     return grouped(narrowed.dicts(sql), lambda row: row["trace_id"])
 
 
-def _with_root_elsewhere(engine: Engine, trace_ids: Sequence[str]) -> set[str]:
-    """Return the traces whose root is of another step: only a part of the trajectory names this step."""
-    if not trace_ids:
-        return set()
-    named = filters.all_of(["is_root", filters.equals("trace_id", trace_ids)])
-    return {row["trace_id"] for row in engine.dicts(f"SELECT trace_id FROM recorded_spans{named}")}  # noqa: S608
-
-
 def _name(path: str, trace_id: str, is_shared: bool) -> Name:
     return Name(f"{path} ({trace_id[:_TRACE_DIGITS]})", trace_id) if is_shared else Name(path, path)
 
 
 def _lane_of(
-    name: Name,
-    root: Row,
-    parts: Sequence[Segment],
-    rows: Sequence[Row],
-    horizon: int,
-    workers: dict[str | None, Worker | None],
+    name: Name, root: Row, parts: Sequence[Segment], spans: Sequence[TimedSpan], horizon: int
 ) -> Lane:
     """Return the time of a trajectory.
 
@@ -206,11 +193,10 @@ def _lane_of(
         name: its name.
         root: its row in view ``roots``.
         parts: the time of its calls, as view ``segments`` has it.
-        rows: the rows of its spans that take time, at least one.
+        spans: its spans that take time, at least one.
         horizon: the newest time that is known, until which a running trajectory runs.
-        workers: the processes of the resources that have been read, which this function adds to.
     """
-    spans = sorted(_spans(rows, workers), key=lambda span: (span.start, -span.end))
+    spans = sorted(spans, key=lambda span: (span.start, -span.end))
     engine = parts_of(EnginePart(span.start, span.end, span.name) for span in spans if span.is_engine_phase)
     recorded_until = max(span.end for span in spans)
     start, is_running = root["start_ns"], root["state"] == RUNNING
@@ -238,22 +224,18 @@ def _end_of(row: Row) -> int:
     return int(row["start_ns"]) + max(row["duration_ns"] or 0, 0)
 
 
-def _spans(rows: Iterable[Row], workers: dict[str | None, Worker | None]) -> Iterable[TimedSpan]:
-    for row in rows:
-        resource = row["resource"]
-        if resource not in workers:
-            workers[resource] = worker_of(resource)
-        error = ": ".join(filter(None, (row["error_type"], row["error_message"]))) or ERROR
-        yield TimedSpan(
-            row["span_id"],
-            row["parent_span_id"],
-            row["kind"] or "",
-            row["tool_name"] or row["name"] or "",
-            row["start_ns"],
-            _end_of(row),
-            error if row["status"] == ERROR else "",
-            row["tokens_in"],
-            row["tokens_out"],
-            workers[resource],
-            row["is_engine_phase"],
-        )
+def _span(row: Row, worker: Worker | None) -> TimedSpan:
+    error = ": ".join(filter(None, (row["error_type"], row["error_message"]))) or ERROR
+    return TimedSpan(
+        row["span_id"],
+        row["parent_span_id"],
+        row["kind"] or "",
+        row["tool_name"] or row["name"] or "",
+        row["start_ns"],
+        _end_of(row),
+        error if row["status"] == ERROR else "",
+        row["tokens_in"],
+        row["tokens_out"],
+        worker,
+        row["is_engine_phase"],
+    )

@@ -9,9 +9,16 @@ from typing import Any, Final
 
 from otel_rollout.look.analysis.timeline import text as timeline_text
 from otel_rollout.look.analysis.timeline.lanes import Lane
-from otel_rollout.look.analysis.timeline.phase_drawing import WIDTH, Box, Total, boxes_of, path_of, ticks_of
-from otel_rollout.look.analysis.timeline.phases import DRAWN, GENERATE
-from otel_rollout.look.analysis.timeline.step_time import MOMENTS, OUTSIDE_ENGINE
+from otel_rollout.look.analysis.timeline.phase_drawing import (
+    WIDTH,
+    Box,
+    boxes_of,
+    path_of,
+    ticks_of,
+    totals_of,
+)
+from otel_rollout.look.analysis.timeline.phases import DRAWN
+from otel_rollout.look.analysis.timeline.step_time import MOMENTS
 from otel_rollout.look.analysis.timeline.timeline import Timeline
 from otel_rollout.look.pages.rendering import Links, render
 
@@ -35,27 +42,17 @@ def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
     """
     end = timeline.start + round(timeline.wall_seconds * 1e9)
     drawn, found = _chosen(timeline), timeline.stragglers
+    total = sum(lane.end - lane.start for lane in timeline.lanes)
     since = (found.since - timeline.start) / (end - timeline.start) * WIDTH if found else WIDTH
     return render(
         "timeline.html", links, timeline=timeline, text=timeline_text, most=_MAX_ROWS,
         began=datetime.fromtimestamp(timeline.start / 1e9, UTC), last=_LAST_LANES,
         phases=list(timeline_text.phase_rows(timeline, _MAX_ROWS)),
-        legend=list(_legend(timeline)),
+        legend=list(totals_of(timeline.lanes, lambda spent: f"{spent / total:.1%}")),
         concurrency=list(_concurrency(timeline)), ticks=ticks_of(end - timeline.start),
         height=len(drawn) * _LANE_HEIGHT,
         window=(since, WIDTH - since) if found else None, lanes=list(_drawn_lanes(timeline, drawn, end)),
     )  # fmt: skip
-
-
-def _legend(timeline: Timeline) -> Iterator[Total]:
-    for time in timeline.phases:
-        if time.phase != GENERATE or not timeline.engine:
-            yield Total(time.phase, time.phase, f"{time.share:.1%}")
-            continue
-        for part in timeline.engine:
-            is_outside = part.name == OUTSIDE_ENGINE
-            name = f"{GENERATE}, {part.name}"
-            yield Total(GENERATE if is_outside else part.name, name, f"{part.share:.1%}")
 
 
 def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:

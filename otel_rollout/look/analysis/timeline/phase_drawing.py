@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from otel_rollout.look.analysis.timeline.lanes import lanes_in
+from otel_rollout.exporting.batching import grouped
+from otel_rollout.look.analysis.timeline.lanes import Lane, lanes_in
 from otel_rollout.look.analysis.timeline.phases import (
     DRAWN,
     ENGINE_PHASES,
@@ -139,21 +139,24 @@ def time_bar_of(narrowed: Engine) -> TimeBar | None:
     lane = next(iter(lanes_in(narrowed)), None)
     if lane is None or lane.end <= lane.start:
         return None
-    sums: dict[str, int] = defaultdict(int)
-    for segment in lane.segments:
-        sums[segment.shown] += segment.end - segment.start
-    has_engine = any(segment.engine for segment in lane.segments)
     boxes = boxes_of(lane.segments, lane.start, lane.end)
     return TimeBar(
         tuple((box, _title(box.phase, box.segment, lane.start)) for box in boxes),
-        tuple(
-            Total(shown, _name(shown, has_engine), duration(sums[shown] / 1e9))
-            for shown in DRAWN
-            if shown in sums
-        ),
+        tuple(totals_of([lane], lambda spent: duration(spent / 1e9))),
         tuple(ticks_of(lane.end - lane.start)),
-        has_engine,
+        any(segment.engine for segment in lane.segments),
     )
+
+
+def totals_of(lanes: Iterable[Lane], in_words: Callable[[int], str]) -> Iterator[Total]:
+    """Yield the phases and engine phases that occur, with the sum of their nanoseconds as text."""
+    segments = [segment for lane in lanes for segment in lane.segments]
+    has_engine = any(segment.engine for segment in segments)
+    by_phase = grouped(segments, lambda segment: segment.shown)
+    for shown in DRAWN:
+        if shown in by_phase:
+            spent = sum(segment.end - segment.start for segment in by_phase[shown])
+            yield Total(shown, _name(shown, has_engine), in_words(spent))
 
 
 def _name(shown: str, has_engine: bool) -> str:

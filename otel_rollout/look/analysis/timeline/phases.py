@@ -25,7 +25,6 @@ OF_KIND: Final[dict[str, Phase]] = {
 }
 """Kind of a call → the phase of a trajectory during the call."""
 
-QUEUE: Final = engine_phases.QUEUE
 ENGINE_PHASES: Final = engine_phases.PHASES
 """Every engine phase, in the order in which a person reads them."""
 DRAWN: Final[tuple[str, ...]] = (GENERATE, *ENGINE_PHASES, *(phase for phase in PHASES if phase != GENERATE))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Final
 
 from otel_rollout.look.analysis.timeline.lanes import RUNNING, Lane
@@ -117,20 +116,12 @@ def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
 
 def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[HeldTime, ...]:
     """Divide the held time: at each instant in equal shares among the stragglers that still run."""
-    ends = sorted({start, *(lane.end for lane in lanes)})
-    in_order = sorted(lane.end for lane in lanes)
-    still_open = [len(lanes) - bisect_right(in_order, time) for time in ends[:-1]]
-    widths = [(right - left) / count for (left, right), count in zip(pairwise(ends), still_open, strict=True)]
-    shared = [0.0, *accumulate(widths)]
-
-    def share_until(time: int) -> float:
-        place = min(bisect_right(ends, time), len(ends) - 1) - 1
-        return shared[place] + (time - ends[place]) / still_open[place]
-
+    late = [(lane.end, list(between(lane.segments, start, end))) for lane in lanes]
     shares: dict[tuple[Phase, str], float] = defaultdict(float)
-    for lane in lanes:
-        for segment in between(lane.segments, start, end):
+    for left, right in pairwise(sorted({start, *(lane.end for lane in lanes)})):
+        still_open = [segments for lane_end, segments in late if lane_end > left]
+        for segment in chain.from_iterable(between(segments, left, right) for segments in still_open):
             name = segment.name if segment.phase == TOOL else segment.engine
-            shares[segment.phase, name] += (share_until(segment.end) - share_until(segment.start)) / 1e9
+            shares[segment.phase, name] += (segment.end - segment.start) / len(still_open) / 1e9
     parts = [HeldTime(phase, name, seconds) for (phase, name), seconds in shares.items()]
     return tuple(sorted(parts, key=lambda part: (-part.seconds, part.phase, part.name)))

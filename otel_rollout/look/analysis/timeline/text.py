@@ -122,15 +122,10 @@ def worker_rows(timeline: Timeline) -> list[tuple[str, ...]]:
     ]
 
 
-def tool(name: str) -> str:
-    """Return a tool's name as a sentence has it."""
-    return f"`{in_one_line(name)}`"
-
-
 def part(part: HeldTime) -> str:
     """Return a part of the held time."""
     if part.phase == TOOL:
-        return f"{duration(part.seconds)} in tool {tool(part.name)}"
+        return f"{duration(part.seconds)} in tool `{in_one_line(part.name)}`"
     return f"{duration(part.seconds)} {_ENGINE_PHRASES.get(part.name) or _PHRASES[part.phase]}"
 
 
