@@ -67,10 +67,11 @@ def steps(text: str, source: str) -> str:
 
 
 def _step(text: str, source: str) -> str:
-    if text.isdecimal() or _COMPARED.fullmatch(text) or _RANGE.fullmatch(text):
+    if _COMPARED.fullmatch(text) or _RANGE.fullmatch(text):
         return _numbers("step", text, source)
-    in_text = of_steps([None if text == NO_STEP else text])
-    return any_of([in_text, *([_numbers("step", text, source)] if _SINGLE.fullmatch(text) else [])])
+    named = step_named(text)
+    is_other_number = isinstance(named, str) and _SINGLE.fullmatch(text)
+    return any_of([of_steps([named]), *([_numbers("step", text, source)] if is_other_number else [])])
 
 
 def of_steps(steps: Collection[Step]) -> str:

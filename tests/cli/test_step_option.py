@@ -18,6 +18,8 @@ STEPS = {
     ">1": ["2"],
     "warm-up": ["warm-up"],
     "0.5": ["0.5"],
+    "05": ["05"],
+    "100000000000000000000": ["100000000000000000000"],
     "-": ["-"],
 }
 """What a person types → the names of the steps that are meant."""
@@ -25,10 +27,10 @@ STEPS = {
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a table of a trajectory in each of two steps that are numbers, two that are text, and none."""
+    """Return a table of a trajectory in each of two steps that are numbers, four that are text, and none."""
     path = tmp_path_factory.mktemp("tables") / "table"
     numbered = (trajectory(number, step=number) for number in (1, 2))
-    texts = ("warm-up", "0.5", None)
+    texts = ("warm-up", "0.5", "05", str(10**20), None)
     others = (trajectory(7 + place, step=None, step_text=text) for place, text in enumerate(texts))
     written(path, (row for rows in (*numbered, *others) for row in rows))
     return path
@@ -69,7 +71,7 @@ def test_health_takes_a_step(table: Path, typed: str, names: list[str]) -> None:
 
 def test_unknown_step_is_answered_with_those_that_there_are(table: Path) -> None:
     """Each command says it in its words, and ends at once."""
-    known = "steps 1–2, 0.5, warm-up and those without a number"
+    known = "steps 1–2, 0.5, 05, 100000000000000000000, warm-up and those without a number"
     for command in ("list", "groups", "steps"):
         assert known in run(command, "--from", table, "--step", "cool-down")
     for command in ("report", "health", "timeline"):
