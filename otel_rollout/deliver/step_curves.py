@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
@@ -65,12 +65,11 @@ def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dic
     condition = filters.equals("run_id", run_id)
     if from_step is not None:
         condition += f" AND step >= {from_step}"
-    rows = Engine(table).run(
+    rows = Engine(table).dicts(
         "SELECT step, validate, count(*) AS spans FROM recorded_spans "  # noqa: S608
         f"WHERE {condition} AND step IS NOT NULL AND validate IS NOT NULL GROUP BY step, validate"
     )
-    columns = (rows[name].to_pylist() for name in ("step", "validate", "spans"))
-    return {StepOfRun(step, validate): spans for step, validate, spans in zip(*columns, strict=True)}
+    return {StepOfRun(row["step"], row["validate"]): row["spans"] for row in rows}
 
 
 def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterator[StepNumbers]:
@@ -78,12 +77,9 @@ def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterat
     listed = ", ".join(map(str, sorted(steps)))
     # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
     rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
-    found: Any = Engine(table, rows=rows).run(
-        f"SELECT * FROM step_numbers WHERE step IN ({listed}) ORDER BY step, validate"  # noqa: S608
-    )
-    names = found.column_names
-    for values in zip(*(found[name].to_pylist() for name in names), strict=True):
-        known = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    query = f"SELECT * FROM step_numbers WHERE step IN ({listed}) ORDER BY step, validate"  # noqa: S608
+    for row in Engine(table, rows=rows).dicts(query):
+        known = {name: value for name, value in row.items() if value is not None}
         key = StepOfRun(known.pop("step"), known.pop("validate"))
         end_ms, running = int(known.pop("end_ms")), int(known.pop("running"))
         yield StepNumbers(key, end_ms, running, {name: float(value) for name, value in known.items()})
