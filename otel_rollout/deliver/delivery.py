@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from otel_rollout.deliver import retry_policy
 from otel_rollout.deliver.batch_commits import BatchCommits, CommitClock
 from otel_rollout.deliver.batch_sender import BatchSender, Sending
 from otel_rollout.deliver.dead_letters import DeadLetters
+from otel_rollout.deliver.forwarder_thread import ForwarderThread
 from otel_rollout.deliver.identity_scores import IdentityScores
 from otel_rollout.deliver.lines import Line, LineCache
 from otel_rollout.deliver.trackers import LiveTrajectories, TrackerRunLink
@@ -46,7 +46,7 @@ BATCH_BYTES = 8 << 20
 """Maximum bytes of lines per batch; a larger line is exported alone."""
 
 
-class Delivery:
+class Delivery(ForwarderThread):
     """Delivers the lines of a node directory to one exporter, in a thread of its own.
 
     Args:
@@ -70,13 +70,12 @@ class Delivery:
         lines: LineCache | None = None,
         configured: Settings | None = None,
     ) -> None:
+        super().__init__(f"deliver-{name}")
         self.name = name
         self._settings = configured or Settings()
         self._exporter = exporter
         self._node_dir = node_dir
         self._is_ours = is_ours
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._lines = (lines or LineCache(node_dir)).reader()
         self._positions: dict[str, int] = {}
         self._tallies: dict[StepKey, Tally] = {}
@@ -96,14 +95,9 @@ class Delivery:
         if isinstance(exporter, ResolvesIdentities):
             self._scores = IdentityScores(name, exporter, self._dead_letters, lambda: running_roots(node_dir))
 
-    def start(self) -> None:
-        """Start the delivery's thread."""
-        self._thread.start()
-
     def stop(self, timeout: float) -> None:
         """Stop after the current batch, and shut the exporter down."""
-        self._stop.set()
-        self._thread.join(timeout)
+        super().stop(timeout)
         self._exporter.shutdown()
 
     @property
@@ -125,7 +119,7 @@ class Delivery:
                 return False
         return True  # a partial line does not count: crash recovery cuts it off, or a copy completes it
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         """Deliver until stopped; after an error, pause and begin again."""
         self._prepare()
         interruptions = 0

@@ -9,7 +9,6 @@ twice.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.forwarder_thread import ForwarderThread
 from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.exporting.entry_points import home_table
@@ -95,7 +95,7 @@ _NO_RUN: Final = ExportFailure(
 )
 
 
-class StepCurves:
+class StepCurves(ForwarderThread):
     """Writes the curves of a run, in a thread of its own.
 
     Args:
@@ -107,28 +107,18 @@ class StepCurves:
     """
 
     def __init__(self, node_dir: Path, run_id: str, tracker: LogsMetrics, name: str, table: Store) -> None:
+        super().__init__("step-curves")
         self._node_dir = node_dir
         self._run_id = run_id
         self._tracker = tracker
         self._name = name
         self._table = table
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="step-curves", daemon=True)
         self._run: str | None = None
         self._written: set[StepOfRun] = set()
         self._spans: dict[StepOfRun, tuple[int, float]] = {}
         """Step → number of its rows, and when that number was new, by the monotonic clock."""
         self._version: int | None = None
         self._is_begun = self._is_refused = self._is_over = self._is_settled = False
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """Stop the thread; the next forwarder writes what is missing."""
-        self._stop.set()
-        self._thread.join(timeout)
 
     def note_over(self, is_over: bool) -> bool:
         """Note whether no writer lives and everything is delivered; return whether all steps are written."""
