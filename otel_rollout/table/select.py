@@ -45,11 +45,6 @@ def query(sql: str) -> str:
     return text
 
 
-def in_parentheses(checked: str) -> str:
-    """Return a statement that only parses if a checked text is a query."""
-    return f"EXPLAIN SELECT * FROM (\n{checked}\n)"  # noqa: S608
-
-
 def expression(text: str) -> str:
     """Return a user's condition in parentheses.
 
