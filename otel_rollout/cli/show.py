@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -114,8 +113,8 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
     unknown = [text for text in (*names, *context.args) if text and text.startswith("-") and "/" not in text]
     if unknown:
         known = [option for parameter in context.command.params for option in parameter.opts]
-        near = difflib.get_close_matches(unknown[0], known, 1)
-        advice = f"Did you mean {near[0]}?" if near else _FILTERING_ADVICE
+        near = closest(unknown[0], known)
+        advice = f"Did you mean {near}?" if near else _FILTERING_ADVICE
         context.fail(f"There is no option {unknown[0]}. {advice}")
     if context.args:
         context.fail(f"{' '.join(context.args)}: one name too many, or a name that needs quotes.")
