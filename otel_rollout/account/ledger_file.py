@@ -22,6 +22,7 @@ from otel_rollout.account.ledger_reader import (
 )
 from otel_rollout.account.state import state
 from otel_rollout.base.errors import forwarder_logger as logger
+from otel_rollout.base.errors import warn_once
 
 _FOREIGN_CONTENT = ("no such", "unsupported file format")
 """Parts of SQLite's errors about a database with tables other than the ledger's."""
@@ -80,7 +81,6 @@ class LedgerFile:
         self.destinations: dict[str, str] = {}
         """Exporter → where to find its spans; written with the exporter's next batch or failure."""
         self._is_restored = True
-        self._has_failed = False
         self._db, self._file = self._open()
 
     def __enter__(self) -> Self:
@@ -168,11 +168,9 @@ class LedgerFile:
             fresh.rename(self._path)
             state.replaced_ledgers[self._path] = os.stat(self._path)
         except (OSError, sqlite3.Error) as error:
-            if not self._has_failed:
-                logger.error("another program removed %s, and it cannot be made again: %s", self._path, error)
-            self._has_failed = True
+            removed = f"another program removed {self._path}, and it cannot be made again: {error}"
+            warn_once(removed, logger=logger)
             return False
-        self._has_failed = False
         logger.warning("another program removed %s; it is made again, with all that it held", self._path)
         return True
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_rollout.account.report import ExporterCount
+from otel_rollout.account.report import ExporterCount, totals
 from otel_rollout.base.waits import waits
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.otlp.scan import StepKey, step_of
@@ -41,11 +41,7 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Add up two tallies."""
-        return Tally(
-            self.delivered + other.delivered,
-            self.rejected + other.rejected,
-            self.sampled_out + other.sampled_out,
-        )
+        return Tally(**totals([self, other]))
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ class LedgerState:
 
     def total(self, exporter: str) -> Tally:
         """Return the spans that an exporter is done with."""
-        return sum(self.steps.get(exporter, {}).values(), Tally())
+        return Tally(**totals([Tally(), *self.steps.get(exporter, {}).values()]))
 
 
 def read_ledger(
@@ -188,14 +184,8 @@ def _read_unchanged(path: Path, busy_timeout: float | None) -> LedgerState:
 
 def _sizes_and_times(*paths: Path) -> list[tuple[int, int, int] | None]:
     """Return what changes with the content of files; None for a missing one."""
-    found: list[tuple[int, int, int] | None] = []
-    for path in paths:
-        try:
-            state = path.stat()
-            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
-        except FileNotFoundError:
-            found.append(None)
-    return found
+    states = (path.stat() if path.exists() else None for path in paths)
+    return [(state.st_ino, state.st_size, state.st_mtime_ns) if state else None for state in states]
 
 
 def _read(path: Path, busy_timeout: float | None, mode: str = "mode=rw") -> LedgerState:

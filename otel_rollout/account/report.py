@@ -57,7 +57,7 @@ class ExporterCount:
         """Add up the counts of several machines."""
         problems = [count.problem for count in counts if count.problem]
         return cls(
-            **_totals(counts),
+            **totals(counts),
             problem="; ".join(dict.fromkeys(problems)) or None,
             is_refused=any(count.is_refused for count in counts),
             destination=next((count.destination for count in counts if count.destination), ""),
@@ -161,10 +161,10 @@ class Report:
         if len(reports) == 1:
             return reports[0]
         names = {name for report in reports for name in report.exporters}
-        totals = _totals(reports)
-        totals["other_scopes"] = bounded_scopes(totals["other_scopes"])
+        sums = totals(reports)
+        sums["other_scopes"] = bounded_scopes(sums["other_scopes"])
         return cls(
-            **totals,
+            **sums,
             exporters={
                 name: ExporterCount.merged([r.exporters[name] for r in reports if name in r.exporters])
                 for name in sorted(names)
@@ -245,16 +245,16 @@ def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return {name: number for name, number in total.items() if number}
 
 
-def _totals(counts: Sequence[Any]) -> dict[str, Any]:
+def totals(counts: Sequence[Any]) -> dict[str, Any]:
     """Add up counts of one class, field by field: numbers, and numbers by name."""
-    totals: dict[str, Any] = {}
+    sums: dict[str, Any] = {}
     for field_ in dataclasses.fields(counts[0]):
         values = [getattr(count, field_.name) for count in counts]
         if field_.type == "int":
-            totals[field_.name] = sum(values)
+            sums[field_.name] = sum(values)
         elif field_.type == "Mapping[str, int]":
-            totals[field_.name] = summed(values)
-    return totals
+            sums[field_.name] = summed(values)
+    return sums
 
 
 def bounded_scopes(counts: Mapping[str, int]) -> dict[str, int]:
@@ -267,4 +267,4 @@ def bounded_scopes(counts: Mapping[str, int]) -> dict[str, int]:
 
 def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey, StepCount]:
     keys = sorted({key for counts in steps for key in counts})
-    return {key: StepCount(**_totals([counts[key] for counts in steps if key in counts])) for key in keys}
+    return {key: StepCount(**totals([counts[key] for counts in steps if key in counts])) for key in keys}

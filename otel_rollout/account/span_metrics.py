@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -93,7 +94,6 @@ class SpanMetrics:
     """Measures the spans of lines. Not thread-safe: the flusher's thread uses it."""
 
     def __init__(self) -> None:
-        self._made: _Instruments | None = None
         self._partial_line = b""
         self._below: BoundedDict[str, _CallsBelow] = BoundedDict(_MAX_PARENTS)
         self._names: dict[str, set[str]] = {}
@@ -107,12 +107,10 @@ class SpanMetrics:
         except Exception as error:  # noqa: BLE001 - of a MeterProvider, too: the flusher must go on
             fault("measuring spans", error)
 
-    @property
+    @cached_property
     def _instruments(self) -> _Instruments:
         """The instruments, made in the flusher's thread: a provider may take locks."""
-        if self._made is None:
-            self._made = _Instruments()
-        return self._made
+        return _Instruments()
 
     def _measure_line(self, line: bytes) -> None:
         try:

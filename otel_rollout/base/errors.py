@@ -27,6 +27,10 @@ MAX_REPORTED: Final = 10_000
 """Maximum number of different messages that a process logs through this module; more are not logged."""
 
 
+class ReportedError(Exception):
+    """Something cannot be done; a command ends with the message, which is for a person."""
+
+
 class Unusable(Exception):
     """Raised for an argument of the caller's; the function that gives up warns of it, and raises nothing.
 

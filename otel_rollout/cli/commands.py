@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
@@ -9,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from otel_rollout.base.errors import ReportedError
 from otel_rollout.base.printable import printable
 
 _LOOK: Final = "Look at runs"
@@ -162,6 +165,26 @@ class CommandGroup(TyperGroup):
         if cmd_name in _PLACES and self.commands[cmd_name] is None:
             self.commands[cmd_name] = _imported(cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand that the arguments name."""
+        with _errors_reported():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _errors_reported() -> Iterator[None]:
+    """End the command with one line and status 2 if something cannot be shown, asked or written."""
+    try:
+        yield
+    except ReportedError as error:
+        typer.echo(printable(str(error)), err=True)
+        raise typer.Exit(2) from error
+    except ModuleNotFoundError as error:
+        if error.name not in ("deltalake", "arro3"):
+            raise
+        typer.echo("This command needs deltalake: pip install 'otel-rollout[delta]'", err=True)
+        raise typer.Exit(2) from error
 
 
 class _Command(TyperCommand):

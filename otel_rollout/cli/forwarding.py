@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
@@ -67,20 +66,10 @@ def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], 
         time.sleep(waits().poll)
 
 
-class Left(NamedTuple):
-    """What is left after a node directory was forwarded.
+def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[list[str], bool]:
+    """Return what a person should know after a node directory was forwarded, beside the report.
 
-    Attributes:
-        sentences: what a person should know, beside the report.
-        is_problem: whether spans are pending for the chosen targets, rejected there, or lost.
-    """
-
-    sentences: list[str]
-    is_problem: bool
-
-
-def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> Left:
-    """Return what is left after a node directory was forwarded.
+    With it comes whether spans are pending for the chosen targets, rejected there, or lost.
 
     Args:
         node_dir: the directory.
@@ -108,7 +97,7 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> Left:
     rejected = [path for name in report.exporters if (path := rejected_file(node_dir, name)).exists()]
     sentences += [f"Rejected spans are in {path}, with reasons" for path in rejected]
     is_pending = any(count.pending for count in report.exporters.values())
-    return Left(sentences, bool(report.problem or rejected or is_pending or of_run.lost))
+    return sentences, bool(report.problem or rejected or is_pending or of_run.lost)
 
 
 class ForwardingService:

@@ -15,7 +15,6 @@ from otel_rollout.base.printable import in_one_line
 from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer
 from otel_rollout.cli.show import FromOption, RunOption, opened, refuse_options
-from otel_rollout.cli.table import errors_reported
 from otel_rollout.look.analysis.group import text as group_text
 from otel_rollout.look.analysis.group.page import document_of, page_of_group
 from otel_rollout.look.analysis.group.siblings import names_in, siblings_in
@@ -44,12 +43,11 @@ def group(
     refuse_options(context, name)
     if html and json:
         raise typer.BadParameter("--html and --json exclude each other.")
-    with errors_reported():
-        names_in(name)  # a wrong name is reported before the source is read
-        with opened(from_, run) as source:
-            tree = tree_of(siblings_in(source, name))
-        show = partial(show_group, tree, Console(highlight=False))
-        answer(html, json, partial(page_of_group, tree), partial(document_of, tree), show)
+    names_in(name)  # a wrong name is reported before the source is read
+    with opened(from_, run) as source:
+        tree = tree_of(siblings_in(source, name))
+    show = partial(show_group, tree, Console(highlight=False))
+    answer(html, json, partial(page_of_group, tree), partial(document_of, tree), show)
 
 
 # --- on the terminal ----------------------------------------------------------------------------------------

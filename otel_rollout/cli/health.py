@@ -15,7 +15,7 @@ from otel_rollout.base.setting_parsers import listed
 from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer
 from otel_rollout.cli.sources import as_table
-from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption
 from otel_rollout.look.analysis.health import checks
 from otel_rollout.look.analysis.health.findings import ORDER, Health
 from otel_rollout.look.analysis.report.page import page_of_health
@@ -60,14 +60,13 @@ def health(
     if html and json:
         raise typer.BadParameter("--html and --json exclude each other.")
     named = _names(only, "--only"), _names(skip, "--skip")
-    with errors_reported():
-        steps = None if step is None else filters.steps(step, "--step")
-        with as_table(from_) as (store, location):
-            engine = Engine(store.open())
-            chosen = checks.chosen(*named, store.location.uri)
-            found = checks.health_of(engine, run_of(engine, run), chosen, steps)
-            show = partial(_show, found, source_said(engine, run, location), run, is_all=all_)
-        answer(html, json, partial(page_of_health, found), found.as_json, show)
+    steps = None if step is None else filters.steps(step, "--step")
+    with as_table(from_) as (store, location):
+        engine = Engine(store.open())
+        chosen = checks.chosen(*named, store.location.uri)
+        found = checks.health_of(engine, run_of(engine, run), chosen, steps)
+        show = partial(_show, found, source_said(engine, run, location), run, is_all=all_)
+    answer(html, json, partial(page_of_health, found), found.as_json, show)
     if found.is_unhealthy:
         raise typer.Exit(_UNHEALTHY)
 

@@ -20,7 +20,6 @@ from otel_rollout.base.printable import printable
 from otel_rollout.cli import dumps, runs, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.forwarding import forward_directory
-from otel_rollout.cli.table import errors_reported
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources.mlflow_source import MlflowSource
@@ -70,7 +69,7 @@ def import_(
     logging.basicConfig(format="%(levelname)s: %(message)s")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copies are removed
     configured = runs.settings_of_copies([_EXPORTER])
-    with errors_reported(), ExitStack() as until_end:
+    with ExitStack() as until_end:
         target = _Target(sources.store_at(sources.default_address()), until_end)
         status = max(_status(_named(path, format_, map_), target, configured) for path in paths)
     if status:

@@ -241,10 +241,10 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
     report = node_report.report(node_dir, configured)
     typer.echo(report.summary())
     report_of_run = node_report.report(node_dir, of_run) if to else report
-    left = forwarding.left_for_a_person(node_dir, report, report_of_run)
-    for sentence in left.sentences:
+    sentences, is_problem = forwarding.left_for_a_person(node_dir, report, report_of_run)
+    for sentence in sentences:
         typer.echo(sentence, err=True)
-    return not left.is_problem
+    return not is_problem
 
 
 def _delivered(report: Report) -> tuple[int, int]:

@@ -13,7 +13,6 @@ import typer
 from otel_rollout.base import setting_parsers
 from otel_rollout.cli.commands import epilog
 from otel_rollout.cli.sources import store_at, table_address
-from otel_rollout.cli.table import errors_reported
 from otel_rollout.cli.table_output import print_table
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.listings import ListedColumn
@@ -60,9 +59,8 @@ def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None
 
     Forwarders may write meanwhile. One process at a time compacts or prunes a table.
     """
-    with errors_reported():
-        hours = round(_hours(retention, "--retention"))
-        done = compaction.compact(_store(uri), hours, typer.echo)
+    hours = round(_hours(retention, "--retention"))
+    done = compaction.compact(_store(uri), hours, typer.echo)
     were = "was" if done.removed == 1 else "were"
     typer.echo(
         f"{counted(done.files_before, 'file')} ({_size(done.bytes_before)}) became {done.files_after} "
@@ -92,21 +90,20 @@ def prune(
     Without `--yes` nothing is removed. Removed rows stay on disk for the
     retention, and then go with the next `prune` or `compact`.
     """
-    with errors_reported():
-        hours = round(_hours(retention, "--retention"))
-        choice = _choice(older_than, runs, max_size)
-        store = _store(uri)
-        if yes:
-            gone = pruning.prune(store, choice, hours)
-            _show(gone)
-            typer.echo(f"Removed {_counts(gone)} from {store.location.uri}.")
-            return
-        gone, left = pruning.preview(store, choice)
+    hours = round(_hours(retention, "--retention"))
+    choice = _choice(older_than, runs, max_size)
+    store = _store(uri)
+    if yes:
+        gone = pruning.prune(store, choice, hours)
         _show(gone)
-        if gone:
-            typer.echo(f"Would remove {_counts(gone)}, and leave {_counts(left)}. Add --yes to remove them.")
-        else:
-            typer.echo(f"Nothing to remove: {store.location.uri} has {_counts(left)}.")
+        typer.echo(f"Removed {_counts(gone)} from {store.location.uri}.")
+        return
+    gone, left = pruning.preview(store, choice)
+    _show(gone)
+    if gone:
+        typer.echo(f"Would remove {_counts(gone)}, and leave {_counts(left)}. Add --yes to remove them.")
+    else:
+        typer.echo(f"Nothing to remove: {store.location.uri} has {_counts(left)}.")
 
 
 @app.command(epilog=epilog("table verify"))
@@ -122,13 +119,12 @@ def verify(
     it. With differences, the exit status is 1; `compact` after the removal of
     the directory `_trajectories` stores the figures anew.
     """
-    with errors_reported():
-        store = _store(uri)
-        table, number = store.open(), 0
-        whole = (Engine(table), Engine(table, may_merge=False))
-        for found in of_sample(table, sample) if sample else differences(*whole):
-            typer.echo(_told(found))
-            number += 1
+    store = _store(uri)
+    table, number = store.open(), 0
+    whole = (Engine(table), Engine(table, may_merge=False))
+    for found in of_sample(table, sample) if sample else differences(*whole):
+        typer.echo(_told(found))
+        number += 1
     if number:
         typer.echo(f"{counted(number, 'difference')} in {store.location.uri}.")
         raise typer.Exit(1)

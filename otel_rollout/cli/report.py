@@ -18,7 +18,7 @@ from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, answer
 from otel_rollout.cli.sources import as_table
-from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c
 from otel_rollout.look.analysis.report import changes
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.changes import RunChange, RunComparison, Side
@@ -62,11 +62,7 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
-    with (
-        errors_reported(),
-        as_table(from_) as (store, location),
-        ended_by_ctrl_c(store.location.uri == location),
-    ):
+    with as_table(from_) as (store, location), ended_by_ctrl_c(store.location.uri == location):
         engine = Engine(store.open())
         chosen = run_of(engine, run)
         found: RunReport | RunComparison

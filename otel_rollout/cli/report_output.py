@@ -40,26 +40,16 @@ def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
 
 def as_json(report: Report) -> dict[str, object]:
     """Return a report as the object that ``status --json`` prints."""
-    return {
-        "directory": report.directory,
-        "problem": report.problem,
-        "started": report.started,
-        "recorded": report.recorded,
-        "scopes": dict(report.scopes),
+    fields = dataclasses.asdict(report)
+    del fields["count_steps"], fields["other_scopes"]
+    return fields | {
+        "scopes": report.scopes,
         "open": report.open,
-        "unfinished": report.unfinished,
-        "dropped": dict(report.dropped),
-        "sampled_out": dict(report.sampled_out),
-        "groups_kept": dict(report.groups_kept),
-        "groups_sampled_out": dict(report.groups_sampled_out),
-        "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
         "receiver": [
             {"is_running": is_receiving(node_dir), **dataclasses.asdict(counts)}
             for node_dir, counts in _receivers(report)
         ],
-        "trajectories": report.trajectories,
-        "operations_outside": report.operations_outside,
         "steps": [
             {**key._asdict(), "started": count.started, **dataclasses.asdict(count), "pending": count.pending}
             for key, count in report.by_step.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ from otel_rollout.base.suggest import closest
 from otel_rollout.cli import sources
 from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, write_page
-from otel_rollout.cli.table import SOURCES, errors_reported
+from otel_rollout.cli.table import SOURCES
 from otel_rollout.look.analysis.run_choice import run_of
 from otel_rollout.look.conversation import comparison, page, terminal
 from otel_rollout.look.conversation.conversation import Conversation
@@ -63,7 +62,7 @@ def show(
 ) -> None:
     """Show one trajectory turn by turn, or list trajectories."""
     refuse_options(context, trajectory)
-    with errors_reported(), ExitStack() as until_end:
+    with ExitStack() as until_end:
         wanted = reference.parse(trajectory) if trajectory is not None else None
         source = until_end.enter_context(opened(from_, run))
         found = source.find(wanted)
@@ -94,7 +93,7 @@ def compare(
 ) -> None:
     """Show two trajectories side by side, and where they begin to differ."""
     refuse_options(context, left, right)
-    with errors_reported(), ExitStack() as until_end:
+    with ExitStack() as until_end:
         wanted = [reference.parse(text) for text in (left, right)]
         source = until_end.enter_context(opened(from_, run))
         pair = [_conversation(source, each, source.find(each)) for each in wanted]
@@ -114,8 +113,8 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
     unknown = [text for text in (*names, *context.args) if text and text.startswith("-") and "/" not in text]
     if unknown:
         known = [option for parameter in context.command.params for option in parameter.opts]
-        near = difflib.get_close_matches(unknown[0], known, 1)
-        advice = f"Did you mean {near[0]}?" if near else _FILTERING_ADVICE
+        near = closest(unknown[0], known)
+        advice = f"Did you mean {near}?" if near else _FILTERING_ADVICE
         context.fail(f"There is no option {unknown[0]}. {advice}")
     if context.args:
         context.fail(f"{' '.join(context.args)}: one name too many, or a name that needs quotes.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import signal
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from otel_rollout.base.printable import printable
 from otel_rollout.base.suggest import did_you_mean, unknown
 from otel_rollout.cli.dumps import DumpName, reading
 from otel_rollout.cli.page_output import writing
@@ -20,10 +20,8 @@ from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
 from otel_rollout.look.analysis.run_choice import Run, run_of, tools_of
 from otel_rollout.look.conversation.formatting import quoted, steps_in_words
-from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
 from otel_rollout.table import figures, filters, views
-from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.select import QueryError
 from otel_rollout.table.store import Store
@@ -87,10 +85,7 @@ def command_of(view: str, help_: str = "", answer: Callable[..., None] | None = 
     """
     listing, answer = LISTINGS[view], answer or _list
 
-    def command(**given: Any) -> None:
-        with errors_reported():
-            answer(view, **given)
-
+    command = functools.partial(answer, view)
     command.__doc__ = f"{help_ or listing.help}\n\n{_NUMBERS}"
     first, *others = (
         parameter
@@ -255,18 +250,17 @@ def query(
     output: OutputOption = None,
 ) -> None:
     """Run one SELECT on views such as trajectories, turns, tool_calls, scores, groups, steps and runs."""
-    with errors_reported():
-        chosen = _format(format_, output)
-        with as_table(from_) as (store, location):
-            engine = Engine(store.open())
-            with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
-                checked = engine.check(sql)
-                if chosen != "table":
-                    _write(engine, checked, chosen, limit, output)
-                    return
-                rows, notes = _page(engine, checked, limit)
-                notes += [] if rows.num_rows else ["no rows"]
-                print_table(dicts_of(rows), of_query(rows.column_names), [*notes, f"from {location}"], wide)
+    chosen = _format(format_, output)
+    with as_table(from_) as (store, location):
+        engine = Engine(store.open())
+        with ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
+            checked = engine.check(sql)
+            if chosen != "table":
+                _write(engine, checked, chosen, limit, output)
+                return
+            rows, notes = _page(engine, checked, limit)
+            notes += [] if rows.num_rows else ["no rows"]
+            print_table(dicts_of(rows), of_query(rows.column_names), [*notes, f"from {location}"], wide)
 
 
 def _write(engine: Engine, checked: str, format_: Format, limit: int | None, output: Path | None) -> None:
@@ -342,18 +336,3 @@ def _format(text: str, output: Path | None) -> Format:
     if found == "table" and output is not None:
         raise QueryError("A table is printed; to write a file, add --format csv, json or parquet.")
     return found
-
-
-@contextmanager
-def errors_reported() -> Iterator[None]:
-    """End the command with one line and status 2 if something cannot be shown, asked or written."""
-    try:
-        yield
-    except (TableError, ViewerError) as error:
-        typer.echo(printable(str(error)), err=True)
-        raise typer.Exit(2) from error
-    except ModuleNotFoundError as error:
-        if error.name not in ("deltalake", "arro3"):
-            raise
-        typer.echo("This command needs deltalake: pip install 'otel-rollout[delta]'", err=True)
-        raise typer.Exit(2) from error

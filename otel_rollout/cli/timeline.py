@@ -16,7 +16,7 @@ from otel_rollout.base.printable import in_one_line, printable
 from otel_rollout.cli.dumps import reading
 from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer, writing
 from otel_rollout.cli.sources import as_table
-from otel_rollout.cli.table import FromOption, NewestRunOption, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption
 from otel_rollout.look.analysis.run_choice import run_of, source_said
 from otel_rollout.look.analysis.timeline import perfetto as trace
 from otel_rollout.look.analysis.timeline import text
@@ -66,23 +66,22 @@ def timeline(
     json: JsonOption = False,
 ) -> None:
     """Show what the wall time of a step went into, and which trajectories held it."""
-    with errors_reported():
-        _refuse_two_outputs(perfetto, html, json)
-        with as_table(from_) as (store, location):
-            engine = Engine(store.open())
-            chosen, location = run_of(engine, run), source_said(engine, run, location)
-            if step is None:
-                found = slowest_timeline(engine, chosen, validation)
-            else:
-                found = timeline_of(engine, chosen, filters.step_named(step), bool(validation))
-        if perfetto:
-            with writing("output"):
-                trace.write(found, perfetto)
-            if str(perfetto) != _STDOUT:
-                typer.echo(printable(f"Written to {perfetto}"), err=True)
-        if html or json or not perfetto:
-            show = partial(_show, found, location)
-            answer(html, json, partial(page_of_timeline, found), partial(as_json, found), show)
+    _refuse_two_outputs(perfetto, html, json)
+    with as_table(from_) as (store, location):
+        engine = Engine(store.open())
+        chosen, location = run_of(engine, run), source_said(engine, run, location)
+        if step is None:
+            found = slowest_timeline(engine, chosen, validation)
+        else:
+            found = timeline_of(engine, chosen, filters.step_named(step), bool(validation))
+    if perfetto:
+        with writing("output"):
+            trace.write(found, perfetto)
+        if str(perfetto) != _STDOUT:
+            typer.echo(printable(f"Written to {perfetto}"), err=True)
+    if html or json or not perfetto:
+        show = partial(_show, found, location)
+        answer(html, json, partial(page_of_timeline, found), partial(as_json, found), show)
 
 
 def _refuse_two_outputs(perfetto: Path | None, html: Path | None, json: bool) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from otel_rollout.cli import dumps, sources
 from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
-from otel_rollout.cli.table import FromOption, NewestRunOption, errors_reported
+from otel_rollout.cli.table import FromOption, NewestRunOption
 from otel_rollout.look.dumps.opening import files_of
 from otel_rollout.look.web import server
 from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
@@ -49,27 +49,23 @@ def view(
     if missing:
         typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
         raise typer.Exit(2)
-    with errors_reported():
-        followed = Live(_origin(_source(paths or [], from_, format_, map_)))
-        try:
-            listening = server.bound(port)
-            followed.start()
-            address = f"http://{server.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
-            typer.echo(f"{followed.origin.location} at {address}\nEnd with Ctrl-C.")
-            if followed.problem:
-                typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)
-            if open_:
-                webbrowser.open(address)
-            server.serve(followed, listening, run)
-        except server.PortError as error:
-            typer.echo(str(error), err=True)
-            raise typer.Exit(2) from error
-        except KeyboardInterrupt:
-            typer.echo("\nThe server has ended.")
-            followed.stop()
-            os._exit(0)  # a thread may compute in the engine, which crashes if the interpreter ends meanwhile
-        finally:
-            followed.stop()
+    followed = Live(_origin(_source(paths or [], from_, format_, map_)))
+    try:
+        listening = server.bound(port)
+        followed.start()
+        address = f"http://{server.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
+        typer.echo(f"{followed.origin.location} at {address}\nEnd with Ctrl-C.")
+        if followed.problem:
+            typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)
+        if open_:
+            webbrowser.open(address)
+        server.serve(followed, listening, run)
+    except KeyboardInterrupt:
+        typer.echo("\nThe server has ended.")
+        followed.stop()
+        os._exit(0)  # a thread may compute in the engine, which crashes if the interpreter ends meanwhile
+    finally:
+        followed.stop()
 
 
 def _source(

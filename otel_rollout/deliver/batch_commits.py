@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import random
 import secrets
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,6 @@ _MAX_STRETCH = 1.25
 class BatchCommits(BatchSender):
     """Sends lines in numbered batches, each of which the target stores once.
 
-    A batch is never halved while the target is unavailable.
-
     Args:
         sending: what every sender needs.
         commits: the exporter, which commits batches.
@@ -49,8 +46,10 @@ class BatchCommits(BatchSender):
 
     Attributes:
         clock: as given.
-        batch: the newest batch. It has ``ends`` from before its commit until ``on_done`` has returned.
+        batch: the newest batch. It has ``ends`` from before its commit until :meth:`end`.
     """
+
+    may_halve = False
 
     def __init__(
         self,
@@ -59,12 +58,7 @@ class BatchCommits(BatchSender):
         note: Callable[[NumberedBatch], None],
         clock: CommitClock,
     ) -> None:
-        def done(lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
-            sending.on_done(lines, rejected)
-            self.end()
-
-        policy = replace(sending.policy, whole_attempts=sys.maxsize)
-        super().__init__(sending._replace(policy=policy, on_done=done))
+        super().__init__(sending)
         self.batch = NumberedBatch(secrets.token_hex(_WRITER_BYTES))
         self.clock = clock
         self._commits = commits

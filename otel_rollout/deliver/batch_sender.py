@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.base.errors import forwarder_logger as logger
+from otel_rollout.deliver import retry_policy
 from otel_rollout.deliver.lines import Line
-from otel_rollout.deliver.retry_policy import RetryPolicy, is_worth_logging
 from otel_rollout.exporting.api import (
     ExportFailure,
     ExportsLines,
@@ -31,7 +31,6 @@ class Sending(NamedTuple):
     Attributes:
         name: the exporter's name.
         exporter: exports the lines.
-        policy: when a failed export is tried again.
         stop: when set, sending ends, and unsent lines stay pending.
         on_done: called with lines that are exported or rejected, and the reason of each rejection.
         on_failure: called with each failure after which lines are sent again.
@@ -39,7 +38,6 @@ class Sending(NamedTuple):
 
     name: str
     exporter: SpanExporter
-    policy: RetryPolicy
     stop: threading.Event
     on_done: Callable[[Sequence[Line], Mapping[Line, str]], None]
     on_failure: Callable[[ExportFailure], None]
@@ -48,10 +46,13 @@ class Sending(NamedTuple):
 class BatchSender:
     """Sends batches until they are exported or rejected."""
 
+    may_halve = True
+    """Whether a batch is halved while the target is unavailable."""
+
     def __init__(self, sending: Sending) -> None:
         self.is_refused = False
         """Whether the target refused the latest export: a person has to act."""
-        self._name, self._exporter, self._policy, self._stop, self._on_done, self._on_failure = sending
+        self._name, self._exporter, self._stop, self._on_done, self._on_failure = sending
         exporter = sending.exporter
         self._export_lines = exporter.export_lines if isinstance(exporter, ExportsLines) else None
         self._reads_spool = reads_spool(exporter)
@@ -77,12 +78,12 @@ class BatchSender:
                     self._send_halves(lines)
                 return
             self._on_failure(failure)
-            pause = self._policy.pause_after(failure, attempts)
+            pause = retry_policy.pause_after(failure, attempts)
             attempts += 1
-            if is_worth_logging(attempts):
+            if retry_policy.is_worth_logging(attempts):
                 logger.warning("%s: %s; next attempt in %.1f s", self._name, failure.message, pause)
             self._stop.wait(pause)
-            if self._policy.is_halved(failure, attempts, len(lines)):
+            if self.may_halve and retry_policy.is_halved(failure, attempts, len(lines)):
                 self._send_halves(lines, attempts)
                 return
 

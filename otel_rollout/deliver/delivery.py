@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,13 +14,15 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from otel_rollout.account.ledger import HeldScore, Ledger, NumberedBatch
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base.errors import forwarder_logger as logger
+from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver import retry_policy
 from otel_rollout.deliver.batch_commits import BatchCommits, CommitClock
 from otel_rollout.deliver.batch_sender import BatchSender, Sending
 from otel_rollout.deliver.dead_letters import DeadLetters
+from otel_rollout.deliver.forwarder_thread import ForwarderThread
 from otel_rollout.deliver.identity_scores import IdentityScores
 from otel_rollout.deliver.lines import Line, LineCache
-from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.deliver.trackers import LiveTrajectories, TrackerRunLink
 from otel_rollout.exporting.api import (
     Announces,
@@ -45,7 +46,7 @@ BATCH_BYTES = 8 << 20
 """Maximum bytes of lines per batch; a larger line is exported alone."""
 
 
-class Delivery:
+class Delivery(ForwarderThread):
     """Delivers the lines of a node directory to one exporter, in a thread of its own.
 
     Args:
@@ -69,20 +70,17 @@ class Delivery:
         lines: LineCache | None = None,
         configured: Settings | None = None,
     ) -> None:
+        super().__init__(f"deliver-{name}")
         self.name = name
         self._settings = configured or Settings()
         self._exporter = exporter
         self._node_dir = node_dir
         self._is_ours = is_ours
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._lines = (lines or LineCache(node_dir)).reader()
         self._positions: dict[str, int] = {}
         self._tallies: dict[StepKey, Tally] = {}
-        self._unreadable: set[SegmentName] = set()
         self._dead_letters = DeadLetters(node_dir, name)
-        self._policy = RetryPolicy()
-        sending = Sending(name, exporter, self._policy, self._stop, self._advance, self._failed)
+        sending = Sending(name, exporter, self._stop, self._advance, self._failed)
         self._commits: BatchCommits | None = None
         if isinstance(exporter, CommitsBatches):
             clock = CommitClock(node_dir, exporter.batch)
@@ -95,18 +93,11 @@ class Delivery:
         self._link = TrackerRunLink(node_dir, name, exporter)
         self._scores: IdentityScores | None = None
         if isinstance(exporter, ResolvesIdentities):
-            self._scores = IdentityScores(
-                name, exporter, self._policy, self._dead_letters, lambda: running_roots(node_dir)
-            )
-
-    def start(self) -> None:
-        """Start the delivery's thread."""
-        self._thread.start()
+            self._scores = IdentityScores(name, exporter, self._dead_letters, lambda: running_roots(node_dir))
 
     def stop(self, timeout: float) -> None:
         """Stop after the current batch, and shut the exporter down."""
-        self._stop.set()
-        self._thread.join(timeout)
+        super().stop(timeout)
         self._exporter.shutdown()
 
     @property
@@ -128,7 +119,7 @@ class Delivery:
                 return False
         return True  # a partial line does not count: crash recovery cuts it off, or a copy completes it
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         """Deliver until stopped; after an error, pause and begin again."""
         self._prepare()
         interruptions = 0
@@ -144,7 +135,7 @@ class Delivery:
             except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
                 logger.error("delivery to %s was interrupted: %s", self.name, error, exc_info=unforeseen)
-                self._stop.wait(self._policy.pause(interruptions))
+                self._stop.wait(retry_policy.pause(interruptions))
                 interruptions += 1
 
     def _resume(self, ledger: Ledger) -> None:
@@ -270,7 +261,7 @@ class Delivery:
                     if len(batch) >= max_lines:
                         return batch
             except OSError as error:  # for example a bad block; other segments are still delivered
-                self._log_unreadable(name, error)
+                warn_once(f"cannot read {name.file}: {error}; the file stays where it is", logger=logger)
             if size >= max_bytes:
                 break
         return batch
@@ -289,11 +280,6 @@ class Delivery:
             return False
         line.is_sampled_out |= not is_kept
         return True
-
-    def _log_unreadable(self, name: SegmentName, error: OSError) -> None:
-        if name not in self._unreadable:
-            logger.error("cannot read %s: %s; the file stays where it is", name.file, error)
-        self._unreadable.add(name)
 
     def _failed(self, failure: ExportFailure) -> None:
         self._lines.is_waiting = True
@@ -320,6 +306,8 @@ class Delivery:
         self._name_destination()
         self._record(lambda: self._ledger.advance(self.name, positions, tallies, held))
         self._positions |= positions
+        if self._commits is not None:
+            self._commits.end()
         if self._scores is not None:
             self._scores.add(held)
         for step, tally in tallies.items():
@@ -339,6 +327,6 @@ class Delivery:
             except sqlite3.Error as error:  # for example a full disk
                 logger.warning("cannot record the progress of %s in the ledger: %s", self.name, error)
                 self._ledger.replace_if_damaged(error)
-                if self._stop.wait(self._policy.pause(attempt)):
+                if self._stop.wait(retry_policy.pause(attempt)):
                     raise
                 attempt += 1

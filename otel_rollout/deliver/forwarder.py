@@ -93,14 +93,9 @@ class Forwarder:
         try:
             is_finished = self._follow()
         finally:
-            timeout = waits().forwarder_stop
-            if self._curves is not None:
-                self._curves.stop(timeout)
-            for delivery in self._deliveries:
-                delivery.stop(timeout)
-            if self._tail_sampling is not None:
-                self._tail_sampling.stop(timeout)
-                self._tail_sampling = None
+            for thread in filter(None, (self._curves, *self._deliveries, self._tail_sampling)):
+                thread.stop(waits().forwarder_stop)
+            self._tail_sampling = None
         if is_finished and self._lock.is_current() and not self._lock.is_requested():
             self._clean_up(at_end=True)
             self._tend_table()

@@ -20,10 +20,10 @@ from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver import retry_policy
 from otel_rollout.deliver.batch_sender import failure_of
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.lines import Line
-from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
 from otel_rollout.exporting.base import form_for
 from otel_rollout.exporting.batching import chunks, grouped
@@ -95,7 +95,6 @@ class IdentityScores:
     Args:
         name: the exporter's name.
         exporter: finds trajectories.
-        policy: when a failed search is repeated.
         dead_letters: gets scores that belong to no trajectory.
         running: returns the open roots of this machine.
     """
@@ -104,13 +103,11 @@ class IdentityScores:
         self,
         name: str,
         exporter: ResolvesIdentities,
-        policy: RetryPolicy,
         dead_letters: DeadLetters,
         running: Callable[[], Iterable[Span]] = lambda: (),
     ) -> None:
         self._name = name
         self._exporter = exporter
-        self._policy = policy
         self._dead_letters = dead_letters
         self._held: dict[tuple[str, int], _Wanted] = {}
         self._is_loaded = False
@@ -182,13 +179,13 @@ class IdentityScores:
             if turn.is_over:
                 self._next_search = 0.0
                 return turn.added
-        pause = self._policy.pause_after(failure, self._searches) if failure else self._pause(is_over)
+        pause = retry_policy.pause_after(failure, self._searches) if failure else self._pause(is_over)
         self._searches += 1
         self._next_search = time.monotonic() + pause
         return turn.added
 
     def _pause(self, is_over: bool) -> float:
-        pause = self._policy.pause(self._searches)
+        pause = retry_policy.pause(self._searches)
         return min(pause, waits().last_search) if is_over else pause
 
     def _resolve(self, turn: _Turn, steps: Sequence[Sequence[_Wanted]]) -> ExportFailure | None:

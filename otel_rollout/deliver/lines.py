@@ -9,6 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +29,7 @@ _LINE_BYTES: Final = 2048
 """Bytes counted per cached line in addition to its length, for the objects of its spans."""
 
 
+@dataclass(eq=False)
 class Line:
     """A recorded line, shared by the exporters of a forwarder.
 
@@ -33,31 +37,16 @@ class Line:
         segment: stem of the segment that holds the line.
         end: byte offset in the segment at which the next line begins.
         recorded: the line as it was recorded.
+        rewrite: makes the exported line from the recorded one.
         is_sampled_out: whether tail sampling decided against the line's group.
     """
 
-    __slots__ = (
-        "_exported",
-        "_is_by_identity",
-        "_rewrite",
-        "_step",
-        "end",
-        "is_sampled_out",
-        "recorded",
-        "segment",
-    )
-
-    def __init__(
-        self, segment: str, end: int, recorded: bytes, rewrite: Callable[[bytes], TraceLine]
-    ) -> None:
-        self.segment = segment
-        self.end = end
-        self.recorded = recorded
-        self.is_sampled_out = False
-        self._rewrite = rewrite
-        self._exported: TraceLine | None = None
-        self._step: StepKey | None = None
-        self._is_by_identity: bool | None = None
+    segment: str
+    end: int
+    recorded: bytes
+    rewrite: Callable[[bytes], TraceLine]
+    is_sampled_out: bool = False
+    _exported: TraceLine | None = field(default=None, init=False)
 
     @property
     def problem(self) -> str | None:
@@ -65,31 +54,25 @@ class Line:
         # The scores of a readable batch are lines of their own.
         return "the batch of scores is damaged" if is_batch(self.recorded) else None
 
-    @property
+    @cached_property
     def step(self) -> StepKey:
         """The step of the line's span."""
-        if self._step is None:
-            self._step = step_of(self.recorded)
-        return self._step
+        return step_of(self.recorded)
 
-    @property
+    @cached_property
     def is_by_identity(self) -> bool:
         """Whether the line holds a score by identity."""
-        if self._is_by_identity is None:
-            self._is_by_identity = may_be_by_identity(self.recorded) and self._has_mark()
-        return self._is_by_identity
-
-    def _has_mark(self) -> bool:
-        try:
-            return any(is_by_identity(span.attributes) for span in self.exported.spans)
-        except UnreadableLineError:
+        if not may_be_by_identity(self.recorded):
             return False
+        with suppress(UnreadableLineError):
+            return any(is_by_identity(span.attributes) for span in self.exported.spans)
+        return False
 
     @property
     def exported(self) -> TraceLine:
         """The line as exporters get it, rewritten at first use."""
-        if self._exported is None:
-            self._exported = self._rewrite(self.recorded)
+        if self._exported is None:  # rewriting may wait; Python 3.11 computes a cached property under a lock
+            self._exported = self.rewrite(self.recorded)
         return self._exported
 
     def forget(self) -> None:

@@ -9,15 +9,15 @@ twice.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.forwarder_thread import ForwarderThread
 from otel_rollout.exporting.api import ExportFailure, FailureKind, LogsMetrics, MetricPoint
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.exporting.entry_points import home_table
@@ -65,12 +65,11 @@ def spans_of_steps(table: DeltaTable, run_id: str, from_step: int | None) -> dic
     condition = filters.equals("run_id", run_id)
     if from_step is not None:
         condition += f" AND step >= {from_step}"
-    rows = Engine(table).run(
+    rows = Engine(table).dicts(
         "SELECT step, validate, count(*) AS spans FROM recorded_spans "  # noqa: S608
         f"WHERE {condition} AND step IS NOT NULL AND validate IS NOT NULL GROUP BY step, validate"
     )
-    columns = (rows[name].to_pylist() for name in ("step", "validate", "spans"))
-    return {StepOfRun(step, validate): spans for step, validate, spans in zip(*columns, strict=True)}
+    return {StepOfRun(row["step"], row["validate"]): row["spans"] for row in rows}
 
 
 def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterator[StepNumbers]:
@@ -78,12 +77,9 @@ def numbers_of(table: DeltaTable, run_id: str, steps: Collection[int]) -> Iterat
     listed = ", ".join(map(str, sorted(steps)))
     # A score by id has no step. It names the trace, so it is of one of these steps if the trace is.
     rows = f"{filters.equals('run_id', run_id)} AND (step IN ({listed}) OR step IS NULL)"
-    found: Any = Engine(table, rows=rows).run(
-        f"SELECT * FROM step_numbers WHERE step IN ({listed}) ORDER BY step, validate"  # noqa: S608
-    )
-    names = found.column_names
-    for values in zip(*(found[name].to_pylist() for name in names), strict=True):
-        known = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    query = f"SELECT * FROM step_numbers WHERE step IN ({listed}) ORDER BY step, validate"  # noqa: S608
+    for row in Engine(table, rows=rows).dicts(query):
+        known = {name: value for name, value in row.items() if value is not None}
         key = StepOfRun(known.pop("step"), known.pop("validate"))
         end_ms, running = int(known.pop("end_ms")), int(known.pop("running"))
         yield StepNumbers(key, end_ms, running, {name: float(value) for name, value in known.items()})
@@ -99,7 +95,7 @@ _NO_RUN: Final = ExportFailure(
 )
 
 
-class StepCurves:
+class StepCurves(ForwarderThread):
     """Writes the curves of a run, in a thread of its own.
 
     Args:
@@ -111,28 +107,18 @@ class StepCurves:
     """
 
     def __init__(self, node_dir: Path, run_id: str, tracker: LogsMetrics, name: str, table: Store) -> None:
+        super().__init__("step-curves")
         self._node_dir = node_dir
         self._run_id = run_id
         self._tracker = tracker
         self._name = name
         self._table = table
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="step-curves", daemon=True)
         self._run: str | None = None
         self._written: set[StepOfRun] = set()
         self._spans: dict[StepOfRun, tuple[int, float]] = {}
         """Step → number of its rows, and when that number was new, by the monotonic clock."""
         self._version: int | None = None
         self._is_begun = self._is_refused = self._is_over = self._is_settled = False
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """Stop the thread; the next forwarder writes what is missing."""
-        self._stop.set()
-        self._thread.join(timeout)
 
     def note_over(self, is_over: bool) -> bool:
         """Note whether no writer lives and everything is delivered; return whether all steps are written."""

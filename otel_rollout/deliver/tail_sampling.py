@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.base.errors import forwarder_logger as logger
 from otel_rollout.base.waits import waits
+from otel_rollout.deliver.forwarder_thread import ForwarderThread
 from otel_rollout.deliver.tail_rules import TailRules
 from otel_rollout.otlp.groups import Group
 from otel_rollout.otlp.outcome import TrajectoryOutcome, trajectories_in
@@ -56,7 +56,7 @@ class Undecided(TrajectoryOutcome):
         super().add(line)
 
 
-class TailSampling:
+class TailSampling(ForwarderThread):
     """Decides about the groups in a node directory, in a thread of its own.
 
     Args:
@@ -72,13 +72,12 @@ class TailSampling:
     """The ledger that the thread has opened."""
 
     def __init__(self, node_dir: Path, configured: Settings, is_ours: Callable[[], bool]) -> None:
+        super().__init__("tail-sampling")
         self.is_over = False
         self._node_dir = node_dir
         self._settings = configured
         self._is_ours = is_ours
         self._rules = TailRules(configured.tail_rules, configured.outcome_bytes, configured.sample_seed)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tail-sampling", daemon=True)
         self._positions: dict[str, int] | None = None
         self._undecided: dict[bytes, Undecided] = {}
         self._decided: BoundedDict[bytes, bool] = BoundedDict(_MAX_REMEMBERED)
@@ -88,16 +87,7 @@ class TailSampling:
         self._drain_time_ns = 0
         self._draining_until = 0.0
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """Stop the thread; the next forwarder reads undecided groups again."""
-        self._stop.set()
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
+    def _work(self) -> None:
         while not self._stop.is_set():
             try:
                 with Ledger(self._node_dir, self._is_ours, self._resume) as self._ledger:

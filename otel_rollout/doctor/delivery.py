@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_rollout.account.ledger_reader import read_ledger
+from otel_rollout.account.report import summed
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
@@ -241,11 +242,8 @@ class _Node:
 
     def _dropped(self) -> Iterator[DoctorFinding]:
         """Check for dropped spans while the run records; afterwards, nobody can act on them."""
-        dropped: dict[str, int] = {}
-        for file in self._journals.values():
-            for reason, number in file.state.drops.items() if file.state else ():
-                dropped[reason] = dropped.get(reason, 0) + number
-        reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items() if number)
+        dropped = summed(file.state.drops for file in self._journals.values() if file.state)
+        reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
         if reasons and self._living:
             yield DoctorCheck("dropped").fail(f"spans were not recorded in {self._node_dir}: {reasons}")
 

@@ -44,7 +44,7 @@ def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -
     directory = directory.absolute()
     advice = "Set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own on a local disk."
     try:
-        existing = _nearest_existing(directory)
+        existing = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
         problem = _problem_of(directory, existing)
         if problem is None:
             _try_recording(existing)
@@ -92,13 +92,6 @@ def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _nearest_existing(directory: Path) -> Path:
-    existing = directory
-    while not os.path.lexists(existing) and existing != existing.parent:
-        existing = existing.parent
-    return existing
 
 
 def _problem_of(directory: Path, existing: Path) -> str | None:
@@ -184,6 +177,5 @@ def _problem_of_missing(spool: Path) -> str | None:
 
 def _may_write(directory: Path) -> bool:
     """Return whether this user may make files; a probe may see the directory through a read-only mount."""
-    if os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        return True
-    return bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+    may_write = os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
+    return may_write or bool(os.statvfs(directory).f_flag & os.ST_RDONLY)

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from otel_rollout.base.errors import ReportedError
 
-class ViewerError(Exception):
+
+class ViewerError(ReportedError):
     """A trajectory cannot be found, read or written; the message is for a person."""
 
 

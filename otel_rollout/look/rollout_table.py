@@ -65,7 +65,6 @@ class RolloutTable:
         """Read the newest version of the table from now on."""
         self._delta = self._store.open()
         self._engine = Engine(self._delta)
-        self._source: TableSource | None = None
         return self
 
     @property
@@ -152,7 +151,7 @@ class RolloutTable:
         """
         name = str(step) if sample is None else "/".join(str(part) for part in (step, sample, rollout or 0))
         try:
-            source = self._opened_source()
+            source = TableSource(self._engine, self.uri)
             wanted = reference.parse(f"{VALIDATION}/{name}" if validate else name)
             if sample is not None and rollout is None and not source.find(wanted):
                 wanted = reference.parse(wanted.path.rpartition("/")[0])
@@ -256,12 +255,6 @@ class RolloutTable:
     def _repr_html_(self) -> str:
         """Return the table's runs as HTML, for notebooks."""
         return self.runs._repr_html_()
-
-    def _opened_source(self) -> TableSource:
-        """Return what reads single trajectories of the version that the views read."""
-        if self._source is None:
-            self._source = TableSource(Engine(self._delta), self.uri)
-        return self._source
 
 
 def _address(uri: str | os.PathLike[str]) -> str:

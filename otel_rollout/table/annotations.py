@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -125,14 +126,9 @@ def _rows(frame: Any) -> list[dict[str, Any]]:
 
 def _check_repeated(scores: Sequence[GivenScore]) -> None:
     """Raise TableError if a trajectory has two scores of one name: none of them would be the newest."""
-    seen: set[tuple[str, str]] = set()
-    for score in scores:
-        key = score.trace_id, score.name
-        if key in seen:
-            raise TableError(
-                f"The frame has several scores {score.name!r} of trajectory {score.trace_id!r}; give one."
-            )
-        seen.add(key)
+    for (trace_id, name), number in Counter((score.trace_id, score.name) for score in scores).items():
+        if number > 1:
+            raise TableError(f"The frame has several scores {name!r} of trajectory {trace_id!r}; give one.")
 
 
 def _score(name: str, value: Any) -> evaluations.Value:

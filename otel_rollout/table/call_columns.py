@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -29,7 +30,6 @@ _ROLES: Final = {
     "ipython": "messages_tool",
 }
 """Role of a message → the column that counts it. Messages of other roles are not counted."""
-_ROLE_COLUMNS: Final = tuple(dict.fromkeys(_ROLES.values()))
 _TO_READ: Final = {semconv.GEN_AI_INPUT_MESSAGES: "", semconv.GEN_AI_OUTPUT_MESSAGES: "", **_COUNTS}
 """Attributes that a user may set on a span of ours, each with its column: messages have none."""
 _NOTHING: Final = CallContents()
@@ -101,10 +101,5 @@ def _decoded(row: Mapping[str, Any], attributes: Mapping[str, Any], column: str,
 
 def _role_counts(conversation: Any) -> dict[str, int]:
     """Count a conversation's messages by role; return nothing if none has a known role."""
-    counts = dict.fromkeys(_ROLE_COLUMNS, 0)
-    is_known = False
-    for role in messages.roles_in(conversation):
-        if role in _ROLES:
-            counts[_ROLES[role]] += 1
-            is_known = True
-    return counts if is_known else {}
+    counts = Counter(_ROLES[role] for role in messages.roles_in(conversation) if role in _ROLES)
+    return {column: counts[column] for column in _ROLES.values()} if counts else {}

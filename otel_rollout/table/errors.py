@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from otel_rollout.base.errors import ReportedError
 from otel_rollout.table.location import Location
 
 _ESCAPES: Final = re.compile("\x1b\\[[0-9;]*m")
@@ -34,7 +35,7 @@ NO_TABLE: Final = "There is no table at {}. A run with OTEL_TRACES_EXPORTER=delt
 _TEMPORARY_CLASSES: Final = ("CommitFailedError", "PanicException")
 
 
-class TableError(Exception):
+class TableError(ReportedError):
     """A table cannot be opened, read or written.
 
     Attributes:

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -159,10 +159,8 @@ class Lease:
 
     def close(self) -> None:
         """Release the lease: others take it at once. If that fails, they take it when its time is over."""
-        try:
+        with suppress(TableError):
             self._commit(_now(), (), ())
-        except TableError:
-            return
 
     def commit(self, removed: Sequence[RemoveAction] = (), added: Sequence[AddAction] = ()) -> None:
         """Replace files of the table, and renew the lease, in one commit.

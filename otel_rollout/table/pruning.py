@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
 _COUNTED: Final = (
-    "file, run_id, of_step, count(*) AS rows, max(start_ns) AS newest_ns, "
-    "sum(CASE WHEN is_root AND validate IS NOT NULL THEN 1 ELSE 0 END) AS roots"
+    "file, run_id, of_step, count(*) AS rows, sum(count(*)) OVER (PARTITION BY file) AS rows_of_file, "
+    "max(start_ns) AS newest_ns, count(*) FILTER (WHERE is_root AND validate IS NOT NULL) AS roots"
 )
 
 
@@ -163,13 +163,9 @@ def _shares(reader: FileReader, files: Iterable[DataFile]) -> Shares:
     """Count the rows of each step in each file."""
     found: Shares = []
     for each in bins(files):
-        counted = reader.select(each, _COUNTED, "run_id, of_step")
-        rows: Counter[int] = Counter()
-        for row in counted:
-            rows[row["file"]] += row["rows"]
-        for row in counted:
+        for row in reader.select(each, _COUNTED, "run_id, of_step"):
             file, unit = each[row["file"]], Unit(row["run_id"], row["of_step"])
-            size = round(file.size * row["rows"] / rows[row["file"]])
+            size = round(file.size * row["rows"] / row["rows_of_file"])
             found.append(Share(file, unit, row["rows"], row["roots"], row["newest_ns"], size))
     return sorted(found, key=lambda share: (share.file.path, share.unit.order))
 

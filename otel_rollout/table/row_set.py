@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.base.printable import in_one_line
@@ -20,23 +20,6 @@ _MAX_CELL: Final = 120
 """Maximum characters of a value in a notebook's display."""
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Conditions, order and limit of a query.
-
-    Attributes:
-        conditions: SQL conditions, all of which hold.
-        order: SQL terms.
-        limit: maximum number of rows.
-        columns: names; empty for all.
-    """
-
-    conditions: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    limit: int | None = None
-    columns: tuple[str, ...] = ()
-
-
 class Rows:
     """Rows of a view or query, read once. Methods that narrow or sort them return a new object.
 
@@ -46,20 +29,22 @@ class Rows:
     Args:
         engine: runs the query.
         source: a view's name, or a user's query.
-        selection: conditions, order and limit.
     """
 
-    def __init__(self, engine: Engine, source: str, selection: Selection | None = None) -> None:
+    def __init__(self, engine: Engine, source: str) -> None:
         self._engine = engine
         self._source = source
-        self._selection = selection or Selection()
+        self._conditions: tuple[str, ...] = ()
+        self._order: tuple[str, ...] = ()
+        self._limit: int | None = None
+        self._columns: tuple[str, ...] = ()
         self._types: dict[str, str] | None = None
         self._table: Table | None = None
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns."""
-        return list(self._selection.columns or self._column_types())
+        return list(self._columns or self._column_types())
 
     def filter(self, **values: Any) -> Rows:
         """Keep rows by their values: ``filter(step="1-3", reward="<0.1", state="error")``.
@@ -85,7 +70,7 @@ class Rows:
     def sort(self, *columns: str) -> Rows:
         """Sort by columns; ``-reward`` is descending."""
         known = list(self._column_types())
-        return self._limited()._with(order=tuple(filters.order(column, known) for column in columns))
+        return self._limited()._with(_order=tuple(filters.order(column, known) for column in columns))
 
     def limit(self, number: int) -> Rows:
         """Keep the first rows; what is called afterwards applies to them alone.
@@ -94,13 +79,12 @@ class Rows:
             QueryError: the number is no integer, or negative.
         """
         wanted = filters.row_count(number)
-        present = self._selection.limit
-        return self._with(limit=wanted if present is None else min(wanted, present))
+        return self._with(_limit=wanted if self._limit is None else min(wanted, self._limit))
 
     def select(self, *columns: str) -> Rows:
         """Keep columns."""
         known = list(self._column_types())
-        return self._with(columns=tuple(filters.known(column, known) for column in columns))
+        return self._with(_columns=tuple(filters.known(column, known) for column in columns))
 
     def arrow(self) -> Table:
         """Return the rows as an Arrow table (arro3), which every Arrow library takes."""
@@ -132,14 +116,15 @@ class Rows:
 
     def statement(self) -> str:
         """Return the query as SQL."""
-        chosen = self._selection
-        if self._is_query and chosen == Selection():
+        columns = ", ".join(self._columns) or "*"
+        order = f" ORDER BY {', '.join(self._order)}" if self._order else ""
+        limit = "" if self._limit is None else f" LIMIT {self._limit}"
+        chosen = f"{filters.all_of(self._conditions)}{order}{limit}"
+        is_query = not self._source.isidentifier()
+        if is_query and not chosen and not self._columns:
             return self._source
-        columns = ", ".join(chosen.columns) or "*"
-        source = f"(\n{self._source}\n)" if self._is_query else self._source
-        order = f" ORDER BY {', '.join(chosen.order)}" if chosen.order else ""
-        limit = "" if chosen.limit is None else f" LIMIT {chosen.limit}"
-        return f"SELECT {columns} FROM {source}{filters.all_of(chosen.conditions)}{order}{limit}"  # noqa: S608
+        source = f"(\n{self._source}\n)" if is_query else self._source
+        return f"SELECT {columns} FROM {source}{chosen}"  # noqa: S608
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.dicts())
@@ -167,10 +152,6 @@ class Rows:
         more = f"<p>{table.num_rows} rows, the first {len(shown)} shown</p>"
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
-    @property
-    def _is_query(self) -> bool:
-        return not self._source.isidentifier()
-
     def _column_types(self) -> dict[str, str]:
         """Return the names and Arrow types of the source's columns."""
         if self._types is None:
@@ -184,21 +165,19 @@ class Rows:
 
     def _narrowed(self, *conditions: str) -> Rows:
         limited = self._limited()
-        return limited._with(conditions=(*limited._selection.conditions, *conditions))
+        return limited._with(_conditions=(*limited._conditions, *conditions))
 
     def _limited(self) -> Rows:
         """Return the same rows as a query of their own if they have a limit, which comes first then."""
-        chosen = self._selection
-        if chosen.limit is None:
+        if self._limit is None:
             return self
-        first = self._with(columns=()).statement()
-        limited = Rows(self._engine, first, Selection(order=chosen.order, columns=chosen.columns))
-        limited._types = self._types
-        return limited
+        first = self._with(_columns=()).statement()
+        return self._with(_source=first, _conditions=(), _limit=None)
 
     def _with(self, **changes: Any) -> Rows:
-        changed = Rows(self._engine, self._source, replace(self._selection, **changes))
-        changed._types = self._types
+        """Return rows with other attributes, which are not read yet."""
+        changed = copy.copy(self)
+        vars(changed).update(changes, _table=None)
         return changed
 
 

@@ -21,6 +21,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE,
 )
+_NOTHING: Final = re.compile(r"(?:\s|;|--[^\n]*)*")
 _QUERIES: Final = ("select", "with", "values")
 _MAX_SHOWN: Final = 40
 
@@ -35,8 +36,7 @@ def query(sql: str) -> str:
     Raises:
         QueryError: the text is empty, several statements, or a statement other than a query.
     """
-    text = _without_end(sql).strip()
-    words = _checked(text, "query")
+    text, words = _checked(sql.strip(), "query")
     first = words[0].lower() if words else ""
     if first not in _QUERIES:
         raise QueryError(f"Only a SELECT can be run, and this begins with {_shown(text)}: nothing was done.")
@@ -45,34 +45,16 @@ def query(sql: str) -> str:
     return text
 
 
-def _without_end(sql: str) -> str:
-    """Remove the semicolon that ends a text, and the comments after it."""
-    end, after = len(sql), 0
-    for token in _TOKEN.finditer(sql):
-        is_over = token.lastgroup == "end" or (token.lastgroup == "comment" and end < len(sql))
-        if not is_over or sql[after : token.start()].strip():
-            end = len(sql)
-        if token.lastgroup == "end":
-            end = min(end, token.start())
-        after = token.end()
-    return sql if sql[after:].strip() else sql[:end]
-
-
-def in_parentheses(checked: str) -> str:
-    """Return a statement that only parses if a checked text is a query."""
-    return f"EXPLAIN SELECT * FROM (\n{checked}\n)"  # noqa: S608
-
-
 def expression(text: str) -> str:
     """Return a user's condition in parentheses.
 
     Raises:
         QueryError: the text is empty or no single expression.
     """
-    words = _checked(text, "condition")
-    if not words and not text.strip():
+    if not text.strip():
         raise QueryError("The condition is empty.")
-    return f"(\n{text}\n)"
+    checked, _ = _checked(text, "condition")
+    return f"(\n{checked}\n)"
 
 
 def literal(value: str) -> str:
@@ -80,8 +62,11 @@ def literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _checked(text: str, noun: str) -> list[str]:
-    """Return the words outside quotes and comments; check that the parentheses are balanced."""
+def _checked(text: str, noun: str) -> tuple[str, list[str]]:
+    """Return a text without the semicolon that ends it, and the words outside quotes and comments.
+
+    Check that the parentheses are balanced.
+    """
     if "\0" in text:
         raise QueryError(f"The {noun} contains a NUL character.")
     words, depth, position = [], 0, 0
@@ -97,6 +82,8 @@ def _checked(text: str, noun: str) -> list[str]:
             raise QueryError(f'The {noun} has a backtick; names are quoted as "name".')
         elif kind == "escape":
             raise QueryError(f"The {noun} has a string with escapes (E'…'); write a quote in a string twice.")
+        elif kind == "end" and _NOTHING.fullmatch(text, position):
+            text = text[: match.start()]
         elif kind == "end":
             raise QueryError(f"The {noun} has several statements; one SELECT can be run: nothing was done.")
         elif kind == "word":
@@ -106,7 +93,7 @@ def _checked(text: str, noun: str) -> list[str]:
             raise QueryError(f"The {noun} closes a parenthesis that it did not open.")
     if depth:
         raise QueryError(f"The {noun} has a parenthesis that does not end.")
-    return words
+    return text.strip(), words
 
 
 def _end_of_comment(text: str, position: int, noun: str) -> int:

@@ -22,7 +22,7 @@ from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_o
 from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
 from otel_rollout.deliver import delivery
-from otel_rollout.deliver.retry_policy import RetryPolicy
+from otel_rollout.deliver.retry_policy import WHOLE_ATTEMPTS
 from otel_rollout.record import runtime
 from otel_rollout.record.runs import membership
 from otel_rollout.settings import SettingsError
@@ -140,7 +140,7 @@ def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
     report = otel_rollout.shutdown(60)
     count = report.exporters["test-faulty"]
     assert (count.delivered, report.lost, set(delivered(target).values())) == (201, 0, {1})
-    assert count.retried > RetryPolicy().whole_attempts
+    assert count.retried > WHOLE_ATTEMPTS
 
 
 def test_rejected_span_goes_to_the_dead_letter_file_and_others_arrive(faulty, target, tmp_path):

@@ -17,7 +17,6 @@ from otel_rollout.base.waits import Waits
 from otel_rollout.deliver import identity_scores
 from otel_rollout.deliver.dead_letters import DeadLetters
 from otel_rollout.deliver.identity_scores import IdentityScores
-from otel_rollout.deliver.retry_policy import RetryPolicy
 from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.spool import layout
 from tests.exporters import ResolvingExporter
@@ -180,9 +179,7 @@ def lines(recorded, tmp_path: Path) -> list[bytes]:
 def test_score_is_unknown_after_its_deadline(lines, target, tmp_path, age, is_rejected):
     """The time counts from the first reading, also in the next forwarder; then nothing is held."""
     with Ledger(tmp_path) as ledger:
-        scores = IdentityScores(
-            "x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x")
-        )
+        scores = IdentityScores("x", ResolvingExporter(str(target)), DeadLetters(tmp_path, "x"))
         assert not scores.is_empty
         held = [HeldScore("segment", n, line, time.time() - age) for n, line in enumerate(lines)]
         ledger.advance("x", {"segment": 2}, {}, held)
@@ -208,7 +205,7 @@ def stored_at(target: Path, *rows: dict[str, object], run: object = "") -> None:
 
 def test_score_without_rollout_waits_for_siblings(lines, target, tmp_path):
     """The first sibling at the target does not get it: the group may be on its way."""
-    waiting = IdentityScores("x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"))
+    waiting = IdentityScores("x", ResolvingExporter(str(target)), DeadLetters(tmp_path, "x"))
     siblings = [{**row, "rollout.rollout_n": number} for row in ROWS for number in (0, 1)]
     run = spans_of(lines[0])[0].resource.attributes["rollout.run.id"]
     times = time.time(), time.time() - Waits().score - 1
@@ -227,9 +224,7 @@ def test_score_without_rollout_waits_for_siblings(lines, target, tmp_path):
 def test_deadline_counts_from_when_the_trajectory_was_last_running(lines, target, tmp_path):
     """A score waits for a long trajectory, and meanwhile goes to no other run's."""
     running = [span for line in lines for span in spans_of(line)]
-    waiting = IdentityScores(
-        "x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"), lambda: running
-    )
+    waiting = IdentityScores("x", ResolvingExporter(str(target)), DeadLetters(tmp_path, "x"), lambda: running)
     stored_at(target, *ROWS)
     late = time.time() - Waits().score - 1
     with Ledger(tmp_path) as ledger:
@@ -247,7 +242,7 @@ def test_target_that_rejects_a_score_gets_the_others(lines, target, tmp_path):
     stored_at(target, *ROWS)
     Path(f"{target}.rejected").write_text("0.1")
     with Ledger(tmp_path) as ledger:
-        waiting = IdentityScores("x", exporter, RetryPolicy(), DeadLetters(tmp_path, "x"))
+        waiting = IdentityScores("x", exporter, DeadLetters(tmp_path, "x"))
         ledger.advance("x", {}, {}, [HeldScore("segment", n, line, 0.0) for n, line in enumerate(lines)])
         waiting.load(ledger)
         assert waiting.resolve(ledger, is_over=True) == {
@@ -263,7 +258,7 @@ def test_spans_have_their_turn_between_the_scores_of_a_large_step(lines, target,
     monkeypatch.setattr(identity_scores, "SCORES_PER_EXPORT", 1)
     set_waits(monkeypatch, score_turn=0.0)
     stored_at(target, *ROWS)
-    waiting = IdentityScores("x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"))
+    waiting = IdentityScores("x", ResolvingExporter(str(target)), DeadLetters(tmp_path, "x"))
     with Ledger(tmp_path) as ledger:
         held = [HeldScore("segment", number, lines[number % 2], 0.0) for number in range(4)]
         ledger.advance("x", {"segment": 4}, {}, held)

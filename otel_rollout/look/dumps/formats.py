@@ -7,10 +7,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final, NamedTuple
 
-from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.look.dumps.dump_file import DumpFile
 from otel_rollout.look.dumps.trajectory import DumpedTrajectory
-from otel_rollout.look.errors import ViewerError
 
 READERS: Final = "otel_rollout.readers"
 """Group of entry points: the name of a format → its :class:`Format`."""
@@ -51,13 +49,6 @@ def installed() -> dict[str, Format]:
 def _of_module(name: str) -> Format:
     found: Format = import_module(f"{__package__}.readers.{name.replace('-', '_')}").FORMAT
     return found
-
-
-def check_name(name: str, known: Mapping[str, Format]) -> None:
-    """Raise ViewerError if no format has a name."""
-    if name not in known:
-        there = ", ".join(known)
-        raise ViewerError(f"No format is called {name!r}.{did_you_mean(name, known)} There are: {there}.")
 
 
 def format_of(file: DumpFile, known: Mapping[str, Format]) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.base.suggest import unknown
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.dumps import formats
 from otel_rollout.look.dumps.dump_file import DumpFile
@@ -97,8 +98,8 @@ class Dumps:
         if mapped is not None:
             format_ = formats.LAST
             self.formats[format_] = Format(format_, mapped.fits, mapped.read)
-        elif format_ is not None:
-            formats.check_name(format_, self.formats)
+        elif format_ is not None and format_ not in self.formats:
+            raise ViewerError(unknown("format", format_, self.formats))
         found = [DumpFile(path, root) for path, root in files_of(paths)]
         others: list[Path] = []
         for file in found:

@@ -183,8 +183,5 @@ def _as_viewer_errors() -> Iterator[None]:
         yield
     except (ModuleNotFoundError, ValueError) as error:
         raise ViewerError(f"MLflow cannot be read: {error}") from error
-    except Exception as error:
-        failure = getattr(error, "failure", None)
-        if failure is None:
-            raise
-        raise ViewerError(f"MLflow cannot be read: {failure.message}") from error
+    except UndeliveredError as error:
+        raise ViewerError(f"MLflow cannot be read: {error.failure.message}") from error

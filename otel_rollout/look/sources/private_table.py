@@ -73,13 +73,15 @@ class PrivateTableSource:
         notes: remarks about the last :meth:`find`, such as that an older run is shown.
     """
 
+    _source: TableSource
+    """The table in which something was found."""
+
     def __init__(self, spans: SpanSource, directory: Path) -> None:
         self.location = self.place = spans.location
         self.notes: tuple[str, ...] = ()
         self._spans = spans
         self._directory = directory
         self._numbers = itertools.count()
-        self._source: TableSource | None = None
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Return the matching trajectories of the newest run that has any; at most a page of them."""
@@ -108,8 +110,6 @@ class PrivateTableSource:
 
     def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
         """Return a trajectory that was found, turn by turn."""
-        if self._source is None:
-            raise ViewerError(f"Nothing was looked for in {self.location}.")
         return self._source.conversation(trace_id, part)
 
 

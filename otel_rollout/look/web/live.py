@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
-from otel_rollout.look.errors import ViewerError
+from otel_rollout.base.errors import ReportedError
 from otel_rollout.look.web.snapshot import Origin, Snapshot
-from otel_rollout.table.errors import NoTableError, TableError
+from otel_rollout.table.errors import NoTableError
 
 PERIOD: Final = 3.0
 """Minimum seconds between two looks for a newer version."""
@@ -105,7 +105,7 @@ class Live:
             if self._lease is None or version != self._lease.snapshot.version:
                 self._prepare(version)
             self.problem = ""
-        except (TableError, ViewerError) as error:
+        except ReportedError as error:
             self._report(str(error))
         except Exception as error:  # the thread goes on: the next look may succeed
             _logger.exception("The newest version cannot be prepared")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
+from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.web.live import Live
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ _GRACE: Final = 2
 _BACKLOG: Final = 128
 
 
-class PortError(Exception):
-    """The port cannot be used; the message is one sentence."""
-
-
 def bound(port: int) -> socket.socket:
     """Return a socket that is bound to a port of the loopback.
 
@@ -30,7 +27,7 @@ def bound(port: int) -> socket.socket:
         port: the port; 0 for a free one.
 
     Raises:
-        PortError: the port is taken, or not allowed.
+        ViewerError: the port is taken, or not allowed.
     """
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -41,7 +38,7 @@ def bound(port: int) -> socket.socket:
         found.close()
         reason = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
         advice = "Name another one with --port, or 0 for a free one."
-        raise PortError(f"Port {port} of {HOST} cannot be used: {reason}. {advice}") from error
+        raise ViewerError(f"Port {port} of {HOST} cannot be used: {reason}. {advice}") from error
     return found
 
 
