@@ -121,6 +121,13 @@ def test_invalid_value_fails_and_is_not_shown(environment, wrong):
     assert diagnosis.exit_status == 1
 
 
+def test_misspelt_redaction_fails(environment):
+    """A program records nothing then: tracing is not called on, and the row has the word that is meant."""
+    found = only(environment(OTEL_TRACES_EXPORTER="spool", OTEL_ROLLOUT_REDACT="secret"), "tracing")
+    assert found.verdict is Verdict.FAIL
+    assert "(did you mean 'secrets'?); tracing is off." in found.found
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
