@@ -92,9 +92,9 @@ def check_tracing(
 ) -> DoctorFinding:
     """Check whether tracing is on, and which variable switches it on or off."""
     check = DoctorCheck("tracing")
-    problems = [*problems, *settings_reader.unknown_variables(environ)]
-    if wrong := redaction_names.problem(configured.redact):
-        problems.append(f"OTEL_ROLLOUT_REDACT {wrong}; tracing is off.")
+    wrong = redaction_names.problem(configured.redact)
+    redaction = [f"OTEL_ROLLOUT_REDACT {wrong}; tracing is off."] if wrong else []
+    problems = [*problems, *redaction, *settings_reader.unknown_variables(environ)]
     if problems:
         found = variables.mask(" ".join(problems), environ)
         return check.fail(found, "Correct or unset these variables.")

@@ -251,6 +251,19 @@ def test_loopback_addresses_are_found(environ, options, found):
     assert variables.on_loopback(environ, options) == found
 
 
+def test_lines_break_at_blanks_alone():
+    """In a narrow terminal a path longer than the line stays whole, so that it can be pasted."""
+    path = "/scratch/" + "a-long/folder/" * 8
+    console = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
+    finding = DoctorFinding(
+        "spool", Verdict.FAIL, f"{path} " + "is not writable " * 9, f"Look at {path} there."
+    )
+    doctor.show(Diagnosis((finding.at("this machine"),)), console)
+    shown = console.file.getvalue()
+    assert shown.count(path) == 2
+    assert {len(line) > 60 for line in shown.splitlines() if path not in line} == {False}
+
+
 def test_advice_for_several_nodes_is_shown_once():
     """The line of the advice names every node that needs it."""
     bad = [DoctorFinding("library", Verdict.FAIL, "[absent]", "Install it.", f"node {n}") for n in range(3)]
