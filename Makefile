@@ -34,10 +34,10 @@ ENVIRONMENTS := agents dist docs foreign litellm newest-python oldest-otel oldes
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: .venv/.demo  ## A traced rollout on Ray, into mlflow.db and the table ./rollouts
+demo: .venv/.demo  ## A traced rollout on Ray, into mlflow.db and ./rollouts
 	$(BIN)/otel-rollout demo $(ARGS)
 
-demo-train: .venv/.trl build/tiny-model/config.json  ## GRPO by TRL with a tool, traced, into mlflow.db in this folder
+demo-train: .venv/.trl build/tiny-model/config.json  ## GRPO by TRL with a tool, traced, into ./mlflow.db
 	@examples/trl/demo.sh
 
 test:  ## What the README promises: with real Ray, MLflow and Weave
@@ -46,7 +46,7 @@ test:  ## What the README promises: with real Ray, MLflow and Weave
 	$(call part,make test,$(MAKE) --no-print-directory built-for-tests && $(call in_pairs,lint types) && \
 		$(MAKE) --no-print-directory promises)
 
-test-all:  ## The rest: sweeps and attacks, the Collector, a browser, verl, TRL, vLLM, agents, S3, older and newer versions
+test-all:  ## The rest: sweeps, attacks, a browser, frameworks, versions
 	@echo "== It needs root (tests mount, and act as other users), Go, npm and apt, and about an hour on two cores."
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(filter-out extended,$(OTHER_TESTS))) && \
 		$(MAKE) --no-print-directory extended)
@@ -69,18 +69,18 @@ object-store: s3-server
 package: dist
 verl-older: older-verl
 
-docs: .venv-docs/.ready  ## The documentation site, in build/site; a warning or a dead link is an error
+docs: .venv-docs/.ready  ## The documentation site, in build/site; no link may be dead
 	$(call part,the documentation site,.venv-docs/bin/python -m website)
 
 bench: .venv/.dev .venv-weave/.ready .venv-verl-bench/.ready .venv-logfire/.ready collector  ## What tracing costs, beside others
 	$(BIN)/python -m benchmarks $(ARGS)
-soak: built-for-tests  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
+soak: built-for-tests  ## Ten rounds of outages, kills, faults and fuzzing: two hours
 	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
-mutants: built-for-tests .venv-mutants/.ready  ## Of a sample of changes to the product, what make test notices, and the rest
+mutants: built-for-tests .venv-mutants/.ready  ## Of sampled changes to the product, which tests notice what
 	$(call part,mutants,.venv-mutants/bin/python -W error::SyntaxWarning -m tests.mutants $(ARGS))
 
 # What a nightly run tests. The other packages move only where the named ones need it.
-upgrade: .venv/.tools  ## Newer versions in the constraints of GROUP=dev: UPGRADE='mlflow==3.15.* ray'
+upgrade: .venv/.tools  ## Newer versions for GROUP=dev: UPGRADE='mlflow==3.15.* ray'
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-package otel-rollout --group $(or $(GROUP),dev) \
 		$(foreach package,$(UPGRADE),--upgrade-package '$(package)') --output-file constraints/$(or $(GROUP),dev).txt
 

@@ -175,8 +175,8 @@ def _usable(published: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for name, value in _known(published).items():
         try:
             usable |= checked_arguments({name: value})
-            if name == "redact" and (unknown := redaction_names.unknown(usable.get(name, ""))):
-                raise ValueError(f"names {', '.join(unknown)}, which is no redaction")
+            if name == "redact" and (problem := redaction_names.problem(usable.get(name, ""))):
+                raise ValueError(problem)
         except ValueError as error:
             usable.pop(name, None)
             used = "the variable or the default"

@@ -25,6 +25,13 @@ MAY_WRITE = {
 """A job that publishes → its rights; every other job may read the repository, and nothing else."""
 
 
+def test_help_of_make_fits_a_terminal() -> None:
+    """No line of the list of targets is longer than 80 characters."""
+    lines = make("help").stdout.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def loaded(path: Path) -> dict[str, Any]:
     """A workflow, its anchors resolved."""
     return dict(yaml.safe_load(path.read_text()))

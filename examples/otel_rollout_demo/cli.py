@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import datetime
 from enum import StrEnum
@@ -81,6 +82,8 @@ def demo(
     exit_code = _run(console, plan, results)
     console.print(f"Delivering to {' and '.join(exporters)} …")  # from disk: the actors are killed
     report = shutdown(timeout=60)  # shows its progress
+    # What is delivered is told below. At exit, a program without problems says no more after the commands.
+    logging.getLogger("otel_rollout").setLevel(logging.WARNING)
     if results:
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rollout.base.setting_parsers import listed
+from otel_rollout.base.setting_parsers import listed, meant
 
 SHIPPED: Final = "secrets"
 """Replaces texts that look like secrets."""
@@ -14,6 +14,10 @@ MARK: Final = "[redacted]"
 """Text that replaces a secret."""
 
 
-def unknown(names: str) -> list[str]:
-    """Return the words of a redaction that are neither ours nor ``module:function``."""
-    return [word for word in listed(names) if word not in (SHIPPED, EVERYTHING) and ":" not in word]
+def problem(names: str) -> str:
+    """Complete a sentence about a setting with a word that names no redaction; empty without such a word."""
+    for word in listed(names):
+        if word not in (SHIPPED, EVERYTHING) and ":" not in word:
+            allowed = f"{SHIPPED}, {EVERYTHING}, module:function{meant(word, (SHIPPED, EVERYTHING))}"
+            return f"has {word!r}, which is none of {allowed}"
+    return ""

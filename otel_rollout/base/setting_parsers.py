@@ -120,13 +120,13 @@ def choice(words: Any) -> Callable[[str], str]:
     def parse(value: str) -> str:
         word = value.strip().lower()
         if word not in allowed:
-            raise ValueError(f"is none of {', '.join(allowed)}{_meant(word, allowed)}")
+            raise ValueError(f"is none of {', '.join(allowed)}{meant(word, allowed)}")
         return word
 
     return parse
 
 
-def _meant(word: str, allowed: Iterable[str]) -> str:
+def meant(word: str, allowed: Iterable[str]) -> str:
     """Return the allowed word that is most similar, in parentheses; nothing if none is similar."""
     return f" (did you mean {found!r}?)" if (found := closest(word, allowed)) else ""
 
@@ -179,10 +179,12 @@ def pairs(value: str) -> dict[str, str]:
     This is the format of ``OTEL_RESOURCE_ATTRIBUTES``.
     """
     found: dict[str, str] = {}
-    for item in listed(text(value)):
+    for position, item in enumerate(listed(text(value)), 1):
         key, separator, entry = item.partition("=")
         if not separator or not key.strip():
-            raise ValueError("has an entry that is not key=value")
+            # After a comma, it may be the rest of a secret value.
+            shown = "" if found else f", {item!r}"
+            raise ValueError(f"is not key=value,key=value: look at entry {position}{shown}")
         found[unquote(key.strip())] = unquote(entry.strip())
     return found
 
@@ -210,7 +212,7 @@ def tail_rules(value: str) -> dict[str, float]:
     for part in listed(value):
         name, separator, argument = (piece.strip() for piece in part.partition("="))
         if name not in _TAIL_RULES:
-            allowed = f"{', '.join(_TAIL_RULES)}{_meant(name, _TAIL_RULES)}"
+            allowed = f"{', '.join(_TAIL_RULES)}{meant(name, _TAIL_RULES)}"
             raise ValueError(f"has {name!r}, which is none of {allowed}")
         parse = _TAIL_RULES[name]
         if (parse is None) is bool(separator):

@@ -96,8 +96,18 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[l
             )
     rejected = [path for name in report.exporters if (path := rejected_file(node_dir, name)).exists()]
     sentences += [f"Rejected spans are in {path}, with reasons" for path in rejected]
-    is_pending = any(count.pending for count in report.exporters.values())
-    return sentences, bool(report.problem or rejected or is_pending or of_run.lost)
+    waiting = waiting_spans(report)
+    return sentences + waiting, bool(report.problem or rejected or waiting or of_run.lost)
+
+
+def waiting_spans(report: Report) -> list[str]:
+    """Return a sentence for each target that lacks spans: how many wait, and why."""
+    return [
+        f"{count.pending} {'span waits' if count.pending == 1 else 'spans wait'} on disk for {name}: "
+        f"{count.problem or 'no attempt to deliver has failed yet'}"
+        for name, count in report.exporters.items()
+        if count.pending
+    ]
 
 
 class ForwardingService:

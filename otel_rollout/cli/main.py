@@ -235,6 +235,9 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
     try:
         with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
             forwarding.forward_or_wait(node_dir, configured, functools.partial(typer.echo, waiting))
+    except KeyboardInterrupt:
+        typer.echo("\n".join(forwarding.waiting_spans(node_report.report(node_dir, configured))), err=True)
+        raise
     except (OSError, sqlite3.Error) as error:
         typer.echo(f"cannot forward {node_dir}: {runs.reason(error)}", err=True)
         return False

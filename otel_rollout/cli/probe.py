@@ -10,6 +10,7 @@ import typer
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.setting_parsers import listed
+from otel_rollout.base.suggest import unknown
 from otel_rollout.settings import Settings
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ def _chosen(only: str | None, checks: tuple[str, ...]) -> tuple[str, ...]:
     if only is None:
         return checks
     names = listed(only)
-    unknown = [name for name in names if name not in checks]
-    if unknown or not names:
-        raise typer.BadParameter(f"--only is {only!r}; the checks are {', '.join(checks)}")
+    for name in names or [only]:
+        if name not in checks:
+            raise typer.BadParameter(f"--only: {unknown('check', name, checks)}")
     return ("spool", *names)
 
 

@@ -60,8 +60,9 @@ def as_json(report: Report) -> dict[str, object]:
 def _shown_below(reports: Sequence[Report], steps: bool, width: int) -> RenderableType:
     """Return reports, one below the other, and at the end what their counts add up to."""
     shown = [_shown(report, steps, width) for report in reports]
-    of_steps = f"{_SPANS}\n{_DELIVERY}, at the exporter that has delivered least\n" if steps else ""
-    return Group(*shown, Text(f"{of_steps}{_DELIVERY} + lost\nretried: batches sent again"))
+    least = "(delivered, rejected …: at the exporter that has delivered least of the step)"
+    of_steps = f"each step: {_SPANS}\neach step: {_DELIVERY}\n{least}\n" if steps else ""
+    return Group(*shown, Text(f"{of_steps}each exporter: {_DELIVERY} + lost\nretried: batches sent again"))
 
 
 def _shown(report: Report, steps: bool, width: int) -> RenderableType:

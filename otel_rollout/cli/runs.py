@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import logging
 import os
 import re
 import shutil
@@ -147,20 +148,30 @@ def as_node_directory(
     run = f"replay-{layout.new_run_id()}"
     node_dir = layout.node_directory(configured.spool_dir, run, "")
     layout.create_private(node_dir, configured.spool_dir)
+    named: dict[str, str] = {}
+
+    def rename(record: logging.LogRecord) -> bool:  # the log names the files, not their copies
+        record.args = tuple(named.get(str(argument), argument) for argument in record.args or ())
+        return True
+
     try:
         _copy_tokenizers(paths, node_dir)
         writer = layout.new_writer_id()
         room = configured.spool_limit or layout.default_limit(node_dir)
         for sequence, (name, lines) in enumerate(sources or sources_of(paths), start=1):
             copy = node_dir / layout.SegmentName(writer, sequence).file
+            named[copy.name.removesuffix(layout.SEGMENT_SUFFIX)] = name
             room -= (size := _copy_lines(name, lines, copy, room))
             if not size:
                 copy.unlink()
         layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(configured.exporters)))
+        logger.addFilter(rename)
         yield node_dir
     except BaseException:
         _remove(node_dir.parent)  # else `status` would show it as the latest run
         raise
+    finally:
+        logger.removeFilter(rename)
     left = [*layout.segments(node_dir), *node_dir.glob("rejected.*")]
     if not left:
         _remove(node_dir.parent)

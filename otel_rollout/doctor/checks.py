@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from otel_rollout import settings, settings_reader
+from otel_rollout.base import redaction_names
 from otel_rollout.base.environment import without_receiver
 from otel_rollout.doctor import filesystem, frameworks, libraries, variables
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
@@ -91,7 +92,9 @@ def check_tracing(
 ) -> DoctorFinding:
     """Check whether tracing is on, and which variable switches it on or off."""
     check = DoctorCheck("tracing")
-    problems = [*problems, *settings_reader.unknown_variables(environ)]
+    wrong = redaction_names.problem(configured.redact)
+    redaction = [f"OTEL_ROLLOUT_REDACT {wrong}; tracing is off."] if wrong else []
+    problems = [*problems, *redaction, *settings_reader.unknown_variables(environ)]
     if problems:
         found = variables.mask(" ".join(problems), environ)
         return check.fail(found, "Correct or unset these variables.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from otel_rollout.exporting.batching import grouped
@@ -102,25 +101,22 @@ class Diagnosis:
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the table, and below it the advice, failures first."""
+    """Print a paragraph per finding, and below them the advice, failures first; no word is broken."""
     from rich.text import Text
 
-    from otel_rollout.look.fitted_table import STATES, TableColumn, print_fitted
+    from otel_rollout.look.fitted_table import STATES, print_sentence
 
-    rows = diagnosis.rows
-    places = pairwise(["", *(row.where for row in rows)])
-    columns = (
-        TableColumn("where", ["" if place == above else place for above, place in places], long="folded"),
-        TableColumn("check", [row.check for row in rows]),
-        TableColumn("verdict", [row.verdict.value for row in rows]),
-        TableColumn("found", [row.found for row in rows], long="folded"),
-    )
-    print_fitted(console, columns)
+    beside = max((len(row.check) for row in diagnosis.rows), default=0) + 2
+    for where, rows in grouped(diagnosis.rows, lambda row: row.where).items():
+        console.print(Text(where, "bold"), soft_wrap=True)
+        for row in rows:
+            style = "" if row.verdict is Verdict.OK else STATES[row.verdict.value]
+            found = Text(f"  {row.verdict.value:<6}{row.check:<{beside}}{row.found}", style)
+            print_sentence(console, found, " " * (beside + 8))
     for verdict in (Verdict.FAIL, Verdict.WARN):
         for advice, nodes in _advice(diagnosis, verdict).items():
-            line = Text(f"{verdict.value}: ", STATES[verdict.value])
-            line.append(f"{', '.join(nodes)}: {advice}", "default")
-            console.print(line, soft_wrap=True)
+            said = f"{verdict.value}: {', '.join(nodes)}: {advice}"
+            print_sentence(console, Text(said, STATES[verdict.value]), "  ")
 
 
 def _advice(diagnosis: Diagnosis, verdict: Verdict) -> dict[str, list[str]]:

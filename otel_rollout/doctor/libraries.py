@@ -100,7 +100,7 @@ def _check_instrumentors(
     unusable = [each for each in others if each.problem]
     if unusable:
         reasons = "; ".join(f"{each.key} of {_name(each)}: {each.problem}" for each in unusable)
-        yield CHECK.ok(f"installed, of no use here: {reasons}")
+        yield CHECK.ok(f"installed, not used (what they instrument is missing or too old): {reasons}")
     yield from _unusable_choices(choice)
     yield from _check_imported(found, choice)
     for several in doubled(found):

@@ -16,7 +16,9 @@ from otel_rollout.settings import CONFIG_VARIABLE, Settings
 
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
 
-_SHOWN: Final = frozenset({EXPORTERS, "OTEL_ROLLOUT_INSTRUMENT", "OTEL_ROLLOUT_APPLICATION_PROVIDER"})
+_SHOWN: Final = frozenset(
+    {EXPORTERS, "OTEL_ROLLOUT_INSTRUMENT", "OTEL_ROLLOUT_APPLICATION_PROVIDER", "OTEL_ROLLOUT_REDACT"}
+)
 """Variables whose values are shown: names of exporters, of libraries and of choices are no secrets."""
 _MIN_MASKED: Final = 3
 """Minimum characters of a value's part that is masked. Shorter parts would mask parts of words at random."""

@@ -6,7 +6,6 @@ import os
 import textwrap
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 from rich.box import HEAVY_HEAD, Box
@@ -39,15 +38,15 @@ class TableColumn:
         cells: a text per row.
         rank: columns of a low rank are the last to go where there is no room. Rank 0 never goes.
         is_number: whether its cells are aligned at the right.
-        long: what happens to a long text: its line stays ``whole``, so that a name can be pasted; is ``cut``;
-            or is ``folded`` to several lines.
+        long: what happens to a long text: its line stays ``whole``, so that a name can be pasted; or it
+            is ``cut``.
     """
 
     heading: str
     cells: Sequence[str]
     rank: int = 0
     is_number: bool = False
-    long: Literal["whole", "cut", "folded"] = "whole"
+    long: Literal["whole", "cut"] = "whole"
 
     @property
     def body(self) -> int:
@@ -87,10 +86,10 @@ def room(console: Console) -> int:
     return console.width if console.is_terminal or os.environ.get("COLUMNS") else NO_LIMIT
 
 
-def print_sentence(console: Console, text: Text) -> None:
+def print_sentence(console: Console, text: Text, indent: str = "") -> None:
     """Print lines of words. A terminal breaks them at blanks, never in a name; a pipe gets them whole."""
     width = console.width if console.is_terminal else NO_LIMIT
-    fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    fill = textwrap.TextWrapper(width, "", indent, break_long_words=False, break_on_hyphens=False).fill
     console.print(Text("\n".join(map(fill, text.plain.split("\n"))), text.style), soft_wrap=True)
 
 

@@ -170,7 +170,7 @@ class RolloutTable:
         Args:
             trajectories: rows of :attr:`trajectories`; all by default.
         """
-        chosen = self.trajectories if trajectories is None else trajectories
+        chosen = self.trajectories if trajectories is None else _rows(trajectories)
         return training_data.examples(self._engine, chosen.select("trace_id", "path", "reward").dicts())
 
     def preference_pairs(
@@ -184,7 +184,9 @@ class RolloutTable:
             trajectories: rows of :attr:`trajectories`; by default those of training.
             min_spread: groups whose rewards differ by less have no pair; nor have equal rewards.
         """
-        chosen = self.trajectories.filter(validate=False) if trajectories is None else trajectories
+        chosen = self.trajectories.filter(validate=False) if trajectories is None else _rows(trajectories)
+        if not isinstance(min_spread, (int, float)):
+            raise TableError(f"min_spread is {min_spread!r}; expected a number, such as 0.5.")
         return training_data.pairs(self._engine, chosen, min_spread)
 
     def annotate(self, frame: Any, *scores: str, comment: str | None = None) -> int:
@@ -255,6 +257,13 @@ class RolloutTable:
     def _repr_html_(self) -> str:
         """Return the table's runs as HTML, for notebooks."""
         return self.runs._repr_html_()
+
+
+def _rows(trajectories: Any) -> Rows:
+    """Return the argument; raise a TableError if it is not rows."""
+    if not isinstance(trajectories, Rows):
+        raise TableError(f"trajectories is {trajectories!r}; expected rows, as table.trajectories.limit(9).")
+    return trajectories
 
 
 def _address(uri: str | os.PathLike[str]) -> str:

@@ -16,7 +16,7 @@ import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import logger, pass_on
-from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED
+from otel_rollout.base.redaction_names import EVERYTHING, MARK, SHIPPED, problem
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.otlp.json_line import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
 from otel_rollout.otlp.writer import AttributeInput
@@ -35,8 +35,10 @@ def redaction_of(names: str) -> Redaction | None:
     """Return the redaction that ``OTEL_ROLLOUT_REDACT`` names; None if it names none.
 
     Raises:
-        ValueError: for a function that cannot be found; then nothing is recorded.
+        ValueError: for a word or function that cannot be used; then nothing is recorded.
     """
+    if wrong := problem(names):
+        raise ValueError(f"OTEL_ROLLOUT_REDACT={names!r} {wrong}")
     steps = [_step(name) for name in listed(names)]
     if not steps:
         return None

@@ -186,6 +186,19 @@ def test_redaction_of_everything_keeps_spans_and_hides_their_text(
     assert b"harmless" not in on_disk(tmp_path)
 
 
+def test_misspelt_redaction_switches_tracing_off(
+    fresh_process: None, test_exporters: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Nothing is recorded unredacted, and an error has the word that is meant."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, redact="secret")
+    op("classified")
+    assert (
+        "OTEL_ROLLOUT_REDACT='secret' has 'secret', which is none of secrets, everything, module:function "
+        "(did you mean 'secrets'?)" in caplog.text
+    )
+    assert b"classified" not in on_disk(tmp_path)
+
+
 def test_unknown_redaction_function_switches_tracing_off(
     fresh_process: None, test_exporters: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

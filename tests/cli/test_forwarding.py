@@ -91,6 +91,15 @@ def test_forward_returns_1_beside_a_refused_forwarder(
     assert "as the test wishes" in output
 
 
+def test_interrupted_forward_says_what_waits_and_why(pending: Path) -> None:
+    """The last line names the target, the number of spans and the target's error."""
+    with forwarding() as process:
+        process.send_signal(signal.SIGINT)
+        last = end_of(process).splitlines()
+    assert any(line.startswith("4 spans wait on disk for test-faulty: ") for line in last), last
+    assert "as the test wishes" in "".join(last)
+
+
 @pytest.fixture
 def service(test_exporters: None, target: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Start `otel-rollout forward --watch` before anything is recorded."""

@@ -377,6 +377,12 @@ def test_probe_of_a_large_backlog_reads_little(orphaned: Path, monkeypatch: pyte
     assert "locked" in output
 
 
+def test_misspelt_check_is_told_with_the_one_that_is_meant() -> None:
+    """`--only` says which check is meant, and which there are."""
+    output = " ".join(probe("--only", "damage", code=2).replace("│", " ").split())
+    assert "--only: There is no check 'damage'. Did you mean 'damaged'? Checks: spool, damaged," in output
+
+
 @pytest.mark.parametrize("arguments", [("--only", "speed"), ("--only", ","), ("--json",), ("--watch",)])
 def test_wrong_options_are_refused(arguments: tuple[str, ...]) -> None:
     """A probe that asks for something unknown fails with the status of wrong usage."""

@@ -91,10 +91,10 @@ def test_replay_of_a_device_is_refused(target: Path, test_exporters: None, tmp_p
 
 
 def test_many_rejected_lines_are_logged_ten_times(target: Path, test_exporters: None, tmp_path: Path) -> None:
-    """Of many rejected lines ten are logged; the dead-letter file has all of them."""
+    """Of many rejected lines ten are logged, with the file that was named; the dead letters have all."""
     (tmp_path / "text").write_text("hello\n" * 500)
     output = run("replay", tmp_path / "text", "--to", "test-file", code=1)
-    assert output.count("rejects a span") == 10
+    assert output.count(f"rejects a span of {tmp_path / 'text'}: ") == 10
     (dead_letters,) = tmp_path.rglob("rejected.test-file.jsonl")
     assert output.count(f"written to {dead_letters} only") == 1
     assert len(dead_letters.read_text().splitlines()) == 500

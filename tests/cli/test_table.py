@@ -184,6 +184,8 @@ def test_status_of_several_runs_explains_its_counts_once() -> None:
     assert shown.count("run/node") == 3
     for explained in ("started = recorded", "recorded = delivered", "retried: batches sent again"):
         assert shown.count(explained) == 1 + (explained == "recorded = delivered")
+    told = [line.partition(" = ")[0] for line in shown.splitlines() if line.startswith("each ")]
+    assert told == ["each step: started", "each step: recorded", "each exporter: recorded"]
     assert shown.endswith("retried: batches sent again\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import logging
 import re
 import sqlite3
 import sys
@@ -21,6 +22,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from otel_rollout import ExporterCount, Report
+from otel_rollout.record.launch import at_exit
 from otel_rollout_demo import cli, rollout_table, where_to_look
 
 app = typer.Typer()
@@ -171,6 +173,23 @@ def test_interpreter_that_ray_cannot_start_is_refused(monkeypatch: pytest.Monkey
 def test_impossible_options_are_refused(arguments: list[str]) -> None:
     """A run without trajectories or without a destination is a usage error."""
     assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_commands_are_the_last_lines_on_the_screen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The line of delivery at exit, which the totals have told, appears only where spans are left."""
+    monkeypatch.setattr(logging.getLogger("otel_rollout"), "level", logging.NOTSET)
+    report = dataclasses.replace(Report.empty(), recorded=3, exporters={"spool": ExporterCount(delivered=3)})
+    for name in ("_check_requirements", "require_places", "configure", "instrument"):
+        monkeypatch.setattr(cli, name, lambda *_, **__: None)
+    monkeypatch.setattr(cli, "_run", lambda *_: 0)
+    monkeypatch.setattr(cli, "shutdown", lambda timeout: report)
+    assert CliRunner().invoke(app, ["--backend", "spool"]).exit_code == 0
+    at_exit.say(report, tmp_path)
+    assert caplog.text == ""
+    at_exit.say(dataclasses.replace(report, exporters={"spool": ExporterCount(pending=3)}), tmp_path)
+    assert "All 3 are kept on disk" in caplog.text
 
 
 @pytest.mark.parametrize("width", [50, 80])

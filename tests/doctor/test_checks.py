@@ -121,6 +121,13 @@ def test_invalid_value_fails_and_is_not_shown(environment, wrong):
     assert diagnosis.exit_status == 1
 
 
+def test_misspelt_redaction_fails(environment):
+    """A program records nothing then: tracing is not called on, and the row has the word that is meant."""
+    found = only(environment(OTEL_TRACES_EXPORTER="spool", OTEL_ROLLOUT_REDACT="secret"), "tracing")
+    assert found.verdict is Verdict.FAIL
+    assert "(did you mean 'secrets'?); tracing is off." in found.found
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -242,6 +249,19 @@ def test_words_that_a_setting_chooses_from_are_not_masked(environ: dict[str, str
 def test_loopback_addresses_are_found(environ, options, found):
     """Addresses are found in variables and options, with or without a scheme."""
     assert variables.on_loopback(environ, options) == found
+
+
+def test_lines_break_at_blanks_alone():
+    """In a narrow terminal a path longer than the line stays whole, so that it can be pasted."""
+    path = "/scratch/" + "a-long/folder/" * 8
+    console = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
+    finding = DoctorFinding(
+        "spool", Verdict.FAIL, f"{path} " + "is not writable " * 9, f"Look at {path} there."
+    )
+    doctor.show(Diagnosis((finding.at("this machine"),)), console)
+    shown = console.file.getvalue()
+    assert shown.count(path) == 2
+    assert {len(line) > 60 for line in shown.splitlines() if path not in line} == {False}
 
 
 def test_advice_for_several_nodes_is_shown_once():

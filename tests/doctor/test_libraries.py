@@ -62,7 +62,7 @@ def test_installed_instrumentors_are_listed_by_what_becomes_of_them(examine):
     rows = examine()
     off = row_with(rows, "not switched on, unless the program or OTEL_ROLLOUT_INSTRUMENT does so: ")
     assert WAVE in off.found
-    useless = row_with(rows, "installed, of no use here: ")
+    useless = row_with(rows, "installed, not used (what they instrument is missing or too old): ")
     named = "absent of opentelemetry-instrumentation-absent 1.0"
     assert f"{named}: no-such-library is not installed" in useless.found
     assert "instrumentation-old 1.0: it needs hypothesis>=1000, and version" in useless.found

@@ -11,6 +11,7 @@ import pytest
 
 import otel_rollout
 from otel_rollout.rollout_table import RolloutTable, messages_of
+from otel_rollout.table.errors import TableError
 from tests.table.tables import root, row, score, written
 
 
@@ -52,6 +53,16 @@ def test_every_trajectory_has_messages_in_the_asked_order(table: RolloutTable) -
         assert roles[:2] == ["system", "user"]
         assert roles[-1] == "assistant"
         assert roles.count("assistant") == turns[example["path"]]
+
+
+def test_wrong_arguments_are_one_clear_line(table: RolloutTable) -> None:
+    """It has the argument, the value and what is expected, before anything is read."""
+    with pytest.raises(TableError, match=r"^min_spread is 'a'; expected a number, such as 0\.5\.$"):
+        table.preference_pairs(min_spread="a")  # type: ignore[arg-type]
+    methods: tuple[Any, ...] = (table.messages, table.preference_pairs)
+    for method in methods:
+        with pytest.raises(TableError, match=r"^trajectories is 7; expected rows, as table\.traj"):
+            method(7)
 
 
 def test_rows_of_a_trajectory_become_its_messages(table: RolloutTable) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
@@ -13,6 +13,8 @@ from otel_rollout.table.filters import NO_STEP, Step
 
 if TYPE_CHECKING:
     import jinja2
+
+_CODE: Final = Markup("<code>{}</code>")
 
 
 class Links:
@@ -107,7 +109,7 @@ def render(template: str, links: Links | None = None, **variables: Any) -> str:
 def _environment() -> jinja2.Environment:
     import jinja2  # here, since most commands make no page
 
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("otel_rollout.look.pages", "templates"),
         autoescape=True,
         finalize=_printable,
@@ -115,6 +117,14 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["with_code"] = _with_code
+    return made
+
+
+def _with_code(text: str) -> Markup:
+    """Return a text whose parts between backticks are code."""
+    parts = enumerate(printable(text).split("`"))
+    return Markup().join(_CODE.format(part) if place % 2 else Markup.escape(part) for place, part in parts)
 
 
 def _printable(value: Any) -> Any:

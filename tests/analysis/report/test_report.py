@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from otel_rollout.look.analysis.health.findings import Finding, Health
 from otel_rollout.look.analysis.report import text as report_text
 from otel_rollout.look.analysis.report.measures import MEASURES
 from otel_rollout.look.analysis.report.page import page_of_report, page_of_step
@@ -226,3 +227,12 @@ def test_page_of_one_trajectory_stands_alone(tmp_path: Path, identity: dict[str,
 def test_number_does_not_depend_on_the_order_of_a_sum() -> None:
     """Means that differ in their last digits only are printed alike."""
     assert report_text.number(0.5474999999999999) == report_text.number(0.5475000000000001)
+
+
+def test_code_in_a_finding_is_code_on_the_run_page(tmp_path: Path) -> None:
+    """A name between backticks is shown as on the page of health, and nothing else becomes markup."""
+    engine = engine_of(tmp_path, *trajectory(2, step=1))
+    finding = Finding("unhealthy", "The tool `a<b>` fails & more.")
+    report = report_of(engine, run_of(engine))
+    page = page_of_report(report, health=Health(report.run, 1, (finding,)))
+    assert "The tool <code>a&lt;b&gt;</code> fails &amp; more." in page
