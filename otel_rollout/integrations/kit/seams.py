@@ -27,8 +27,8 @@ The integration's modules have relative names: ``.tools`` is a module of its pac
 functions that are decorated with methods of :class:`Seams`, or by a function ``install(module)``.
 """
 Wrapper = Callable[[Function], Any]
-Path = str | Callable[[ModuleType], str | None]
-"""Name of a function in a module, or a function that returns it; None if this version has nothing to wrap."""
+Path = str | Callable[[ModuleType], str]
+"""Name of a function in a module, or a function that returns it."""
 Modules = Iterable[str] | str
 Decorator = Callable[[Function], Function]
 
@@ -115,9 +115,7 @@ class Seams:
         def register(function: Function) -> Function:
             def attach(module: ModuleType) -> None:
                 name = path if isinstance(path, str) else path(module)
-                if name is not None:
-                    wrapper = make(function, f"following {module.__name__}.{name}")
-                    self.wrap(module, name, wrapper, loss)
+                self.wrap(module, name, make(function, f"following {module.__name__}.{name}"), loss)
 
             for module in (modules,) if isinstance(modules, str) else modules:
                 self._hooks.setdefault((function.__module__, module), []).append(attach)
