@@ -18,7 +18,7 @@ from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import records_content
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl.batch import Generated, GenerationBatch, Measured, Sample
-from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, seams
 
 # --- reward functions: their times, the score of each row, and their errors --------------------------------
 
@@ -30,7 +30,7 @@ _SUM: Final = "reward"
 _UNCERTAIN: Final = "rewards of a TRL batch are not recorded: there are {} rows of {} functions, for {} rows"
 
 
-@seams.around(TRAINERS, of_trainer("_calculate_rewards"), "rewards are not traced")
+@seams.around(TRAINERS, "_calculate_rewards", "rewards are not traced")
 def _calculate_rewards(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     batch = batches.current(self)
     if batch is None:
