@@ -139,7 +139,7 @@ OF_dev := --editable . --group dev
 		$(addprefix --override ,$(wildcard constraints/$*-overrides.txt)) --group $*)
 	@touch $@
 .venv-verl/.ready: export UV_COMPILE_BYTECODE = 1
-VERL_VERSION ?= 0.7.1
+VERL_VERSION ?= 0.8.0
 older-verl: .venv-verl-older/.ready  # another version, if one is asked for
 	@$(UV_INSTALL) --python $(<D)/bin/python --constraint constraints/verl-older.txt verl==$(VERL_VERSION)
 # Of Debian's newer release, unpacked where the machine has an older one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
@@ -45,7 +45,6 @@ class ServerTarget:
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
         self._session = _session(settings)
-        self._pool: ThreadPoolExecutor | None = None
 
     def connect(self) -> None:
         """Check that MLflow answers and is recent enough. Called first.
@@ -208,20 +207,11 @@ class ServerTarget:
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
         """Write scores, in any order. Spans and other fields of the traces do not change."""
-        if len(changes) == 1:
-            self._write_one_feedback(changes[0])
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
-        requests_under_way = [self._pool.submit(self._write_one_feedback, change) for change in changes]
-        try:
-            for request in requests_under_way:
-                request.result()
-        finally:
-            # After a failure no request may outlast this call: it could overwrite a newer score.
-            for request in requests_under_way:
-                request.cancel()
-            wait(requests_under_way)
+        # After a failure, `map` cancels the requests that wait, and the block waits for the others: one that
+        # outlasted this call could overwrite a newer score.
+        with ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback") as pool:
+            for _ in pool.map(self._write_one_feedback, changes):
+                pass
 
     def name_trace(self, trace_id: str, name: str) -> None:
         """Set the name of a stored trace.
@@ -233,9 +223,7 @@ class ServerTarget:
         self._session.check(response, f"naming {trace_id}")
 
     def close(self) -> None:
-        """Close connections and end threads."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        """Close connections."""
         self._session.close()
 
     def _write_one_feedback(self, change_and_score: tuple[Change, MlflowFeedback]) -> None:

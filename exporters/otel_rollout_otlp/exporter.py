@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import orjson
-from google.protobuf.json_format import MessageToDict, Parse
+from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -15,11 +14,11 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rollout.exporting.api import ExportFailure
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import GuardedExporter, rejecting
-from otel_rollout.exporting.batching import batches, halved
+from otel_rollout.exporting.batching import batches, grouped, halved
 from otel_rollout.exporting.protobuf import request_of
+from otel_rollout.otlp.json_line import line_of
 from otel_rollout.otlp.json_line import request_of as joined
 from otel_rollout.otlp.line_protobuf import InLine, fields_of, spans_in
-from otel_rollout.otlp.protobuf import ids_to_hex
 from otel_rollout.otlp.span import Span
 from otel_rollout_otlp import settings
 from otel_rollout_otlp.http_transport import HttpTransport
@@ -151,10 +150,8 @@ def protobuf_of_spans(spans: Sequence[Span]) -> bytes:
 
 
 def json_of_spans(spans: Sequence[Span]) -> bytes:
-    """Encode one request of spans as OTLP/JSON, with ids in hex."""
-    data: dict[str, Any] = MessageToDict(request_of(spans), use_integers_for_enums=True)
-    ids_to_hex(data)
-    return orjson.dumps(data)
+    """Encode one request of spans as OTLP/JSON."""
+    return joined(map(line_of, grouped(spans, lambda span: (span.resource, span.scope)).values()))
 
 
 def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.base.version import VERSION
+from otel_rollout.exporting.batching import grouped
 
 GROUPS: Final = ("openinference_instrumentor", "opentelemetry_instrumentor")
 """Entry-point groups of instrumentors. OpenInference publishes its own in both."""
@@ -149,10 +150,7 @@ def is_importable(module: str) -> bool:
 
 def doubled(found: Iterable[Instrumentor]) -> list[tuple[Instrumentor, ...]]:
     """Return the instrumentors that are on, of each library with more than one such."""
-    by_key: dict[str, list[Instrumentor]] = {}
-    for each in found:
-        if each.is_on:
-            by_key.setdefault(each.key, []).append(each)
+    by_key = grouped((each for each in found if each.is_on), lambda each: each.key)
     return [tuple(several) for several in by_key.values() if len(several) > 1]
 
 

@@ -42,13 +42,6 @@ _MAX_OPEN: Final = 1 << 16
 """Maximum number of open spans. A cancelled run may leave spans that never end."""
 
 
-class _Added(NamedTuple):
-    """What this adapter has added to the SDK."""
-
-    processor: TrajectoryProcessor
-    patches: Patches
-
-
 class OpenAIAgentsInstrumentor:
     """Add a trace processor to the SDK; it has the interface of OpenTelemetry's ``BaseInstrumentor``."""
 
@@ -65,33 +58,31 @@ class OpenAIAgentsInstrumentor:
             return
         from agents.tracing import get_trace_provider
 
-        tracer = trace.get_tracer(__name__, VERSION, tracer_provider)
-        added = _Added(TrajectoryProcessor(tracer), Patches())
+        processor = TrajectoryProcessor(trace.get_tracer(__name__, VERSION, tracer_provider))
         provider = get_trace_provider()
-        provider.register_processor(added.processor)
-        added.patches.replace(type(provider), "set_processors", functools.partial(_keeping, added))
-        state.adapters[NAME] = added
+        provider.register_processor(processor)
+        processor.patches.replace(type(provider), "set_processors", functools.partial(_keeping, processor))
+        state.adapters[NAME] = processor
 
     def uninstrument(self) -> None:
         """Stop recording; the processor stays in the SDK's list, and does nothing."""
-        added: _Added | None = state.adapters.pop(NAME, None)
-        if added is not None:
-            added.processor.is_active = False
-            added.patches.undo()
+        processor: TrajectoryProcessor | None = state.adapters.pop(NAME, None)
+        if processor is not None:
+            processor.patches.undo()
 
 
 OpenAIAgentsInstrumentor._instance = OpenAIAgentsInstrumentor()
 
 
-def _keeping(added: _Added, original: Function) -> Function:
+def _keeping(processor: TrajectoryProcessor, original: Function) -> Function:
     """Return a function that sets a provider's processors, and adds ours to them."""
 
     @functools.wraps(original)
     def set_processors(provider: Any, processors: list[Any]) -> Any:
         result = original(provider, processors)
         with internal_errors("keeping a processor of the OpenAI Agents SDK"):
-            if added.patches.active and added.processor not in processors:
-                provider.register_processor(added.processor)
+            if processor.patches.active and processor not in processors:
+                provider.register_processor(processor)
         return result
 
     return set_processors
@@ -109,10 +100,13 @@ class _Open(NamedTuple):
 
 
 class TrajectoryProcessor:
-    """Records the SDK's spans inside trajectories; it has the interface of the SDK's ``TracingProcessor``."""
+    """Records the SDK's spans inside trajectories; it has the interface of the SDK's ``TracingProcessor``.
+
+    It records as long as ``patches``, which keep it in the SDK's list, are active.
+    """
 
     def __init__(self, tracer: Tracer) -> None:
-        self.is_active = True
+        self.patches = Patches()
         self._tracer = tracer
         self._open: BoundedDict[str, _Open] = BoundedDict(_MAX_OPEN)
 
@@ -126,7 +120,7 @@ class TrajectoryProcessor:
     def on_span_start(self, span: Any) -> None:
         """Start a span below the current one, and make it current."""
         data = span.span_data
-        if not self.is_active or data.type in _NOT_RECORDED:
+        if not self.patches.active or data.type in _NOT_RECORDED:
             return
         outside = otel_context.get_current()
         name = str(getattr(data, "name", None) or data.type)
@@ -145,7 +139,9 @@ class TrajectoryProcessor:
         if open_ is None:
             return
         try:
-            _describe(open_.span, span.span_data)
+            describe = _DESCRIBE.get(span.span_data.type)
+            if describe is not None:
+                describe(open_.span, span.span_data)
             if span.error is not None:
                 _fail(open_.span, span.error)
         finally:
@@ -158,12 +154,6 @@ class TrajectoryProcessor:
 
     def force_flush(self) -> None:
         """Do nothing: a span is recorded when it ends."""
-
-
-def _describe(span: Span, data: Any) -> None:
-    describe = _DESCRIBE.get(data.type)
-    if describe is not None:
-        describe(span, data)
 
 
 def _function(span: Span, data: Any) -> None:

@@ -11,9 +11,16 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout.otlp import json_values
-from otel_rollout.otlp.json_values import entries_of
 from otel_rollout.otlp.span import DROPPED, UNREADABLE, Event, Link, Span
-from otel_rollout.otlp.writer import SCOPES, AttributeInput, attribute_list, attribute_list_at_once
+from otel_rollout.otlp.writer import (
+    LIST_END,
+    SCOPES,
+    AttributeInput,
+    attribute_list,
+    attribute_list_at_once,
+    resource_head,
+    scope_head,
+)
 
 HEAD_WITHOUT_RESOURCE: Final = b'{"resourceSpans":[{' + SCOPES
 """Text that, put before a line without its resource head, makes the line JSON."""
@@ -51,9 +58,10 @@ def is_trace_data(record: Mapping[str, Any]) -> bool:
 
 def line_of(spans: Sequence[Span]) -> bytes:
     """Return complete spans of one resource and scope as a line."""
-    scope = {"scope": {"name": spans[0].scope.name}, "spans": [fields_of(span) for span in spans]}
-    resource = {"attributes": entries_of(spans[0].resource.attributes)}
-    return orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
+    resource, scope = spans[0].resource, spans[0].scope
+    head = resource_head(resource.attributes, resource.schema_url)
+    head += scope_head(scope.name, scope.version, scope.attributes, scope.schema_url)
+    return head + b",".join(orjson.dumps(fields_of(span)) for span in spans) + LIST_END
 
 
 def fields_of(span: Span, before: bytes = b"") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Decode and encode the values of OTLP/JSON, as protobuf's JSON mapping defines them.
+"""Decode and change the values of OTLP/JSON, as protobuf's JSON mapping defines them.
 
 Values have the types and ranges that OTLP has. A value of another type or range raises an exception.
 """
@@ -108,21 +108,6 @@ def set_text(holder: _JSON, key: str, text: str) -> None:
     if found is None:
         raise KeyError(key)
     found["value"]["stringValue"] = text
-
-
-def entries_of(attributes: Mapping[str, Any]) -> list[_JSON]:
-    """Return attributes as the entries of a list in JSON: text, numbers, booleans and lists of these."""
-    return [{"key": key, "value": _value_of(value)} for key, value in attributes.items()]
-
-
-def _value_of(value: Any) -> _JSON:
-    if isinstance(value, str):
-        return {"stringValue": value}
-    if isinstance(value, list):
-        return {"arrayValue": {"values": [_value_of(entry) for entry in value]}}
-    if isinstance(value, (bool, float)):
-        return {"boolValue" if isinstance(value, bool) else "doubleValue": value}
-    return {"intValue": str(value)}
 
 
 def hide_text(value: _JSON, mark: str) -> None:

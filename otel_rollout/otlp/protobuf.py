@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
 
-from otel_rollout.otlp.json_line import spans_of_json
 from otel_rollout.otlp.span import Event, Link, Span
 
 _NO_VALUE: Final = (TypeError, ValueError, RecursionError)
@@ -98,13 +97,6 @@ def _any_value(value: Any) -> dict[str, Any]:
     if isinstance(value, Sequence):
         return {"array_value": {"values": [_any_value(entry) for entry in value]}}
     raise TypeError(f"OTLP has no type for {type(value).__name__}")
-
-
-def ids_to_hex(data: Mapping[str, Any]) -> None:
-    """Change the ids of trace data from protobuf's JSON, which has base64, to OTLP/JSON's hex."""
-    for span in spans_of_json(data) if data else ():  # a request without spans is empty
-        for holder in (span.fields, *span.fields.get("links", ())):
-            _ids_to_hex(holder)
 
 
 def _ids_to_hex(holder: dict[str, Any]) -> None:

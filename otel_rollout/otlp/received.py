@@ -27,8 +27,6 @@ _NOT_KEPT: Final = (
 _NESTED: Final = frozenset({dict, list})
 _PROCESS_NUMBERS: Final = ("process.pid", "vllm.process_id")
 """Attributes of a resource with the number of the sender's process."""
-_END: Final = b"]}]}]}\n"
-"""The end of a line after its span: closes the span list, the scope and the resource."""
 
 RedactResource = Callable[[Mapping[str, writer.AttributeInput]], Mapping[str, writer.AttributeInput]]
 
@@ -102,8 +100,8 @@ def resource_of(sent: Mapping[str, Any], schema_url: str, redact: RedactResource
     """
     own = kept(sent)
     encoded = writer.attribute_list(own if redact is None else redact(own))
-    schema = b'"schemaUrl":%b,' % orjson.dumps(schema_url) if schema_url else b""
-    head = b"%b]},%b%b" % (b"," + encoded[1:-1] if own else b"", schema, writer.SCOPES)
+    attributes = b"," + encoded[1:-1] if own else b""
+    head = b"%b]},%b%b" % (attributes, writer.schema_of(schema_url), writer.SCOPES)
     process = next((str(sent[name]) for name in _PROCESS_NUMBERS if sent.get(name)), "")
     run_id = sent.get(semconv.RUN_ID)
     return ReceivedResource(run_id if isinstance(run_id, str) else "", process, head)
@@ -142,7 +140,7 @@ def line_of(scope: ReceivedScope, span: Span, identity: bytes) -> bytes:
         span: the decoded span.
         identity: the encoded attributes of the identity of the span's trajectory; empty outside trajectories.
     """
-    return scope.head + orjson.dumps(fields_of(span, identity)) + _END
+    return scope.head + orjson.dumps(fields_of(span, identity)) + writer.LIST_END
 
 
 def phase_lines_of(span: Span, identity: bytes) -> list[bytes]:

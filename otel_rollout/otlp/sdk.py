@@ -93,7 +93,7 @@ def _span_of(readable: ReadableSpan, shared: dict[int, Any]) -> Span:
         with_utf8(readable.attributes or {}),
         is_running=readable.end_time is None,
         flags=_flags(parent),
-        trace_state=_header(context),
+        trace_state=context.trace_state.to_header(),
         kind=readable.kind.value + 1,
         events=[
             Event(with_utf8(e.name), e.timestamp, with_utf8(e.attributes or {}), e.dropped_attributes)
@@ -114,7 +114,7 @@ def _link_of(link: SdkLink) -> Link:
         f"{context.trace_id:032x}",
         f"{context.span_id:016x}",
         with_utf8(link.attributes or {}),
-        _header(context),
+        context.trace_state.to_header(),
         _flags(context),
         link.dropped_attributes,
     )
@@ -122,10 +122,6 @@ def _link_of(link: SdkLink) -> Link:
 
 def _flags(context: SpanContext | None) -> int:
     return HAS_IS_REMOTE | (IS_REMOTE if context and context.is_remote else 0)
-
-
-def _header(context: SpanContext) -> str:
-    return ",".join([f"{key}={value}" for key, value in context.trace_state.items()])
 
 
 def _scope_of(scope: InstrumentationScope | None) -> SpanScope:

@@ -15,16 +15,17 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
+
 from otel_rollout.otlp.json_values import (
     attributes_of,
-    entries_of,
     hide_text,
     integer_of,
     set_text,
     text_of,
 )
 from otel_rollout.otlp.origin import Resource, SpanScope, resource_of, scope_of
-from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE
+from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE, attribute_list
 
 UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Exceptions of reading JSON that is no span."""
@@ -261,7 +262,7 @@ class Span:
                 kept += [{**e, "key": kept_as[e["key"]]} for e in entries if e["key"] in kept_as]
                 self.attributes |= {kept_as[key]: value for key, value in known.items() if key in kept_as}
             entries = kept
-        self.fields["attributes"] = [*entries, *entries_of(added)]
+        self.fields["attributes"] = [*entries, *orjson.loads(attribute_list(added))]
         self.attributes |= added
 
     def set_end(self, end_ns: int) -> None:

@@ -28,8 +28,9 @@ AttributeInput = Union["AttributeValue", bytes, Mapping[str, Any], None]
 
 SCOPES = b'"scopeSpans":[{'
 """The end of a line's resource head."""
-_LINE_END = b"}]}]}]}\n"
-"""The end of a line: closes the span, the span list, the scope and the resource."""
+LIST_END = b"]}]}]}\n"
+"""The end of a line after its last span: closes the span list, the scope and the resource."""
+_LINE_END = b"}" + LIST_END
 
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
 """Bits of OTLP's flags. The first: the second is valid. The second: the span's parent, or the link's target,
@@ -237,9 +238,9 @@ def text_of(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
-def resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
+def resource_head(resource: Mapping[str, AttributeInput], schema_url: str = "") -> bytes:
     """Encode the beginning of a line, up to the scope: the resource."""
-    return b"%b]},%b" % (open_resource_head(resource), SCOPES)
+    return b"%b]},%b%b" % (open_resource_head(resource), schema_of(schema_url), SCOPES)
 
 
 def open_resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
@@ -256,8 +257,12 @@ def scope_head(
         parts.append(b'"version":%b' % json_string(version))
     if attributes:
         parts.append(b'"attributes":%b' % kept_attributes(attributes)[0])
-    schema = b'"schemaUrl":%b,' % json_string(schema_url) if schema_url else b""
-    return b'%b"scope":{%b},"spans":[' % (schema, b",".join(parts))
+    return b'%b"scope":{%b},"spans":[' % (schema_of(schema_url), b",".join(parts))
+
+
+def schema_of(url: str | None) -> bytes:
+    """Encode the schema of a resource or scope; nothing without one."""
+    return b'"schemaUrl":%b,' % json_string(url) if url else b""
 
 
 def event(name: str, time_ns: int, attributes: Mapping[str, AttributeInput]) -> bytes:

@@ -53,7 +53,7 @@ def test_otlp_exporter_encodes_every_span(batch, max_bytes):
     """
     requests = halved(batch, protobuf_of_spans, len, max_bytes)
     assert sum(len(spans_in(ExportTraceServiceRequest.FromString(body))) for body in requests) == len(batch)
-    requests = halved(batch, json_of_spans, len, max_bytes)
+    requests = halved(sdk.spans_of(batch), json_of_spans, len, max_bytes)
     assert sum(len(spans_in(parse_line(orjson.dumps(strict(body))))) for body in requests) == len(batch)
 
 

@@ -84,7 +84,7 @@ INTEGRATION = {
         seen = []
         AGENT = "fake_framework.agent"
 
-        @seams.around([AGENT, "fake_framework.other"], lambda module: f"{module.Agent.__name__}.act", "-")
+        @seams.around({AGENT: "Agent", "fake_framework.other": "Agent"}, "act", "-")
         def act(original, /, agent, text):
             return original(agent, text + "!")
 

@@ -240,4 +240,4 @@ def test_check_sends_no_span(receiver, exporter_to, protocol):
     """`check` sends a request without spans, which a receiver answers as any other."""
     assert exporter_to(receiver, protocol=protocol).check() is None
     (request,) = receiver.received
-    assert request.body in (b"", b"{}")
+    assert request.body in (b"", b'{"resourceSpans":[]}')

@@ -26,12 +26,3 @@ class BrokenTool(BaseTool):
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict]:
         raise RuntimeError("the tool broke")
-
-
-class AddTool(BaseTool):
-    """A tool that adds two numbers, for versions in which functions cannot be tools."""
-
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict]:
-        return ToolResponse(text=str(parameters["a"] + parameters["b"])), 0.0, {}

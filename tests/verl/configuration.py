@@ -10,22 +10,8 @@ from typing import Any
 from hydra import compose, initialize_config_module
 
 from otel_rollout_demo.tokenizer import TOKENIZER_DIR
-from tests.verl.versions import VERL
 
 HERE = Path(__file__).parent
-_ADD = """\
-  - class_name: tests.verl.base_tools.AddTool
-    config: {type: native}
-    tool_schema:
-      type: function
-      function:
-        name: add
-        description: Add two numbers.
-        parameters:
-          type: object
-          properties: {a: {type: integer}, b: {type: integer}}
-          required: [a, b]
-"""
 TOOLS = """\
 tools:
   - class_name: tests.verl.base_tools.NoteTool
@@ -47,13 +33,6 @@ tools:
 """
 
 
-_LATER = [
-    f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE / 'function_tools.py'}",
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-] * (VERL >= (0, 8))
-"""Overrides that older versions do not know."""
-
-
 def make_model(directory: Path) -> Path:
     """Write a model without weights: the demo's tokenizer and a configuration."""
     shutil.copytree(TOKENIZER_DIR, directory, dirs_exist_ok=True)
@@ -66,8 +45,7 @@ def make_model(directory: Path) -> Path:
 def configuration(directory: Path, overrides: list[str]) -> Any:
     """Return the configuration of ``python -m verl.trainer.main_ppo``."""
     directory.mkdir(parents=True, exist_ok=True)
-    # before 0.8, `add` of function_tools.py is a class
-    (directory / "tools.yaml").write_text(TOOLS if VERL >= (0, 8) else TOOLS + _ADD)
+    (directory / "tools.yaml").write_text(TOOLS)
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose(
             "ppo_trainer",
@@ -89,7 +67,8 @@ def configuration(directory: Path, overrides: list[str]) -> Any:
                 "ray_kwargs.ray_init.num_cpus=4",
                 "+ray_kwargs.ray_init.include_dashboard=False",
                 "+ray_kwargs.ray_init.address=local",  # never a cluster that others have started here
-                *_LATER,
+                f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE / 'function_tools.py'}",
+                "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
                 *overrides,
             ],
         )

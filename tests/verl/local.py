@@ -9,17 +9,12 @@ from typing import Any
 import numpy as np
 from verl.experimental.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
+from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from tests.verl.script import POLICY_VERSION, Script, rows
-from tests.verl.versions import VERL
 
-if VERL >= (0, 8):
-    from verl.workers.rollout.llm_server import LLMServerClient as Client
-else:
-    from verl.experimental.agent_loop.agent_loop import AsyncLLMServerManager as Client
-
-GENERATE = f"{Client.__name__}.generate"
+GENERATE = "LLMServerClient.generate"
 """Name of a model call's span."""
 
 
@@ -51,7 +46,7 @@ class Balancer:
         return []
 
     async def acquire_server(self, request_id: str) -> Any:
-        return ("server", self.server) if VERL >= (0, 8) else "server"
+        return "server", self.server
 
     def release_server(self, server_id: str) -> None:
         pass
@@ -109,9 +104,7 @@ def worker(config: Any, engine: Engine | None = None, *, partial: bool = False) 
     """Return a real worker; with ``partial`` its client resumes aborted requests."""
     server = Remote(engine or Engine())
     balancer, rewards = Remote(Balancer(server)), [Remote(Rewards())]
-    if VERL < (0, 8):
-        return AgentLoopWorker(config, [("server", server)], balancer, rewards)
-    client = Client
+    client = LLMServerClient
     if partial:
         from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient as client
     return AgentLoopWorker(config, client(config, balancer), None, rewards)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import verl
-from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations.verl import seams, tools
 
 
 def _agent_loop_without(*names: str) -> Any:
@@ -51,6 +51,7 @@ def test_failing_patch_is_logged_once_and_raises_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """verl would log errors of plugins at DEBUG."""
+    monkeypatch.setattr(tools, "install", lambda module: module.ToolAgentLoop, raising=False)
     module = types.ModuleType("verl.experimental.agent_loop.tool_agent_loop")  # no class in it at all
     with caplog.at_level(logging.WARNING, "otel_rollout"):
         seams.patch((".tools",), module)

@@ -16,7 +16,6 @@ from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rol
 import otel_rollout
 from otel_rollout.record.runs import membership
 from tests.spool_reader import Recorded, tree
-from tests.verl.versions import needs_trackio
 
 
 class Traced:
@@ -169,7 +168,6 @@ def test_functions_and_generators_can_be_decorated(
     assert "function" in [span.name for span in recorded()]
 
 
-@needs_trackio
 async def test_backend_trackio_is_left_to_verls_own_code(
     trace_config: Any,
     recorded: Callable[[], list[Recorded]],

@@ -172,7 +172,8 @@ def test_several_outputs_of_a_trajectory_are_joined() -> None:
 def test_trainer_without_the_method_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Training is untouched."""
     module: Any = types.ModuleType("verl.trainer.ppo.ray_trainer")
-    module.RayPPOTrainer = type("RayPPOTrainer", (), {"fit": lambda self: "fitted"})
+    others = dict.fromkeys(("_update_critic", "_compute_reward_colocate", "fit"), lambda self: "fitted")
+    module.RayPPOTrainer = type("RayPPOTrainer", (), others)
     seams.patch((".legacy_training",), module)
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert "RayPPOTrainer._update_actor, so it is not recorded what the legacy trainer makes" in line

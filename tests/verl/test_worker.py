@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,11 @@ from tests.spool_reader import Recorded, tree
 from tests.verl import local
 from tests.verl.script import UNANSWERED, rows
 from tests.verl.versions import (
-    needs_interactions,
     needs_request_ids,
     needs_resuming_client,
     needs_text_of_calls,
     needs_v1,
 )
-
-INTERACTIONS = Path(__file__).with_name("interactions.yaml")
-INTERACTING = {"index": 4, "interaction_kwargs": {"name": "impatient"}}
 
 
 async def _run(worker: Any, index: int, *, twice: bool = False, **extra: Any) -> Any:
@@ -422,24 +417,3 @@ async def test_sample_limit_holds_in_the_v1_trainer(
     roots = [span.attributes for span in _named(recorded(), "agent_loop")]
     assert len({root["rollout.sample_index"] for root in roots}) == 2
     assert sorted(root["rollout.rollout_n"] for root in roots) == [0, 0, 1, 1]
-
-
-@needs_interactions
-async def test_answer_of_a_simulated_user_is_a_span(
-    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
-) -> None:
-    """The span between two model calls has message and reward."""
-    verl_config.actor_rollout_ref.rollout.multi_turn.interaction_config_path = str(INTERACTIONS)
-    await _run(local.worker(verl_config), 4, agent_name="tool_agent", extra_info=INTERACTING)
-    spans = recorded()
-    (run,) = _named(spans, "ToolAgentLoop.run")
-    parts = sorted(
-        (span for span in spans if span.span.parent_span_id == run.span.span_id),
-        key=lambda span: span.span.start_time_unix_nano,
-    )
-    names = [span.name for span in parts if not span.name.endswith("extract_tool_calls")]
-    assert names == [local.GENERATE, "interaction", local.GENERATE, "interaction"]
-    (first, second) = _named(spans, "interaction")
-    assert first.output["message"] == {"role": "user", "content": "Once more, please."}
-    assert (first.output["reward"], second.output["reward"]) == (0.25, 1.0)
-    assert "TERMINATED" in second.output["state"]

@@ -21,5 +21,3 @@ needs_resuming_client = pytest.mark.skipif(VERL < (0, 9), reason="before 0.9 no 
 needs_text_of_calls = pytest.mark.skipif(
     VERL < (0, 9), reason="before 0.9 token2text is for agent loops only"
 )
-needs_interactions = pytest.mark.skipif(VERL >= (0, 8), reason="since 0.8 verl has no interactions")
-needs_trackio = pytest.mark.skipif(VERL < (0, 8), reason="before 0.8 trackio is no backend of verl's")

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -27,9 +27,8 @@ The integration's modules have relative names: ``.tools`` is a module of its pac
 functions that are decorated with methods of :class:`Seams`, or by a function ``install(module)``.
 """
 Wrapper = Callable[[Function], Any]
-Path = str | Callable[[ModuleType], str | None]
-"""Name of a function in a module, or a function that returns it; None if this version has nothing to wrap."""
-Modules = Iterable[str] | str
+Modules = str | Mapping[str, str]
+"""The framework's module; or of several modules, each with the class whose method is patched."""
 Decorator = Callable[[Function], Function]
 
 
@@ -91,33 +90,31 @@ class Seams:
                     attach(module)
                 getattr(integration, "install", _nothing)(module)
 
-    def around(self, modules: Modules, path: Path, loss: str) -> Decorator:
+    def around(self, modules: Modules, path: str, loss: str) -> Decorator:
         """Decorate a function that runs in place of a framework's; see :func:`around`.
 
         Args:
-            modules: the framework's module, or the modules that have the function.
-            path: as for :meth:`wrap`, or a function that returns it.
+            modules: the framework's module; or module → class, if several classes have the method.
+            path: as for :meth:`wrap`; for several classes the name of the method.
             loss: as for :meth:`wrap`.
         """
         return self._register(modules, path, loss, lambda hook, _: around(hook))
 
-    def before(self, modules: Modules, path: Path, loss: str) -> Decorator:
+    def before(self, modules: Modules, path: str, loss: str) -> Decorator:
         """Decorate a function that runs before a framework's; see :func:`before`."""
         return self._register(modules, path, loss, before)
 
-    def after(self, modules: Modules, path: Path, loss: str) -> Decorator:
+    def after(self, modules: Modules, path: str, loss: str) -> Decorator:
         """Decorate a function that runs after a framework's; see :func:`after`."""
         return self._register(modules, path, loss, after)
 
     def _register(
-        self, modules: Modules, path: Path, loss: str, make: Callable[[Function, str], Wrapper]
+        self, modules: Modules, path: str, loss: str, make: Callable[[Function, str], Wrapper]
     ) -> Decorator:
         def register(function: Function) -> Function:
             def attach(module: ModuleType) -> None:
-                name = path if isinstance(path, str) else path(module)
-                if name is not None:
-                    wrapper = make(function, f"following {module.__name__}.{name}")
-                    self.wrap(module, name, wrapper, loss)
+                name = path if isinstance(modules, str) else f"{modules[module.__name__]}.{path}"
+                self.wrap(module, name, make(function, f"following {module.__name__}.{name}"), loss)
 
             for module in (modules,) if isinstance(modules, str) else modules:
                 self._hooks.setdefault((function.__module__, module), []).append(attach)

@@ -95,16 +95,6 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Prompts and completions that TRL gives to the reward functions, as they were at that time."""
-
-    prompts: Sequence[Any]
-    completions: Sequence[Any]
-    generated: Sequence[Generated | None]
-    """For each row the generation of the completion; None if that is not certain."""
-
-
-@dataclass(frozen=True)
 class Measured:
     """A block that TRL's profiler has timed.
 
@@ -135,7 +125,7 @@ class GenerationBatch:
         contexts: token ids of the rows' prompts and of their completions while the tool loop runs.
         turns: the ``ToolTurn`` of each row while the tool loop runs.
         is_scored: whether reward functions were called. What is generated later does not belong to the batch.
-        scored: what the latest reward functions were given.
+        scored: what the latest reward functions were given for each row; empty if that is not certain.
         rewards: tensor of rewards of all processes, per row and function; None before it is computed.
         evaluations: blocks of the reward functions.
         log_probs: tensors of log probabilities that the trainer has computed before the rewards, in order.
@@ -152,7 +142,7 @@ class GenerationBatch:
     contexts: tuple[Sequence[Any], Sequence[Any]] = ((), ())
     turns: Sequence[Any] = ()
     is_scored: bool = False
-    scored: Scored | None = None
+    scored: Sequence[Generated] = ()
     rewards: Any = None
     evaluations: Sequence[Measured] = ()
     log_probs: list[Any] = field(default_factory=list)

@@ -16,7 +16,7 @@ from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import number
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl.batch import Generated, GeneratedCall, Generation, GenerationBatch, Sample
-from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, seams
 
 # --- model calls -------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ _UNCOUNTED: Final = "completions of a TRL batch are not recorded: there are {} f
 # --- a whole generation ------------------------------------------------------------------------------------
 
 
-@seams.around(TRAINERS, of_trainer("_generate"), "completions are not recorded")
+@seams.around(TRAINERS, "_generate", "completions are not recorded")
 def _generate(original: Function, /, self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
     batch = batches.generating(self)
     is_known = False
@@ -221,7 +221,7 @@ def _record_whole(
 # --- one batched model call --------------------------------------------------------------------------------
 
 
-@seams.around(TRAINERS, of_trainer("_generate_single_turn"), "model calls are recorded without turns")
+@seams.around(TRAINERS, "_generate_single_turn", "model calls are recorded without turns")
 def generate_turn(original: Function, /, self: Any, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
     """Generate one answer for each of several rows."""
     batch = batches.generating(self)

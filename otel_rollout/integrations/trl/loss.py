@@ -21,7 +21,7 @@ from otel_rollout.integrations.kit.training_outcome import wants_token_values
 from otel_rollout.integrations.state import state
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl.batch import GenerationBatch
-from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, seams
 from otel_rollout.integrations.trl.progress import Round, Use, progress_of
 
 ROW: Final = "otel_rollout_row"
@@ -218,7 +218,7 @@ class _Loss:
 _current: ContextVar[_Loss | None] = ContextVar("otel-rollout-trl-loss", default=None)
 
 
-@seams.around(TRAINERS, of_trainer("compute_loss"), _LOSS)
+@seams.around(TRAINERS, "compute_loss", _LOSS)
 def _compute_loss(
     original: Function, /, self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
 ) -> Any:
@@ -251,7 +251,7 @@ def _use(trainer: Any, inputs: Mapping[str, Any], seen: _Loss) -> Use:
     return replace(use, mismatch=mismatch_columns(inputs, log_probs, mask), token_values=values)
 
 
-@seams.after(TRAINERS, of_trainer("_get_per_token_logps_and_entropies"), _LOG_PROBS)
+@seams.after(TRAINERS, "_get_per_token_logps_and_entropies", _LOG_PROBS)
 def _note_log_probs(result: Any, trainer: Any, /, *_: Any, **__: Any) -> None:
     seen, running = _current.get(), batches.current(trainer)
     if seen is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
 from typing import Final
 
 from otel_rollout.integrations.kit.seams import Seams
@@ -21,8 +19,3 @@ CONFIGURED: Final = {
     "transformers.trainer": (".loss",),
 }
 """Patches of a process whose environment configures tracing."""
-
-
-def of_trainer(method: str) -> Callable[[ModuleType], str]:
-    """Return what names a method of the trainer's class in one of TRL's modules."""
-    return lambda module: f"{TRAINERS[module.__name__]}.{method}"

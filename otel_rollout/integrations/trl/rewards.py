@@ -17,8 +17,8 @@ from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import records_content
 from otel_rollout.integrations.trl import batch as batches
-from otel_rollout.integrations.trl.batch import Generated, GenerationBatch, Measured, Sample, Scored
-from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+from otel_rollout.integrations.trl.batch import Generated, GenerationBatch, Measured, Sample
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, seams
 
 # --- reward functions: their times, the score of each row, and their errors --------------------------------
 
@@ -30,7 +30,7 @@ _SUM: Final = "reward"
 _UNCERTAIN: Final = "rewards of a TRL batch are not recorded: there are {} rows of {} functions, for {} rows"
 
 
-@seams.around(TRAINERS, of_trainer("_calculate_rewards"), "rewards are not traced")
+@seams.around(TRAINERS, "_calculate_rewards", "rewards are not traced")
 def _calculate_rewards(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     batch = batches.current(self)
     if batch is None:
@@ -128,25 +128,23 @@ _UNKNOWN: Final = (
 
 def note_scored(batch: GenerationBatch, prompts: Sequence[Any], completions: Sequence[Any]) -> None:
     """Note what the reward functions are given; they may change it."""
-    batch.scored = None
+    batch.scored = ()
     if not len(prompts) == len(completions) == len(batch.samples):
         warn_once(_UNCOUNTED.format(len(completions), len(batch.samples)), once_for="trl completions")
         return
-    batch.scored = Scored(
-        [_copy(prompt) for prompt in prompts],
-        [_copy(completion) for completion in completions],
-        [_generation_of(entry, answer) for entry, answer in zip(batch.samples, completions, strict=True)],
-    )
+    batch.scored = list(map(_scored, batch.samples, prompts, completions))
+
+
+def _scored(entry: Sample, prompt: Any, completion: Any) -> Generated:
+    """Return what is scored of a row: its completion, with the prompt and length of the generation of it."""
+    found = [one for one in entry.generated if one.completion is completion]
+    known = found[0] if len(found) == 1 else Generated(_copy(prompt))
+    return Generated(known.prompt, _copy(completion), known.length)
 
 
 def _copy(messages: Any) -> Any:
     """Return a copy of a conversation; a text as it is."""
     return [dict(message) for message in messages] if isinstance(messages, list) else messages
-
-
-def _generation_of(entry: Sample, completion: Any) -> Generated | None:
-    found = [one for one in entry.generated if one.completion is completion]
-    return found[0] if len(found) == 1 else None
 
 
 def record_answers(batch: GenerationBatch, is_over: bool) -> None:
@@ -157,9 +155,8 @@ def record_answers(batch: GenerationBatch, is_over: bool) -> None:
         is_over: whether the trainer has returned the batch; otherwise it has failed.
     """
     if batch.is_scored:
-        if batch.scored is not None:
-            for row, entry in enumerate(batch.samples):
-                _record_scored(entry, batch.scored, row)
+        for entry, scored in zip(batch.samples, batch.scored, strict=False):
+            _record(entry, scored)
         return
     for entry in batch.samples:
         candidates = [one for one in entry.generated if one.completion is not None] or entry.generated
@@ -167,12 +164,6 @@ def record_answers(batch: GenerationBatch, is_over: bool) -> None:
             _record(entry, candidates[0])
         elif candidates and is_over:
             warn_once(_UNKNOWN, once_for="trl several generations")
-
-
-def _record_scored(entry: Sample, scored: Scored, row: int) -> None:
-    generated, completion = scored.generated[row], scored.completions[row]
-    known = generated or Generated(scored.prompts[row])
-    _record(entry, Generated(known.prompt, completion, known.length))
 
 
 def _record(entry: Sample, generated: Generated) -> None:

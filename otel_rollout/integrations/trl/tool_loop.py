@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from otel_rollout.base.patching import Function
 from otel_rollout.integrations.kit.spans import describe_tool_call, tool_call
 from otel_rollout.integrations.trl import batch as batches
 from otel_rollout.integrations.trl import generation
-from otel_rollout.integrations.trl.batch import GenerationBatch, Sample
+from otel_rollout.integrations.trl.batch import GenerationBatch
 from otel_rollout.integrations.trl.patched_modules import seams
 
 
@@ -50,13 +50,10 @@ def _enter(batch: GenerationBatch, arguments: dict[str, Any]) -> tuple[Any, Any]
         return None
     batch.completions = completions
     batch.contexts = arguments["prompt_ids"], arguments["completion_ids"]
-    turns = []
-    for row, (entry, completion) in enumerate(zip(batch.samples, completions, strict=True)):
+    for entry, completion in zip(batch.samples, completions, strict=True):
         entry.completion = completion
         generation.settle(batch, entry)
-        settle = functools.partial(generation.settle, batch, entry)
-        turns.append(ToolTurn(entry, settle, functools.partial(_tools_of, trainer, row)))
-    batch.turns = turns
+    batch.turns = turns = [ToolTurn(batch, row) for row in range(rows)]
     trainer._sync_tool_dicts = [
         {name: turn.sync_tool(name, tool) for name, tool in tools.items()}
         for turn, tools in zip(turns, given[0], strict=True)
@@ -66,10 +63,6 @@ def _enter(batch: GenerationBatch, arguments: dict[str, Any]) -> tuple[Any, Any]
         for turn, tools in zip(turns, given[1], strict=True)
     ]
     return given
-
-
-def _tools_of(trainer: Any, row: int) -> tuple[Tools, Tools]:
-    return trainer._sync_tool_dicts[row], trainer._async_tool_dicts[row]
 
 
 @seams.before(
@@ -91,10 +84,6 @@ def _note_answers(trainer: Any, tool_messages: Sequence[Any], *_: Any, **__: Any
 # --- the tool calls of one row, in the turns of the loop ---------------------------------------------------
 
 
-Tools = Mapping[str, Function]
-"""Name → tool."""
-
-
 @dataclass(frozen=True)
 class _Unseen:
     """A call that reached none of our functions.
@@ -111,20 +100,16 @@ class _Unseen:
 
 
 class ToolTurn:
-    """The calls for which the row's latest answer asks.
+    """The calls for which a row's latest answer asks.
 
     Args:
-        entry: the row.
-        settle: records the model call that gave the answer.
-        tools: returns the row's functions, and its coroutine functions, in which TRL looks a name up now.
+        batch: the batch.
+        row: position of the row in it.
     """
 
-    def __init__(
-        self, entry: Sample, settle: Callable[[], None], tools: Callable[[], tuple[Tools, Tools]]
-    ) -> None:
-        self.entry = entry
-        self._settle = settle
-        self._tools = tools
+    def __init__(self, batch: GenerationBatch, row: int) -> None:
+        self.entry = batch.samples[row]
+        self._batch, self._row = batch, row
         self._own: list[Function] = []
         """The functions that stand for the row's tools."""
         self._message: Any = None
@@ -194,7 +179,7 @@ class ToolTurn:
         """Begin a new turn unless the message is that of the present turn."""
         if message is self._message:
             return
-        self._settle()
+        generation.settle(self._batch, self.entry)
         self._message, self._calls = message, message.get("tool_calls") or ()
         self._position = 0
         self._unseen.clear()
@@ -209,7 +194,8 @@ class ToolTurn:
     def _is_called(self, position: int) -> bool:
         """Tell whether TRL calls a tool that is not one of our functions."""
         function = _function_of(self._calls[position])
-        name, (tools, async_tools) = function.get("name"), self._tools()
+        name, trainer = function.get("name"), self._batch.trainer
+        tools, async_tools = trainer._sync_tool_dicts[self._row], trainer._async_tool_dicts[self._row]
         found = tools.get(name, async_tools.get(name)) if isinstance(name, str) else None
         is_new = found is not None and not any(found is own for own in self._own)
         if not is_new or not isinstance(function.get("arguments"), Mapping):

@@ -17,12 +17,12 @@ from otel_rollout.integrations.kit.training_outcome import TrainingOutcomes, rec
 from otel_rollout.integrations.trl import generation, loss, rewards
 from otel_rollout.integrations.trl.batch import GenerationBatch, Sample, being_current
 from otel_rollout.integrations.trl.loss import LossMask
-from otel_rollout.integrations.trl.patched_modules import TRAINERS, of_trainer, seams
+from otel_rollout.integrations.trl.patched_modules import TRAINERS, seams
 from otel_rollout.integrations.trl.progress import BatchIdentity, identify
 from otel_rollout.record import runtime
 
 
-@seams.around(TRAINERS, of_trainer("_generate_and_score_completions"), "its rollouts are not traced")
+@seams.around(TRAINERS, "_generate_and_score_completions", "its rollouts are not traced")
 def _generate_and_score(original: Function, /, self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     batch = _begin(self, inputs)
     if batch is None:

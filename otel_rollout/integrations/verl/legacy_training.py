@@ -12,8 +12,6 @@ recognized by such an object.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout.integrations.verl import known_trajectories, seams
@@ -169,20 +167,13 @@ _BASELINE: Final = "greedy baseline of REMAX"
 _NOT_RECORDED: Final = "it is not recorded what the legacy trainer makes of trajectories"
 
 
-def _if_defined(method: str) -> Callable[[ModuleType], str | None]:
-    """Return what names a method of the trainer, which some versions lack."""
-    return lambda module: (
-        f"RayPPOTrainer.{method}" if method in vars(getattr(module, "RayPPOTrainer", object)) else None
-    )
-
-
 @seams.after(_TRAINER, "RayPPOTrainer._update_actor", _NOT_RECORDED)
 def _actor_updated(_: Any, trainer: Any, batch: Any, *__: Any, **___: Any) -> None:
     if is_recorded_here():
         _record(trainer, batch, has_actor_update=True)
 
 
-@seams.after(_TRAINER, _if_defined("_update_critic"), _NOT_RECORDED)
+@seams.after(_TRAINER, "RayPPOTrainer._update_critic", _NOT_RECORDED)
 def _critic_updated(_: Any, trainer: Any, batch: Any, *__: Any, **___: Any) -> None:
     if is_recorded_here() and trainer.config.trainer.critic_warmup > trainer.global_steps:
         _record(trainer, batch, has_actor_update=False)
@@ -207,7 +198,7 @@ def _version(trainer: Any) -> int:
     return int(trainer.global_steps) - (0 if publishes_at_start else 1)
 
 
-@seams.after(_TRAINER, _if_defined("_compute_reward_colocate"), _NOT_RECORDED)
+@seams.after(_TRAINER, "RayPPOTrainer._compute_reward_colocate", _NOT_RECORDED)
 def _rewarded(output: Any, _: Any, batch: Any, *__: Any, **___: Any) -> None:
     if is_recorded_here() and hasattr(output, "non_tensor_batch"):
         record_rewards(rows_of(batch), output)

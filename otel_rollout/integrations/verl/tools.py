@@ -1,9 +1,8 @@
-"""Record tool calls of verl's agent loop, and answers of simulated users."""
+"""Record tool calls of verl's agent loop."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
@@ -20,7 +19,6 @@ _FAILURES: Final = (
     "Error executing tool '",
     "Unknown function '",
     "Invalid JSON in arguments for '",
-    "Error when executing tool: ",  # before 0.8
 )
 """Prefixes of the text with which verl answers the model after a failed call."""
 
@@ -55,31 +53,3 @@ def _describe_answer(errors: LoggedErrors, answer: Any) -> None:
     if isinstance(text, str) and text.startswith(_FAILURES) and not errors.has_failed:
         errors.fail(text)  # verl logged nothing
     set_output({"response": response, "reward": reward, "metrics": metrics})
-
-
-# --- an interaction (verl < 0.8) ---------------------------------------------------------------------------
-
-
-def _interacting(module: ModuleType) -> str | None:
-    name = "_handle_interacting_state"
-    return f"ToolAgentLoop.{name}" if hasattr(module.ToolAgentLoop, name) else None
-
-
-@seams.around(_MODULE, _interacting, "interactions are not traced")
-async def _handle_interacting_state(
-    original: Function, /, self: Any, agent_data: Any, *args: Any, **kwargs: Any
-) -> Any:
-    if not is_recorded_here():
-        return await original(self, agent_data, *args, **kwargs)
-    return await _interaction(lambda: original(self, agent_data, *args, **kwargs), agent_data)
-
-
-@otel_rollout.rollout_trace_op(name="interaction", kind=semconv.KIND_CHAIN, exclude=("call", "agent_data"))
-async def _interaction(call: Callable[[], Awaitable[Any]], agent_data: Any) -> Any:
-    """Have verl ask the simulated user inside a span that shows the answer."""
-    result = await call()
-    messages = getattr(agent_data, "messages", None)
-    scores = getattr(agent_data, "turn_scores", None)
-    output = {"message": messages[-1] if messages else None, "state": str(result)}
-    set_output({**output, "reward": scores[-1] if scores else None})
-    return result

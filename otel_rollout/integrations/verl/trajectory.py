@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -27,16 +26,6 @@ from otel_rollout.integrations.verl.trace_config import is_recorded_here
 _MODULE: Final = "verl.experimental.agent_loop.agent_loop"
 _MAX_LABEL: Final = 256
 """Characters of a text in a reward's extra information; a longer text is not recorded as a score."""
-
-
-def _worker(method: str) -> Callable[[ModuleType], str]:
-    """Return what names a method of the agent-loop worker, whose class has another name in some versions."""
-
-    def path(module: ModuleType) -> str:
-        is_base = hasattr(module, "AgentLoopWorkerBase")
-        return f"{'AgentLoopWorkerBase' if is_base else 'AgentLoopWorker'}.{method}"
-
-    return path
 
 
 class _Rollout:
@@ -69,7 +58,7 @@ def is_started_for_this_call() -> bool:
 
 @seams.around(
     _MODULE,
-    _worker("_run_agent_loop"),
+    "AgentLoopWorker._run_agent_loop",
     "the v1 trainer is not traced, and of the other no agents and siblings are known beyond verl's own",
 )
 async def _run_agent_loop(
@@ -195,24 +184,19 @@ def show_text_of(span: Span) -> None:
 # --- rewards -----------------------------------------------------------------------------------------------
 
 
-@seams.around(_MODULE, _worker("_compute_score"), "rewards are not traced")
+@seams.around(_MODULE, "AgentLoopWorker._compute_score", "rewards are not traced")
 async def _compute_score(original: Function, /, self: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
     if not is_recorded_here():
         return await original(self, outputs, *args, **kwargs)
-    scored = outputs[-1] if isinstance(outputs, list) and outputs else outputs
-    if getattr(scored, "reward_score", None) is None and _has_reward_workers(self):
+    scored = outputs[-1] if outputs else None
+    has_reward_workers = getattr(self, "reward_loop_worker_handles", None) is not None
+    if getattr(scored, "reward_score", None) is None and has_reward_workers:
         result = await _reward(lambda: original(self, outputs, *args, **kwargs), scored)
     else:  # the agent loop has computed the reward, or the trainer will
         result = await original(self, outputs, *args, **kwargs)
     note_outputs(outputs)
     _record_scores(scored)
     return result
-
-
-def _has_reward_workers(worker: Any) -> bool:
-    return getattr(worker, "reward_loop_worker_handles", None) is not None or hasattr(
-        worker, "reward_manager_worker"
-    )
 
 
 @otel_rollout.rollout_trace_op(name="compute_score", kind=semconv.KIND_EVALUATOR, exclude=("call", "scored"))

@@ -17,7 +17,7 @@ import inspect
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -41,11 +41,6 @@ from otel_rollout.record.runs import membership
 
 ENGINES: Final = {"vllm.v1.engine.async_llm": "AsyncLLM", "vllm.v1.engine.llm_engine": "LLMEngine"}
 """Module → class of an engine."""
-
-
-def _of_engine(method: str) -> Callable[[ModuleType], str]:
-    """Return what names a method of the engine's class in one of vLLM's modules."""
-    return lambda module: f"{ENGINES[module.__name__]}.{method}"
 
 
 # --- construction ------------------------------------------------------------------------------------------
@@ -72,7 +67,7 @@ The exporter ``otlp`` reads it, and so do the checks whether a process names ano
 
 @seams.before(
     ENGINES,
-    _of_engine("__init__"),
+    "__init__",
     f"processes that it starts may take {VARIABLE}, which it sets, for the run's target",
 )
 def _hide(_: Any, vllm_config: Any = None, *__: Any, **___: Any) -> None:
@@ -87,9 +82,7 @@ def _hide(_: Any, vllm_config: Any = None, *__: Any, **___: Any) -> None:
         os.environ[NAMES_VARIABLE] = ",".join([*names, VARIABLE])
 
 
-@seams.after(
-    ENGINES, _of_engine("__init__"), "nothing warns if the engine's settings let it die at its first request"
-)
+@seams.after(ENGINES, "__init__", "nothing warns if the engine's settings let it die at its first request")
 def _examine(_: None, engine: Any, *__: Any, **___: Any) -> None:
     """Warn of what will go wrong: the engine would die, or ids repeat."""
     if _traces(engine) and getattr(engine, "log_stats", None) is False:
@@ -134,7 +127,7 @@ _propagator: Final = TraceContextTextMapPropagator()
 def install(module: ModuleType) -> None:
     """Wrap the method by which an engine takes a request."""
     if module.__name__ in ENGINES:
-        seams.wrap(module, _of_engine("add_request")(module), _with_headers, _NOT_JOINED)
+        seams.wrap(module, f"{ENGINES[module.__name__]}.add_request", _with_headers, _NOT_JOINED)
 
 
 def _with_headers(original: Function) -> Function:
