@@ -95,9 +95,9 @@ class MlflowSource:
     def _deciding(self, described: Mapping[str, Any]) -> Iterator[Span]:
         """Yield a trajectory of the step that the trainer named; of a run that goes on, also the newest."""
         of_run = {semconv.RUN_ID: _run_of(described)}
-        tags = described.get("tags") or {}
-        of_step = {name: tags[name] for name in map(semconv.short_name, _STEP) if name in tags}
-        beside = next(filter(_is_named, self._traces.find(of_run | of_step)), None)
+        step = _step_tags(described)  # the search knows no tag that is missing or empty
+        of_step = self._traces.find(of_run | {name: text for name, text in step.items() if text})
+        beside = next((other for other in of_step if _is_named(other) and _step_tags(other) == step), None)
         running = next(self._traces.find(of_run, is_running=True), None) if beside else None
         newest = next(filter(_is_named, self._traces.find(of_run)), None) if running else None
         for other in filter(None, (beside, running, newest)):
@@ -168,6 +168,12 @@ def _named(described: Mapping[str, Any]) -> Summary:
 
 def _run_of(described: Mapping[str, Any]) -> str:
     return str((described.get("tags") or {}).get(semconv.RUN_ID, ""))
+
+
+def _step_tags(described: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags that name the step; a missing one is left out."""
+    tags = described.get("tags") or {}
+    return {name: tags[name] for name in map(semconv.short_name, _STEP) if name in tags}
 
 
 def _is_named(described: Mapping[str, Any]) -> bool:

@@ -90,7 +90,7 @@ class PrivateTableSource:
                 self._source = source
                 cut = f"The first {len(found)} of {number}; name a step to see its trajectories."
                 more = source.notes if number is None else (cut,)
-                self.notes = (*self._spans.notes(reference, found), *more)
+                self.notes = (*self.notes_on(reference, found), *more)
                 return found
         return []
 
@@ -104,9 +104,9 @@ class PrivateTableSource:
             if fill(store, spans):
                 yield TableSource(Engine(store.open()), self.location), number
 
-    def notes_on(self, reference: Reference, found: Sequence[Summary]) -> tuple[str, ...]:
-        """Return remarks about trajectories that were found in a table."""
-        return self._spans.notes(reference, found)
+    def notes_on(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
+        """Return remarks about trajectories that were found in a table; a trace id means no newer run."""
+        return () if reference and reference.trace else self._spans.notes(reference, found)
 
     def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
         """Return a trajectory that was found, turn by turn."""

@@ -99,8 +99,9 @@ class SpoolSource:
 
     def _deciding(self, ids: frozenset[str], steps: set[str]) -> Iterator[Span]:
         """Yield roots and scores of others: of some steps, of the newest trained one, and one of each run."""
-        trained = (line for line in _lines(self.files()) if _TRAINED in line)
-        steps = steps | _newest_steps(_spans_in(trained))
+        trained = self._trained()
+        steps = steps | _newest_steps(trained.values())
+        named = {trace_id for trace_id, (_, step) in trained.items() if str(step) in steps}
         runs = set()
         for span in self._every_span(lambda run: filter(_is_root_or_score, _lines(run.paths)), _decoded):
             if span.trace_id in ids:
@@ -109,8 +110,21 @@ class SpoolSource:
             is_first = run_id not in runs and _is_root(span)
             if is_first:
                 runs.add(run_id)
-            if is_first or _step_of(span) in steps or span.is_running:
+            if is_first or _step_of(span) in steps or span.trace_id in named or span.is_running:
                 yield span
+
+    def _trained(self) -> dict[str, tuple[object, object]]:
+        """Return trace id → run and step of what a trainer took; of a score by trace id, those of the root."""
+        found = {}
+        for span in _spans_in(line for line in _lines(self.files()) if _TRAINED in line):
+            if span.attributes.get(semconv.GEN_AI_EVALUATION_NAME) == training_scores.TRAINED:
+                found[span.trace_id] = _run_and_step(span)
+        by_id = {trace_id for trace_id, (_, step) in found.items() if step is None}
+        if by_id:
+            for root in filter(_is_root, _spans_in(filter(may_have_root, _lines(self.files())))):
+                if root.trace_id in by_id:
+                    found[root.trace_id] = _run_and_step(root)
+        return found
 
     def every_span(self) -> Iterator[Span]:
         """Yield the spans of all runs, which say of each turn which one it continues or breaks.
@@ -171,18 +185,17 @@ def _is_root_or_score(line: bytes) -> bool:
     return may_have_root(line) or _EVALUATION in line
 
 
-def _newest_steps(scores: Iterable[Span]) -> set[str]:
+def _newest_steps(trained: Iterable[tuple[object, object]]) -> set[str]:
     """Return of each run the newest step of which a trainer took trajectories: others may follow there."""
     newest: dict[object, int] = {}
-    for span in scores:
-        attributes = span.attributes
-        step = attributes.get(semconv.STEP)
-        if attributes.get(semconv.GEN_AI_EVALUATION_NAME) == training_scores.TRAINED and isinstance(
-            step, int
-        ):
-            run = span.resource.attributes.get(semconv.RUN_ID)
+    for run, step in trained:
+        if isinstance(step, int):
             newest[run] = max(step, newest.get(run, step))
     return set(map(str, newest.values()))
+
+
+def _run_and_step(span: Span) -> tuple[object, object]:
+    return span.resource.attributes.get(semconv.RUN_ID), span.attributes.get(semconv.STEP)
 
 
 def _is_root(span: Span) -> bool:
