@@ -6,6 +6,7 @@ import json
 import urllib.request
 from typing import Any
 
+from otel_rollout_mlflow.tags import trace_tags
 from tests.collector.test_langfuse import spans_in
 from tests.fake_server import serving
 from tests.spool_reader import plain_attributes
@@ -32,6 +33,41 @@ def test_only_model_calls_have_usage(collector: Any) -> None:
             [("LLM", counts_of(5)), ("CHAIN", counts_of(50)), ("AGENT", [])], start=1
         )
     ]
+    found = sent_of(spans, collector)
+
+    assert {name: given.get(USAGE) for name, given in found.items()} == {
+        "LLM": None,
+        "CHAIN": "",
+        "AGENT": None,
+    }
+    assert found["CHAIN"]["gen_ai.usage.output_tokens"] == 50
+
+
+def test_tag_validate_is_that_of_our_exporter(collector: Any) -> None:
+    """It is `True` or `False`, and a root whose attribute is no boolean has none."""
+    given = {"yes": {"boolValue": True}, "no": {"boolValue": False}, "text": {"stringValue": "true"}}
+    spans = [
+        {
+            "traceId": f"{number:032x}",
+            "spanId": "b" * 16,
+            "name": name,
+            "startTimeUnixNano": "1790000000000000000",
+            "endTimeUnixNano": "1790000001000000000",
+            "attributes": [{"key": "rollout.validate", "value": value}],
+        }
+        for number, (name, value) in enumerate(given.items(), start=1)
+    ]
+
+    tags = {name: found.get("mlflow.traceTag.validate") for name, found in sent_of(spans, collector).items()}
+
+    expected = {"yes": True, "no": False, "text": "true"}
+    assert tags == {
+        name: trace_tags({"rollout.validate": value}).get("validate") for name, value in expected.items()
+    }
+
+
+def sent_of(spans: list[dict[str, Any]], collector: Any) -> dict[str, dict[str, Any]]:
+    """Send spans through the Collector; return the attributes that MLflow gets, by the spans' names."""
     sent = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {}, "spans": spans}]}]}
     with serving({"/v1/traces": (200, {"Content-Type": "application/x-protobuf"}, b"")}) as mlflow:
         running = collector("local.yaml", "to-mlflow.yaml", MLFLOW_TRACKING_URI=mlflow.uri)
@@ -40,14 +76,7 @@ def test_only_model_calls_have_usage(collector: Any) -> None:
         )
         urllib.request.urlopen(request, timeout=30).close()
         wait_for(lambda: len(spans_in(mlflow.received)) >= len(spans), what="every span")
-        found = {span.name: plain_attributes(span.attributes) for span in spans_in(mlflow.received)}
-
-    assert {name: given.get(USAGE) for name, given in found.items()} == {
-        "LLM": None,
-        "CHAIN": "",
-        "AGENT": None,
-    }
-    assert found["CHAIN"]["gen_ai.usage.output_tokens"] == 50
+        return {span.name: plain_attributes(span.attributes) for span in spans_in(mlflow.received)}
 
 
 def counts_of(number: int) -> list[dict[str, Any]]:

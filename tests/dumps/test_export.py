@@ -137,6 +137,24 @@ def test_tools_that_the_agent_called_before_a_model_are_read_again(tmp_path):
         assert found == {"path": "1/7/0", "turns": 1, "tool_calls": 2, "tool_errors": 1}
 
 
+def test_model_is_that_of_the_table(tmp_path):
+    """A reply in ATIF names the model of the call, or of the call inside it; the table reads it again."""
+    said = {"kind": "LLM", "input": CALL, "output": "So."}
+    spans = [
+        root("1"),
+        row("1", "b", "a1", model="policy", **said),
+        root("2", rollout_n=1),
+        row("2", "c", "a2", rollout_n=1, **said),
+        row("2", "d", "c", rollout_n=1, model="inner", **said),
+    ]
+    written(tmp_path / "table", spans)
+    export(tmp_path / "table", "--format", "atif", "--to", "trials")
+    for place in (tmp_path / "table", "trials"):
+        with as_table(str(place)) as (store, _):
+            found = dicts_of(Engine(store.open()).run("SELECT model FROM turns ORDER BY model"))
+        assert [turn["model"] for turn in found] == ["inner", "policy"]
+
+
 def test_a_reward_that_is_no_number_has_a_label(tmp_path):
     """Messages and a group have the two columns of a list."""
     said = {"input": '{"messages": [{"role": "user", "content": "?"}]}', "attributes": JSON_INPUT}

@@ -69,7 +69,8 @@ def _facts(turn: Turn) -> dict[str, Any]:
     ids = {"completion_token_ids": list(turn.token_ids)} if turn.token_ids else {}
     ending = {"finish_reason": turn.finish_reason, "error": turn.error}
     extra = {name: text for name, text in ending.items() if text}
-    found = {"llm_call_count": 1, "metrics": _counts(turn.tokens) | ids, "extra": extra}
+    metrics = _counts(turn.tokens) | ids
+    found = {"model_name": turn.model, "llm_call_count": 1, "metrics": metrics, "extra": extra}
     return {name: value for name, value in found.items() if value}
 
 

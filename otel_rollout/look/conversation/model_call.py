@@ -63,6 +63,7 @@ class ModelCall:
             calls=reply.message.calls,
             token_ids=reply.token_ids,
             tokens=tokens_of(row),
+            model=row.get("model") or "",
             finish_reason=row.get("finish_reason") or "",
             **ending_of(span),
         )

@@ -21,7 +21,7 @@ from otel_rollout.table.spans import span_of
 
 _Row = Mapping[str, Any]
 _TOKENS: Final = "tokens_in, tokens_out, tokens_cached"
-_CALLS: Final = f"SELECT trace_id, span_id, {_TOKENS}, finish_reason FROM turns"  # noqa: S608
+_CALLS: Final = f"SELECT trace_id, span_id, {_TOKENS}, model, finish_reason FROM turns"  # noqa: S608
 _NAMED: Final = "trace_id, run_id, project, experiment, path, name, state, start_time, seconds"
 _LISTED: Final = f"{_NAMED}, {_TOKENS}, reward, reward_label"
 _COUNTS: Final = ("turns", "tool_calls", "tool_errors")
@@ -42,7 +42,7 @@ class RecordedTrajectory:
         spans: all spans of its trace, each once; or those of the part that was asked for.
         root_id: id of its root span; None if that has not been recorded.
         token_values: name → values per token of the response, as the trainer stored them.
-        calls: span id → token counts of the model call, and why its reply ended.
+        calls: span id → token counts and model of the model call, and why its reply ended.
         engine: span id → what the request took in an inference engine.
         is_part: whether it is a trajectory inside another one.
     """

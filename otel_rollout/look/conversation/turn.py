@@ -57,6 +57,7 @@ class Turn:
         stack: stack trace of the error.
         token_ids: tokens that the model generated.
         tokens: token counts of the model call.
+        model: name of the model that was called.
         finish_reason: why the model stopped.
         is_call: whether it is a call, and not a message.
         seconds: duration; None for a message, and if unknown.
@@ -75,6 +76,7 @@ class Turn:
     stack: str = ""
     token_ids: tuple[int, ...] = ()
     tokens: Tokens = field(default_factory=Tokens)
+    model: str = ""
     finish_reason: str = ""
     is_call: bool = False
     seconds: float | None = None
