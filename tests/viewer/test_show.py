@@ -232,6 +232,9 @@ def test_older_run_in_mlflow_is_shown_with_a_note(rollout: Rollout, monkeypatch:
     assert "This is an older run: the newest, run-new, has no 1/7/0." in shown
     assert re.search(r"run +run-old", shown)
     assert "older run" not in run("show", "2/7/0", *source_option)
+    by_trace_id = run("show", f"{0xABC1:032x}", *source_option)
+    assert "run-old" in by_trace_id
+    assert "older run" not in by_trace_id  # a trace id means this one
     assert "1 trajectory · run run-new" in run("show", *source_option, columns=200)
 
 
