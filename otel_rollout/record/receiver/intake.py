@@ -99,7 +99,7 @@ class Intake:
         trajectories: the trajectories of this machine.
         counts: gets the numbers of spans.
         policy: which spans are recorded, and how.
-        store: stores the numbers of spans, before a request is acknowledged.
+        publish: publishes the numbers of spans before a request is acknowledged. Must not raise.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Intake:
         trajectories: Trajectories,
         counts: ReceiverCounts,
         policy: Policy,
-        store: Callable[[ReceiverCounts], object] = lambda _: None,
+        publish: Callable[[], object] = lambda: None,
     ) -> None:
         self._writer = writer
         self._trajectories = trajectories
         self._counts = counts
         self._policy = policy
-        self._store = store
+        self._publish = publish
         self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
         self._span_ids = SpanIds(counts, policy.run_id)
 
@@ -129,7 +129,7 @@ class Intake:
         try:
             await self._take(scopes, outcome)
         finally:
-            self._store(self._counts)
+            self._publish()
         return outcome
 
     async def _take(self, scopes: Iterable[ReceivedScope], outcome: IntakeOutcome) -> None:
