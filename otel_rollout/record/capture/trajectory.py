@@ -32,7 +32,6 @@ from otel_rollout.record.capture.context import (
 from otel_rollout.record.capture.trajectory_attributes import (
     PREVIEW_BYTES,
     Preview,
-    PreviewText,
     cut_preview,
     extra_attribute,
     preview_json,
@@ -409,19 +408,9 @@ class Trajectory:
         self._output = encoded if len(encoded) <= PREVIEW_BYTES else cut_preview(encoded)
         self._text_of = text_of
 
-    def offer_texts(
-        self, input_: Any, input_is_json: bool, output: Any, output_is_json: bool, longest: int
-    ) -> None:
-        """Record input and output of another library's span directly below; None if it has none.
-
-        Args:
-            input_: the input.
-            input_is_json: whether it is JSON.
-            output: the output.
-            output_is_json: whether it is JSON.
-            longest: maximum characters of each.
-        """
+    def offer_both(self, input_: bytes | None, output: bytes | None) -> None:
+        """Record input and output of another library's span directly below, as JSON; None if it has none."""
         if input_ is not None and self._input is None:
-            self._input = PreviewText.of(input_, input_is_json, longest)
+            self._input = input_
         if output is not None:
-            self._output, self._text_of = PreviewText.of(output, output_is_json, longest), None
+            self._output, self._text_of = output, None
