@@ -20,11 +20,8 @@ from otel_rollout.record import runtime
 from otel_rollout.record.capture import encoding, span_io, trajectory_decorator
 from otel_rollout.record.capture.context import (
     OPERATION,
-    SPAN,
-    TRAJECTORY,
     is_left_by,
     leave_ended_trajectories,
-    running_task,
     span_of_another,
     trajectory_in,
     without_trajectory,
@@ -38,10 +35,10 @@ from otel_rollout.record.capture.trajectory_attributes import (
     recorded_identity,
 )
 from otel_rollout.record.recording import previews
-from otel_rollout.record.recording.entered import ENTERED, present_context
+from otel_rollout.record.recording.entered import ENTERED, present_context, running_task
 from otel_rollout.record.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.record.recording.joined_span import end_never_ended
-from otel_rollout.record.recording.runtime_context import span_above
+from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY, span_above
 from otel_rollout.record.recording.sampling import CHOSEN, GroupSampling
 from otel_rollout.record.recording.span import RecordingSpan
 from otel_rollout.record.recording.state import state
