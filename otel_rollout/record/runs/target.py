@@ -109,10 +109,7 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
 
 def is_published(environ: Mapping[str, str]) -> bool:
     """Return whether the founder of the run has published its variables."""
-    try:
-        return "target_variables" in settings_reader.inherited(environ)
-    except ValueError:  # logged when the settings are read
-        return False
+    return settings_reader.is_inherited("target_variables", environ)
 
 
 def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool:
