@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials, without_receiver
-from otel_rollout.base.errors import logger
+from otel_rollout.base.errors import is_new, logger
 from otel_rollout.base.redaction_names import SHIPPED
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
@@ -37,8 +37,6 @@ from otel_rollout.spool.receiver_files import ReceiverAddress, has_failed_since,
 
 _FIRST_CHECKS = 20
 """Number of first checks."""
-_MAX_REPORTED = 100
-"""Maximum number of different problems that a process logs."""
 
 _PASSED_VARIABLES = frozenset(
     {
@@ -217,7 +215,6 @@ class ForwarderSupervisor:
         self._node_dir = node_dir
         self._settings = configured
         self._found = found
-        self._reported: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
 
@@ -270,6 +267,5 @@ class ForwarderSupervisor:
                 self._log_once(f"{exporter}: traces are not linked to the run {run}. {problem}")
 
     def _log_once(self, message: str, level: int = logging.WARNING) -> None:
-        if message not in self._reported and len(self._reported) < _MAX_REPORTED:
-            self._reported.add(message)
+        if is_new(f"{self._node_dir}: {message}"):
             logger.log(level, "otel-rollout: %s", message)

@@ -8,8 +8,7 @@ from typing import Any, Final
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import MAX_REPORTED, logger, warn_once
-from otel_rollout.base.state import state as base
+from otel_rollout.base.errors import is_new, logger, warn_once
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.joined_span import is_model_call
 from otel_rollout.record.recording.span import RecordingSpan
@@ -89,7 +88,5 @@ def report_call_below(above: Any, scope_name: str) -> None:
 
 def report_nested(outer: str, inner: str) -> None:
     """Tell once that a model call is recorded by the outer of two instrumentation scopes."""
-    key = f"{inner} in {outer}"
-    if key not in base.reported and len(base.reported) < MAX_REPORTED:
-        base.reported.add(key)
+    if is_new(f"{inner} in {outer}"):
         logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
