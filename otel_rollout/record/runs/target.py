@@ -107,11 +107,6 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     return named
 
 
-def is_published(environ: Mapping[str, str]) -> bool:
-    """Return whether the founder of the run has published its variables."""
-    return settings_reader.is_inherited("target_variables", environ)
-
-
 def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool:
     """Return whether variables replace an option: credentials stay with their target."""
     of_exporter = [name for name in changed if _names_target_of(exporter, name)]
