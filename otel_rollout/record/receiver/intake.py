@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
@@ -282,11 +282,8 @@ class Trajectories:
             return
         try:
             (span,) = spans_of_json(parsed_line(line))
-            self._known[trace_id] = _known(span.scalars(), span.span_id, is_root)
+            attributes = span.scalars()
+            identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
+            self._known[trace_id] = Known(identity, span.span_id, is_root)
         except (UnreadableLineError, ValueError, KeyError, TypeError):  # the slot is being written
             return
-
-
-def _known(attributes: Mapping[str, Any], span_id: str, is_root: bool) -> Known:
-    identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
-    return Known(identity, span_id, is_root)
