@@ -235,11 +235,7 @@ def _as_code(code: str, held: str, data: bytes) -> bytes:
     return struct.pack(f"<{count}{code}", *struct.unpack(f"<{count}{held}", data))
 
 
-Convert = Callable[[Any], Any]
-"""Makes a value that can be recorded from a caller's value, or raises."""
-
-
-def converted(values: Sequence[Any], convert: Convert) -> tuple[list[Any], Any]:
+def converted(values: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], Any]:
     """Return the values as they are recorded, with None for those that cannot be, and the first of these."""
     found: list[Any] = []
     bad = None

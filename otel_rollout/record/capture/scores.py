@@ -197,7 +197,7 @@ def _record(
     if span is None:
         return None
     _finish(span, name, value, comment, origin)
-    return span_io.start_of(span)
+    return getattr(span, "start_time", None)  # a span that does not record has none
 
 
 def _finish(span: Span, name: str, value: Score, comment: str | None, origin: str | None) -> None:

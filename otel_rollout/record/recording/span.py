@@ -147,6 +147,11 @@ class RecordingSpan(Span):
         """The events so far, as OTLP/JSON."""
         return self._details.events if self._details is not None else ()
 
+    @property
+    def start_time(self) -> int:
+        """The start, in ns since the epoch, by the SDK's name."""
+        return self.start_ns
+
     def begin_below(self) -> bytes:
         """Make ``head_below``, the beginning of the lines of spans below this one."""
         head = self.head_below = writer.head_below(self.trace_id, self.span_id, LOCAL_PARENT)
