@@ -183,13 +183,10 @@ def _imported(framework: str, integration: str) -> Any:
     """Import an integration; log a warning if it is installed and cannot be imported."""
     try:
         __import__(integration)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "otel_rollout":
-            return None  # the package was removed, and this file remains
-        _warn(framework, integration, error)
-        return None
     except Exception as error:  # noqa: BLE001 - the program goes on untraced
-        _warn(framework, integration, error)
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if (missing or "").partition(".")[0] != "otel_rollout":  # else the package was removed, not this file
+            _warn(framework, integration, error)
         return None
     return sys.modules[integration]
 

@@ -143,6 +143,14 @@ def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
     return _usable(_published(environ))[0]
 
 
+def is_inherited(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether this process inherits a setting; False if ``CONFIG_VARIABLE`` cannot be read."""
+    try:
+        return name in inherited(environ)
+    except ValueError:  # logged when the settings are read
+        return False
+
+
 def _published(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return what the founder of the run has published, unchecked, without its part for the forwarder."""
     value = environ.get(CONFIG_VARIABLE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 
@@ -31,32 +30,28 @@ class ExporterVariables:
 
 
 _OPENTELEMETRY: Final = "OTEL_"
-KNOWN_EXPORTERS: Final[Mapping[str, ExporterVariables]] = MappingProxyType(
-    {
-        "delta": ExporterVariables(
-            prefixes=(_OPENTELEMETRY,), of_target=frozenset({"OTEL_ROLLOUT_DELTA_URI"})
+KNOWN_EXPORTERS: Final[Mapping[str, ExporterVariables]] = {
+    "delta": ExporterVariables(prefixes=(_OPENTELEMETRY,), of_target=frozenset({"OTEL_ROLLOUT_DELTA_URI"})),
+    "mlflow": ExporterVariables(
+        prefixes=("MLFLOW_",),
+        of_target=frozenset({"MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"}),
+        set_by_client=frozenset({"MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"}),
+        required=("tracking_uri", "MLFLOW_TRACKING_URI"),
+    ),
+    "weave": ExporterVariables(
+        prefixes=("WANDB_", "WF_"),
+        of_target=frozenset(
+            {
+                "WANDB_BASE_URL",
+                "WANDB_PUBLIC_BASE_URL",
+                "WANDB_ENTITY",
+                "WANDB_PROJECT",
+                "WF_TRACE_SERVER_URL",
+            }
         ),
-        "mlflow": ExporterVariables(
-            prefixes=("MLFLOW_",),
-            of_target=frozenset({"MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"}),
-            set_by_client=frozenset({"MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"}),
-            required=("tracking_uri", "MLFLOW_TRACKING_URI"),
-        ),
-        "weave": ExporterVariables(
-            prefixes=("WANDB_", "WF_"),
-            of_target=frozenset(
-                {
-                    "WANDB_BASE_URL",
-                    "WANDB_PUBLIC_BASE_URL",
-                    "WANDB_ENTITY",
-                    "WANDB_PROJECT",
-                    "WF_TRACE_SERVER_URL",
-                }
-            ),
-            set_by_client=frozenset({"WANDB_RUN_ID"}),
-        ),
-    }
-)
+        set_by_client=frozenset({"WANDB_RUN_ID"}),
+    ),
+}
 """Exporter → its variables. Variables of an exporter that is not listed here begin with ``OTEL_`` or with the
 exporter's name, or the setting ``forwarder_variables`` names them."""
 PREFIXES: Final = tuple(

@@ -92,7 +92,7 @@ def fault(doing: str, error: Exception) -> None:
         warn_once(f"{doing} failed: {error}", f"{doing} {error.subject}")
         return
     try:
-        if _is_new(doing):
+        if is_new(doing):
             logger.error(
                 "otel-rollout: internal error while %s; your code is not affected, some spans may be "
                 "missing. Please report this.",
@@ -112,13 +112,14 @@ def warn_once(message: str, once_for: str | None = None, logger: logging.Logger 
         logger: writes the warning.
     """
     try:
-        if _is_new(message if once_for is None else once_for):
+        if is_new(message if once_for is None else once_for):
             logger.warning("otel-rollout: %s.", message)
     except Exception:  # noqa: BLE001 - a logging handler that fails
         return
 
 
-def _is_new(message: str) -> bool:
+def is_new(message: str) -> bool:
+    """Return whether a message was not logged before, and note it; no, if there are too many messages."""
     if message in state.reported or len(state.reported) >= MAX_REPORTED:
         return False
     state.reported.add(message)

@@ -16,8 +16,9 @@ _PREFIX: Final = "sk-"
 """Beginning of OpenAI's keys, which some clients check."""
 _SIGNATURE_CHARS: Final = 32
 """Hex digits of the signature: 128 bits."""
-_TRACEPARENT: Final = "00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-_KEY: Final = re.compile(f"{_PREFIX}({_TRACEPARENT})-([0-9a-f]{{{_SIGNATURE_CHARS}}})")
+TRACEPARENT: Final = "00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+"""Pattern of a traceparent, as a trajectory's id is one."""
+_KEY: Final = re.compile(f"{_PREFIX}({TRACEPARENT})-([0-9a-f]{{{_SIGNATURE_CHARS}}})")
 
 
 def signed(traceparent: str, secret: str) -> str:

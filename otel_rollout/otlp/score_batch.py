@@ -48,9 +48,9 @@ def attributes_of(columns: Sequence[PackedColumn], rows: int) -> tuple[bytes, by
     Returns:
         The attributes, the last of which lacks its bytes; and these bytes.
     """
-    packed = score_columns.pack(columns, rows)
-    described = b",".join(writer.attribute(key, value) for key, value in packed.attributes.items())
-    return b"%b,%b%b" % (described, _HEAD, _TAIL), base64.b64encode(packed.data)
+    attributes, data = score_columns.pack(columns, rows)
+    described = b",".join(writer.attribute(key, value) for key, value in attributes.items())
+    return b"%b,%b%b" % (described, _HEAD, _TAIL), base64.b64encode(data)
 
 
 def around_data(line: bytes) -> tuple[bytes, bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, chain, compress, pairwise
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -53,51 +53,35 @@ class PackedColumn(NamedTuple):
     ends: Sequence[int] = ()
 
     @property
-    def rows(self) -> int:
-        """Number of rows."""
-        if self.field == TOKENS:
-            return len(self.ends)
-        return len(self.values) // (self.width if isinstance(self.values, bytes) else 1)
-
-    @property
     def width(self) -> int:
         """Bytes of one value."""
         return struct.calcsize("<" + (_INDEX if self.code == TEXT else self.code))
 
+    def place_of(self, row: int) -> int:
+        """Return where in ``values`` a row's values begin."""
+        if self.code == TEXT:
+            return row
+        return self.width * ((self.ends[row - 1] if row else 0) if self.field == TOKENS else row)
+
     def part(self, start: int, end: int) -> PackedColumn:
         """Return the rows from ``start`` to ``end``."""
-        if self.field == TOKENS:
-            first = self.ends[start - 1] if start else 0
-            last = self.ends[end - 1] if end else 0
-            values = self.values[first * self.width : last * self.width]
-            ends: Sequence[int] = [each - first for each in self.ends[start:end]]
-        else:
-            width = 1 if self.code == TEXT else self.width
-            values, ends = self.values[start * width : end * width], ()
-        return self._replace(values=values, present=self.present[start:end], ends=ends)
+        first = self.ends[start - 1] if start and self.ends else 0
+        return self._replace(
+            values=self.values[self.place_of(start) : self.place_of(end)],
+            present=self.present[start:end],
+            ends=[each - first for each in self.ends[start:end]],
+        )
 
     def chosen(self, rows: bytes) -> PackedColumn:
         """Return the rows that have a byte other than 0."""
-        if not isinstance(self.values, bytes):
-            values: bytes | Sequence[str] = list(compress(self.values, rows))
-            return self._replace(values=values, present=bytes(compress(self.present, rows)))
-        width = self.width
-        bounds = list(pairwise((0, *self.ends))) if self.field == TOKENS else None
-        if bounds is None:
-            bounds = [(row, row + 1) for row in range(len(rows))]
-        kept = list(compress(bounds, rows))
+        kept = list(compress(range(len(rows)), rows))
+        values: list[Any] = [self.values[self.place_of(row) : self.place_of(row + 1)] for row in kept]
+        lengths = [len(each) // self.width for each in values] if self.field == TOKENS else ()
         return self._replace(
-            values=b"".join(self.values[start * width : end * width] for start, end in kept),
+            values=b"".join(values) if isinstance(self.values, bytes) else list(chain.from_iterable(values)),
             present=bytes(compress(self.present, rows)),
-            ends=list(accumulate(end - start for start, end in kept)) if self.field == TOKENS else (),
+            ends=list(accumulate(lengths)),
         )
-
-
-class Packed(NamedTuple):
-    """A batch as the attributes of a span, and as bytes."""
-
-    attributes: Mapping[str, Any]
-    data: bytes
 
 
 class Unpacked(NamedTuple):
@@ -116,8 +100,8 @@ class Unpacked(NamedTuple):
     present: bytes
 
 
-def pack(columns: Sequence[PackedColumn], rows: int) -> Packed:
-    """Pack columns of ``rows`` rows."""
+def pack(columns: Sequence[PackedColumn], rows: int) -> tuple[dict[str, Any], bytes]:
+    """Pack columns of ``rows`` rows as the attributes of a span, and as bytes."""
     names: dict[str, int] = {}
     texts: dict[str, int] = {}
     described: list[list[Any]] = []
@@ -138,7 +122,7 @@ def pack(columns: Sequence[PackedColumn], rows: int) -> Packed:
         semconv.SCORE_BATCH_NAMES: list(names),
         semconv.SCORE_BATCH_TEXTS: list(texts),
     }
-    return Packed(attributes, b"".join(parts))
+    return attributes, b"".join(parts)
 
 
 def unpack(attributes: Mapping[str, Any], data: bytes) -> tuple[int, list[Unpacked]]:

@@ -271,9 +271,9 @@ class Journal:
         """Count a recorded span of another library."""
         self._scopes.add(self._map, scope)
 
-    def other_scopes(self) -> dict[str, int]:
-        """Return instrumentation scope of another library → its recorded spans."""
-        return scopes_in(self._map, _SCOPES)
+    def state(self) -> JournalState:
+        """Return the header as a reader of the file finds it."""
+        return _state_in(self._map[:HEADER_BYTES])
 
     def _row_of(self, step: str, validate: bool) -> int:
         """Return the start of a step's row; the last row is for all further steps."""
@@ -350,6 +350,10 @@ def read_state(path: Path) -> JournalState | None:
                 break
     if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
         return None
+    return _state_in(header)
+
+
+def _state_in(header: bytes) -> JournalState:
     _, active, *rest = _HEADER.unpack_from(header)
     written, recorded = rest[2:4] if active else rest[:2]
     started, base, sequence, *skips = rest[4:]

@@ -14,7 +14,6 @@
         receiver.lock                 lock of the directory's one receiver of OTLP
         receiver.json                 the receiver's address, and the token that its senders present
         receiver.counts.json          the receiver's requests and spans, and why it cannot receive
-        receiver.totals               its numbers of spans, as of the last answer: JSON is written less often
         receiver.started              touched by a process that starts a receiver
         receiver.log                  log of the receiver
         waiting                       touched repeatedly by a program that waits: batches are committed now

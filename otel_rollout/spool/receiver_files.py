@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import struct
 import time
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from otel_rollout.spool.layout import read_json, read_private, write_json
+from otel_rollout.spool.layout import read_json, write_json
 from otel_rollout.spool.locks import ProcessLock
 from otel_rollout.spool.private_files import open_private
 
@@ -23,8 +22,6 @@ LOG_FILE: Final = "receiver.log"
 _LOCK_FILE: Final = "receiver.lock"
 _ADDRESS_FILE: Final = "receiver.json"
 _COUNTS_FILE: Final = "receiver.counts.json"
-_TOTALS_FILE: Final = "receiver.totals"
-_TOTALS: Final = struct.Struct("=3Q")
 _STARTED_FILE: Final = "receiver.started"
 
 
@@ -36,13 +33,10 @@ def receiver_lock(node_dir: Path) -> ProcessLock:
 def is_receiving(node_dir: Path) -> bool:
     """Return whether a receiver runs for a node directory."""
     try:
-        lock = receiver_lock(node_dir)
+        with closing(receiver_lock(node_dir)) as lock:
+            return lock.is_held()
     except OSError:
         return False
-    try:
-        return lock.is_held()
-    finally:
-        lock.close()
 
 
 def may_start(node_dir: Path, pause: float) -> bool:
@@ -130,42 +124,25 @@ class ReceiverCounts:
         self.refused_requests[str(status)] = self.refused_requests.get(str(status), 0) + 1
 
 
-class Totals:
-    """Stores the numbers of spans before they are acknowledged, for the receiver that follows a killed one.
-
-    Args:
-        node_dir: the node directory.
+def publish_counts(node_dir: Path, counts: ReceiverCounts) -> None:
+    """Write the counts for ``status``, and for the receiver that follows this one, which may be killed.
 
     Raises:
-        OSError: when the file cannot be opened.
+        OSError: when the file cannot be written.
     """
-
-    def __init__(self, node_dir: Path) -> None:
-        self._descriptor = open_private(node_dir / _TOTALS_FILE, os.O_WRONLY | os.O_CREAT)
-
-    def store(self, counts: ReceiverCounts) -> None:
-        """Store the numbers in the file, which keeps them if this process is killed."""
-        numbers = _TOTALS.pack(counts.recorded, counts.sampled_out, counts.changed_ids)
-        with suppress(OSError):  # a full disk: the counts are published later
-            os.pwrite(self._descriptor, numbers, 0)
-
-
-def publish_counts(node_dir: Path, counts: ReceiverCounts) -> None:
-    """Write the counts for ``status``, and for the receiver that follows."""
     write_json(node_dir / _COUNTS_FILE, dataclasses.asdict(counts))
 
 
 def read_counts(node_dir: Path) -> ReceiverCounts | None:
     """Return the counts of a node directory's receivers; None if none has run."""
     found = read_json(node_dir / _COUNTS_FILE)
-    recorded, sampled_out, changed_ids = _totals(node_dir)
     try:
         return ReceiverCounts(
-            max(int(found["recorded"]), recorded),
-            max(int(found["sampled_out"]), sampled_out),
+            int(found["recorded"]),
+            int(found["sampled_out"]),
             {str(reason): int(number) for reason, number in found["refused_spans"].items()},
             {str(status): int(number) for status, number in found["refused_requests"].items()},
-            max(int(found.get("changed_ids", 0)), changed_ids),
+            int(found.get("changed_ids", 0)),
             str(found["problem"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -182,10 +159,3 @@ def has_failed_since(node_dir: Path, seconds: float) -> str:
     except OSError:
         return ""
     return counts.problem if age < seconds else ""
-
-
-def _totals(node_dir: Path) -> tuple[int, ...]:
-    try:
-        return _TOTALS.unpack(read_private(node_dir / _TOTALS_FILE))
-    except (OSError, struct.error):
-        return (0, 0, 0)

@@ -78,7 +78,7 @@ def _encoded(scope: str) -> bytes:
     return start.encode() + _ELLIPSIS
 
 
-def scopes_in(header: bytes | mmap, start: int) -> dict[str, int]:
+def scopes_in(header: bytes, start: int) -> dict[str, int]:
     """Return scope → recorded spans, from a header whose rows begin at ``start``."""
     counts: dict[str, int] = {}
     for row in range(start, start + SCOPE_ROWS * ROW_BYTES, ROW_BYTES):

@@ -58,7 +58,7 @@ def test_counts_are_in_the_file_at_once(tmp_path: Path):
     assert state is not None
     assert Counter(state.other_scopes) == {"openinference.instrumentation.openai": 2}
     assert state.drops["disk"] == 0
-    assert written.other_scopes() == state.other_scopes
+    assert written.state().other_scopes == state.other_scopes
 
 
 def test_scope_of_a_line_is_found_without_parsing():

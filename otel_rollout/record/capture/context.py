@@ -16,12 +16,10 @@ from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 from otel_rollout.base.finalizers import attach
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.capture.trajectory_attributes import are_of_two_trajectories
-from otel_rollout.record.recording.entered import EnteredTrajectory as EnteredTrajectory
-from otel_rollout.record.recording.entered import running_task as running_task
+from otel_rollout.record.recording.entered import EnteredTrajectory, running_task
 from otel_rollout.record.recording.identity import NO_IDENTITY, identity_in, with_identity
 from otel_rollout.record.recording.provider import UnrecordedSpan
-from otel_rollout.record.recording.runtime_context import SPAN as SPAN
-from otel_rollout.record.recording.runtime_context import TRAJECTORY as TRAJECTORY
+from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY
 
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 """Key of the current operation, if it is a method."""

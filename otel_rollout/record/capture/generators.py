@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.record.capture import encoding, usage
-from otel_rollout.record.capture.context import SPAN
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.record.capture.operation import Operation, RecordedCall, start_call
 from otel_rollout.record.capture.signature import Parameters
+from otel_rollout.record.recording.runtime_context import SPAN
 from otel_rollout.record.recording.state import state
 
 MAX_ITEMS: Final = 4096

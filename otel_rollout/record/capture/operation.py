@@ -14,13 +14,13 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp.writer import json_string
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import span_io, usage
-from otel_rollout.record.capture.context import OPERATION, SPAN, TRAJECTORY, EnteredTrajectory, trajectory_in
+from otel_rollout.record.capture.context import OPERATION, trajectory_in
 from otel_rollout.record.capture.encoding import ENCODERS, Encoder
 from otel_rollout.record.capture.signature import Binder, Parameters, make_binder
-from otel_rollout.record.recording.entered import present_context
+from otel_rollout.record.recording.entered import EnteredTrajectory, present_context
 from otel_rollout.record.recording.identity import identity_in
 from otel_rollout.record.recording.provider import UnrecordedSpan
-from otel_rollout.record.recording.runtime_context import span_above
+from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY, span_above
 from otel_rollout.record.recording.span import RecordingSpan
 
 Capture = Literal["all", "inputs", "outputs", "none"]

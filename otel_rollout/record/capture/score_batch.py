@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from otel_rollout.base import semconv
@@ -17,7 +18,7 @@ from otel_rollout.otlp import score_columns, writer
 from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record import runtime
 from otel_rollout.record.capture import score_columns as captured
-from otel_rollout.record.capture.score_rows import ScoreRows, number_of, rows_of
+from otel_rollout.record.capture.score_rows import number_of, rows_of
 from otel_rollout.record.capture.scores import as_score, is_score_name
 from otel_rollout.record.recording.identity import Identity
 from otel_rollout.record.recording.span import LOCAL_PARENT
@@ -73,9 +74,9 @@ def score_batch(
         token_columns = _token_columns(tokens, number)
         if not number or not (values or token_columns):  # then do not read the trajectories
             return
-        rows = rows_of(trajectory, named, number, active.project, active.sampling)
+        naming, excluded = rows_of(trajectory, named, number, active.project, active.sampling)
         for columns in filter(None, (values, token_columns)):
-            _record(active, rows, columns)
+            _record(active, number, [*naming, *columns], excluded)
     except Unusable as error:
         warn_once(f"score_batch() recorded nothing: {error}", f"score batch {error.subject}")
     except Exception as error:  # noqa: BLE001
@@ -176,7 +177,7 @@ def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[PackedCol
         if column is None:
             continue
         columns.append(column)
-        for row, (start, end) in enumerate(zip((0, *column.ends), column.ends, strict=False)):
+        for row, (start, end) in enumerate(pairwise((0, *column.ends))):
             if column.present[row]:
                 lengths[row] = max(lengths[row], end - start)
     if columns:
@@ -189,30 +190,28 @@ def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[PackedCol
 # --- The line -----------------------------------------------------------------------------------------------
 
 
-def _record(active: runtime.Runtime, rows: ScoreRows, values: Sequence[PackedColumn]) -> None:
+def _record(
+    active: runtime.Runtime, number: int, columns: Sequence[PackedColumn], excluded: Mapping[str, bytes]
+) -> None:
     """Record the scores of a batch, and count those of trajectories that are not recorded."""
-    columns, number = [*rows.columns, *values], rows.number
-    kept = bytearray(b"\1" * number)
-    for reason, excluded in rows.excluded.items():
-        if any(excluded):
-            active.writer.counters.skip(reason, _number_of([column.chosen(excluded) for column in columns]))
-            kept = bytearray(
-                is_kept and not is_excluded for is_kept, is_excluded in zip(kept, excluded, strict=True)
+    for reason, rows in excluded.items():
+        if any(rows):
+            active.writer.counters.skip(
+                reason, _number_of([each.chosen(rows) for each in columns], sum(rows))
             )
-    if not all(kept):
-        columns, number = [column.chosen(bytes(kept)) for column in columns], sum(kept)
-    identity, now = Identity(rows.shared), time.time_ns()
+    if any(map(any, excluded.values())):
+        kept = bytes(not any(reasons) for reasons in zip(*excluded.values(), strict=True))
+        columns, number = [column.chosen(kept) for column in columns], sum(kept)
+    identity, now = Identity(active.project), time.time_ns()
     for start, end in _parts(columns, number):
         part = columns if end - start == number else [column.part(start, end) for column in columns]
-        if scores := _number_of(part):
+        if scores := _number_of(part, end - start):
             _write(active, identity, part, end - start, scores, now + start * batches.ROW_NS)
 
 
-def _number_of(columns: Sequence[PackedColumn]) -> int:
-    """Return the number of scores in columns."""
-    return sum(
-        column.rows - column.present.count(0) for column in columns if column.field == score_columns.SCORE
-    )
+def _number_of(columns: Sequence[PackedColumn], rows: int) -> int:
+    """Return the number of scores in columns of ``rows`` rows."""
+    return sum(rows - column.present.count(0) for column in columns if column.field == score_columns.SCORE)
 
 
 def _parts(columns: Sequence[PackedColumn], rows: int) -> Iterator[tuple[int, int]]:
@@ -225,9 +224,7 @@ def _parts(columns: Sequence[PackedColumn], rows: int) -> Iterator[tuple[int, in
         return
     start, size = 0, 0
     for row in range(rows):
-        own = width + sum(
-            (column.ends[row] - (column.ends[row - 1] if row else 0)) * column.width for column in tokens
-        )
+        own = width + sum(column.place_of(row + 1) - column.place_of(row) for column in tokens)
         if row > start and size + own > _LINE_BYTES:
             yield start, row
             start, size = row, 0

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import Any, Final
 
-from opentelemetry.context import Context
-from opentelemetry.trace import get_current_span
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import TraceFlags
 
 from otel_rollout.base.errors import Unusable, pass_on
 from otel_rollout.base.given import listed
+from otel_rollout.base.trajectory_key import TRACEPARENT
 from otel_rollout.otlp import score_columns
 from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.otlp.writer import text_of
@@ -35,9 +34,7 @@ _CODES: Final = {**{code: code for code in "?bBhHiIqQefd"}, "l": "q", "L": "Q"}
 _LONG_BYTES: Final = 8
 _MISSING: Final = frozenset({"NAType", "NaTType", "MaskedConstant"})
 """Types of the values by which pandas and numpy say that one is missing."""
-_TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f])([0-9a-f])")
-_SAMPLED: Final = 1
-_traceparent = TraceContextTextMapPropagator()
+_TRACEPARENT: Final = re.compile(TRACEPARENT)
 
 
 def is_column(values: Any) -> bool:
@@ -160,13 +157,9 @@ def by_type(field: str, name: str, values: Sequence[Any]) -> list[PackedColumn]:
         return [_column(field, name, types.pop(), values)]
     columns = []
     for type_ in sorted(types - {none}, key=lambda each: each.__name__):
-        present = bytes(type(value) is type_ for value in values)
-        blank = type_()
-        columns.append(
-            _column(field, name, type_, [v if type(v) is type_ else blank for v in values])._replace(
-                present=present
-            )
-        )
+        present, blank = bytes(type(value) is type_ for value in values), type_()
+        own = [value if is_present else blank for value, is_present in zip(values, present, strict=True)]
+        columns.append(_column(field, name, type_, own)._replace(present=present))
     return columns
 
 
@@ -195,18 +188,11 @@ def trace_ids(ids: Iterable[Any]) -> tuple[PackedColumn, bytes, bytes]:
 
 def _ids_in(id_: Any) -> tuple[bytes, bool]:
     """Return the packed ids of a ``traceparent``, and whether its trace is recorded; b"" if it is none."""
-    if id_ is None:
-        return b"", False
     text = id_ if type(id_) is str else text_of(id_)
-    if found := _TRACEPARENT.fullmatch(text):
-        trace_id, span_id, _, flags = found.groups()
-        return bytes.fromhex(trace_id + span_id), bool(int(flags, 16) & _SAMPLED)
-    context = get_current_span(_traceparent.extract({"traceparent": text}, Context())).get_span_context()
-    if not context.is_valid:
+    if not _TRACEPARENT.fullmatch(text):
         return b"", False
-    return context.trace_id.to_bytes(16, "big") + context.span_id.to_bytes(
-        8, "big"
-    ), context.trace_flags.sampled
+    _, trace_id, span_id, flags = text.split("-")
+    return bytes.fromhex(trace_id + span_id), bool(int(flags, 16) & TraceFlags.SAMPLED)
 
 
 def tokens(name: str, arrays: Sequence[Any]) -> tuple[PackedColumn, Any]:
@@ -249,11 +235,7 @@ def _as_code(code: str, held: str, data: bytes) -> bytes:
     return struct.pack(f"<{count}{code}", *struct.unpack(f"<{count}{held}", data))
 
 
-Convert = Callable[[Any], Any]
-"""Makes a value that can be recorded from a caller's value, or raises."""
-
-
-def converted(values: Sequence[Any], convert: Convert) -> tuple[list[Any], Any]:
+def converted(values: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], Any]:
     """Return the values as they are recorded, with None for those that cannot be, and the first of these."""
     found: list[Any] = []
     bad = None

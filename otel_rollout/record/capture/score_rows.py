@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import Unusable, warn_once
@@ -13,6 +13,7 @@ from otel_rollout.base.given import reading
 from otel_rollout.otlp.groups import Group
 from otel_rollout.otlp.score_columns import PackedColumn
 from otel_rollout.record.capture import score_columns as captured
+from otel_rollout.record.capture.scores import check_named
 from otel_rollout.record.capture.trajectory_attributes import identity_value
 from otel_rollout.record.recording.sampling import GroupSampling
 
@@ -20,29 +21,8 @@ _INTEGERS: Final = frozenset("bBhHiIqQ")
 _INDICES: Final = frozenset({int, str, type(None)})
 _FLAG: Final = frozenset({bool})
 """Types of the parts of an identity that are recorded unchanged; ``validate`` is a flag."""
-_UNNAMED: Final = (
-    "is named by step= and sample_index=, and by rollout_n= if the row has several trajectories; give them, "
-    "or trajectory="
-)
-_NAMED_TWICE: Final = "has trajectory= and step=, sample_index=, rollout_n=, validate=; give one of them"
 _UNKNOWN: Final = "score_of_unknown"
 _UNRECORDED: Final = "score_of_unrecorded"
-
-
-class ScoreRows(NamedTuple):
-    """The trajectories of a batch, a row each.
-
-    Attributes:
-        number: how many there are.
-        columns: their ids, or the parts of their identities.
-        shared: attributes that all have.
-        excluded: why scores are not recorded → a byte for each row, 1 if that is so for the row.
-    """
-
-    number: int
-    columns: Sequence[PackedColumn]
-    shared: Mapping[str, Any]
-    excluded: Mapping[str, bytes]
 
 
 Named = Mapping[str, Any]
@@ -58,17 +38,14 @@ def number_of(trajectory: Any, named: Named, size: int) -> int:
         size: number of rows, if each part is one value for all of them.
 
     Raises:
-        Unusable: no trajectory is named.
+        Unusable: they are not named in one way.
     """
+    check_named(trajectory, named)
     if trajectory is not None:
-        if any(value is not None and value is not False for value in named.values()):
-            raise Unusable(_NAMED_TWICE, "it")
         with reading("trajectory="):
             if captured.is_unordered(trajectory):
                 raise Unusable(f"is a {type(trajectory).__name__}; give a list of ids")
             return captured.length_of(trajectory) if captured.is_column(trajectory) else size
-    if named["step"] is None or named["sample_index"] is None:
-        raise Unusable(_UNNAMED, "a trajectory")
     sizes = {}
     for name, values in named.items():
         with reading(f"{name}="):
@@ -82,42 +59,38 @@ def number_of(trajectory: Any, named: Named, size: int) -> int:
 
 def rows_of(
     trajectory: Any, named: Named, number: int, shared: Named, sampling: GroupSampling | None
-) -> ScoreRows:
-    """Return the rows that a caller names.
+) -> tuple[list[PackedColumn], dict[str, bytes]]:
+    """Return the columns that name the trajectories, and those of which no scores are recorded.
 
     Args:
         trajectory: ids of the trajectories; None if they are named by their identities.
         named: the parts of the identities.
-        number: number of the rows.
+        number: number of the trajectories, a row each.
         shared: attributes that all trajectories have.
         sampling: says which trajectories are not recorded.
+
+    Returns:
+        Ids, or parts of identities; and why scores are not recorded → a byte for each row, 1 if that is so.
 
     Raises:
         Unusable: an argument cannot be read.
     """
-    if trajectory is None:
-        return _by_identity(named, number, shared, sampling)
-    with reading("trajectory="):
-        column, unknown, unrecorded = captured.trace_ids(
-            captured.entries(captured.spread(trajectory, number), number)
-        )
-    return ScoreRows(number, [column], shared, {_UNKNOWN: unknown, _UNRECORDED: unrecorded})
-
-
-def _by_identity(named: Named, number: int, shared: Named, sampling: GroupSampling | None) -> ScoreRows:
+    if trajectory is not None:
+        with reading("trajectory="):
+            column, unknown, unrecorded = captured.trace_ids(
+                captured.entries(captured.spread(trajectory, number), number)
+            )
+        return [column], {_UNKNOWN: unknown, _UNRECORDED: unrecorded}
     columns: list[PackedColumn] = []
     for name, values in named.items():
         if values is not None:
             with reading(f"{name}="):
                 columns += _columns(name, captured.spread(values, number), number)
-    unknown = bytearray(number)
-    for name in ("step", "sample_index"):
-        for row, is_named in enumerate(_present(columns, name, number)):
-            unknown[row] |= not is_named
-    excluded = {_UNKNOWN: bytes(unknown)}
+    needed = (_present(columns, name, number) for name in ("step", "sample_index"))
+    excluded = {_UNKNOWN: bytes(not all(present) for present in zip(*needed, strict=True))}
     if sampling is not None:
         excluded[_UNRECORDED] = _sampled_out(columns, number, shared, sampling)
-    return ScoreRows(number, columns, shared, excluded)
+    return columns, excluded
 
 
 def _columns(name: str, values: Any, rows: int) -> list[PackedColumn]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, TypeGuard
 
@@ -26,7 +27,11 @@ from otel_rollout.record.recording.identity import Identity, identity_in, with_i
 from otel_rollout.redaction import redaction
 
 Score = float | bool | str
-_IDENTITY_ARGUMENTS: Final = "step=, sample_index=, rollout_n=, validate="
+_NAMED_TWICE: Final = "has trajectory= and step=, sample_index=, rollout_n=, validate=; give one of them"
+_UNNAMED: Final = (
+    "is named by step= and sample_index=, and by rollout_n= if the row has several trajectories; give them, "
+    "or trajectory="
+)
 _SHOWN_CHARS: Final = 60
 """Maximum characters of a score's name in a warning."""
 _traceparent = TraceContextTextMapPropagator()
@@ -71,15 +76,15 @@ def score(
         given = _given(active, name, value)
         if given is None:
             return
-        if step is sample_index is rollout_n is None and validate is False:
-            if trajectory is None:
-                _score_current(active, name, given, comment)
-            else:
-                _score_by_id(active, trajectory, name, given, comment)
+        named = {"step": step, "sample_index": sample_index, "rollout_n": rollout_n, "validate": validate}
+        if trajectory is step is sample_index is rollout_n is None and validate is False:
+            _score_current(active, name, given, comment)
             return
-        identity = _identity_of(active, trajectory, step, sample_index, rollout_n, validate)
-        if identity is not None:
-            _score_by_identity(active, identity, name, given, comment)
+        check_named(trajectory, named)
+        if trajectory is None:
+            _score_by_identity(active, named, name, given, comment)
+        else:
+            _score_by_id(active, trajectory, name, given, comment)
     except Unusable as error:
         warn_once(f"score() recorded nothing: {error}", f"score {error.subject}")
     except Exception as error:  # noqa: BLE001
@@ -88,10 +93,38 @@ def score(
 
 def _given(active: runtime.Runtime, name: object, value: Any) -> Score | None:
     """Return the value as it is recorded, redacted; warn and return None if it is no score."""
-    given = _score_value(name, value)
-    if isinstance(given, str) and redaction.hides(active.settings.redact, str(name)):
+    if not is_score_name(name, "score"):
+        return None
+    try:
+        given = as_score(value)
+    except Exception as error:  # noqa: BLE001 - raised by a method of the value
+        pass_on(error)
+        warn_once(
+            f"score({str(name)[:_SHOWN_CHARS]!r}, …) recorded nothing: value= is a {type(value).__name__}, "
+            "which is no score; give a number, True or False, or a text",
+            once_for=f"score value {type(value)}",
+        )
+        return None
+    if isinstance(given, str) and redaction.hides(active.settings.redact, name):
         return MARK  # on the evaluation span, the attribute has another name
     return given
+
+
+def check_named(trajectory: object, named: Mapping[str, Any]) -> None:
+    """Check that a caller names trajectories in one way.
+
+    Args:
+        trajectory: what the caller gives as their ids.
+        named: ``step``, ``sample_index``, ``rollout_n`` and ``validate`` as the caller gives them.
+
+    Raises:
+        Unusable: ids and identities are given, or neither.
+    """
+    if trajectory is None:
+        if named["step"] is None or named["sample_index"] is None:
+            raise Unusable(_UNNAMED, "a trajectory")
+    elif any(value is not None and value is not False for value in named.values()):
+        raise Unusable(_NAMED_TWICE, "it")
 
 
 def _score_current(active: runtime.Runtime, name: str, value: Score, comment: str | None) -> None:
@@ -134,8 +167,10 @@ def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, com
 
 
 def _score_by_identity(
-    active: runtime.Runtime, identity: Identity, name: str, value: Score, comment: str | None
+    active: runtime.Runtime, named: Mapping[str, Any], name: str, value: Score, comment: str | None
 ) -> None:
+    known = recorded_identity({semconv.EXTRA_PREFIX + part: given for part, given in named.items()})
+    identity = Identity({**active.project, **known})
     sampling = active.sampling
     if sampling is not None and sampling.excludes(Group.of(identity.attributes)):
         active.writer.counters.skip("score_of_unrecorded")
@@ -145,30 +180,6 @@ def _score_by_identity(
     context = with_identity(identity, Context())
     span = active.tracer.start_apart(f"score {name}", context, {semconv.SPAN_KIND: kind})
     _finish(span, name, value, comment, semconv.ORIGIN_IDENTITY)
-
-
-def _identity_of(
-    active: runtime.Runtime, trajectory: object, step: Any, sample_index: Any, rollout_n: Any, validate: Any
-) -> Identity | None:
-    """Return the identity that a caller names; warn and return None if it names no trajectory."""
-    if trajectory is not None:
-        warn_once(f"score() recorded nothing: it has trajectory= and {_IDENTITY_ARGUMENTS}; give one of them")
-        return None
-    if step is None or sample_index is None:
-        warn_once(
-            "score() recorded nothing: a trajectory is named by step= and sample_index=, and by rollout_n= "
-            "if the row has several trajectories; give them, or trajectory="
-        )
-        return None
-    known = recorded_identity(
-        {
-            semconv.STEP: step,
-            semconv.SAMPLE_INDEX: sample_index,
-            semconv.ROLLOUT_N: rollout_n,
-            semconv.VALIDATE: validate,
-        }
-    )
-    return Identity({**active.project, **known})
 
 
 def _record(
@@ -186,7 +197,7 @@ def _record(
     if span is None:
         return None
     _finish(span, name, value, comment, origin)
-    return span_io.start_of(span)
+    return getattr(span, "start_time", None)  # a span that does not record has none
 
 
 def _finish(span: Span, name: str, value: Score, comment: str | None, origin: str | None) -> None:
@@ -200,22 +211,6 @@ def _finish(span: Span, name: str, value: Score, comment: str | None, origin: st
         span_io.put_json(span, semconv.OUTPUT_VALUE, encoding.to_json(value, PREVIEW_BYTES))
     finally:
         span.end()
-
-
-def _score_value(name: object, value: Any) -> Score | None:
-    """Return the value as it is recorded; warn and return None if it is no score."""
-    if not is_score_name(name, "score"):
-        return None
-    try:
-        return as_score(value)
-    except Exception as error:  # noqa: BLE001 - raised by a method of the value
-        pass_on(error)
-        warn_once(
-            f"score({str(name)[:_SHOWN_CHARS]!r}, …) recorded nothing: value= is a {type(value).__name__}, "
-            "which is no score; give a number, True or False, or a text",
-            once_for=f"score value {type(value)}",
-        )
-        return None
 
 
 def is_score_name(name: object, function: str, result: str = "recorded nothing") -> TypeGuard[str]:

@@ -97,13 +97,6 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
         span.set_attribute(key, encoded.decode())
 
 
-def start_of(span: Span) -> int | None:
-    """Return a span's start, Unix time in ns; None for a span that does not record."""
-    if type(span) is RecordingSpan:
-        return span.start_ns
-    return getattr(span, "start_time", None)
-
-
 def unfinished_line(span: Span, longest: int | None) -> bytes:
     """Return the line to be recorded if the process dies before a root span ends.
 

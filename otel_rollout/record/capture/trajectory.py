@@ -20,11 +20,8 @@ from otel_rollout.record import runtime
 from otel_rollout.record.capture import encoding, span_io, trajectory_decorator
 from otel_rollout.record.capture.context import (
     OPERATION,
-    SPAN,
-    TRAJECTORY,
     is_left_by,
     leave_ended_trajectories,
-    running_task,
     span_of_another,
     trajectory_in,
     without_trajectory,
@@ -32,17 +29,16 @@ from otel_rollout.record.capture.context import (
 from otel_rollout.record.capture.trajectory_attributes import (
     PREVIEW_BYTES,
     Preview,
-    PreviewText,
     cut_preview,
     extra_attribute,
     preview_json,
     recorded_identity,
 )
 from otel_rollout.record.recording import previews
-from otel_rollout.record.recording.entered import ENTERED, present_context
+from otel_rollout.record.recording.entered import ENTERED, present_context, running_task
 from otel_rollout.record.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.record.recording.joined_span import end_never_ended
-from otel_rollout.record.recording.runtime_context import span_above
+from otel_rollout.record.recording.runtime_context import SPAN, TRAJECTORY, span_above
 from otel_rollout.record.recording.sampling import CHOSEN, GroupSampling
 from otel_rollout.record.recording.span import RecordingSpan
 from otel_rollout.record.recording.state import state
@@ -409,19 +405,9 @@ class Trajectory:
         self._output = encoded if len(encoded) <= PREVIEW_BYTES else cut_preview(encoded)
         self._text_of = text_of
 
-    def offer_texts(
-        self, input_: Any, input_is_json: bool, output: Any, output_is_json: bool, longest: int
-    ) -> None:
-        """Record input and output of another library's span directly below; None if it has none.
-
-        Args:
-            input_: the input.
-            input_is_json: whether it is JSON.
-            output: the output.
-            output_is_json: whether it is JSON.
-            longest: maximum characters of each.
-        """
+    def offer_both(self, input_: bytes | None, output: bytes | None) -> None:
+        """Record input and output of another library's span directly below, as JSON; None if it has none."""
         if input_ is not None and self._input is None:
-            self._input = PreviewText.of(input_, input_is_json, longest)
+            self._input = input_
         if output is not None:
-            self._output, self._text_of = PreviewText.of(output, output_is_json, longest), None
+            self._output, self._text_of = output, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -12,7 +12,6 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import warn_once
 from otel_rollout.base.given import PLAIN, builtin, reading, scalar
 from otel_rollout.base.suggest import closest
-from otel_rollout.otlp import writer
 from otel_rollout.record.capture import encoding
 
 Scalar = bool | int | float | str | None
@@ -20,21 +19,7 @@ PREVIEW_BYTES: Final = 16 << 10
 """Maximum bytes of an operation's input or output that are copied to the root span."""
 
 
-class PreviewText(NamedTuple):
-    """Text of another library's span: its beginning, and the number of remaining characters."""
-
-    text: str
-    more: int
-    is_json: bool
-
-    @classmethod
-    def of(cls, value: Any, is_json: bool, longest: int) -> PreviewText:
-        """Return the preview of an attribute's value, with at most ``longest`` characters."""
-        text, longest = str(value), min(PREVIEW_BYTES, longest)
-        return cls(text[:longest], max(0, len(text) - longest), is_json)
-
-
-Preview = bytes | tuple[bytes, int] | PreviewText
+Preview = bytes | tuple[bytes, int]
 """JSON of an input or output; for long JSON, its first ``PREVIEW_BYTES`` and the number of remaining
 bytes."""
 _NO_DATASET_ROWS: Final = (bool, float)
@@ -167,19 +152,6 @@ def preview_json(preview: Preview) -> bytes:
     """Return a preview as JSON; long JSON becomes a string with its beginning."""
     if isinstance(preview, bytes):
         return preview
-    if isinstance(preview, PreviewText):
-        return _json_of_text(preview)
     beginning, more = preview
     text = beginning.decode("utf-8", "ignore")
     return encoding.to_json(f"{text}… ({more} more bytes)", 2 * PREVIEW_BYTES)
-
-
-def _json_of_text(preview: PreviewText) -> bytes:
-    if preview.more:
-        return writer.json_string(f"{preview.text}… ({preview.more} more characters)")
-    if preview.is_json:
-        try:
-            return orjson.dumps(orjson.loads(preview.text))
-        except orjson.JSONDecodeError:
-            pass
-    return writer.json_string(preview.text)

@@ -79,29 +79,25 @@ def read(reply: Any) -> dict[str, Attribute]:
 
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
-    found: dict[str, Attribute] = {}
-    input_tokens, output_tokens = _number(usage, _INPUT), _number(usage, _OUTPUT)
+    input_tokens = _number(usage, _INPUT)
+    read, written = (_number(usage, (name,)) for name in _CACHE_OF_ANTHROPIC)
     if input_tokens is not None:
         # Anthropic counts cached tokens apart; OpenTelemetry's convention includes them.
-        cached_apart = sum(_number(usage, (name,)) or 0 for name in _CACHE_OF_ANTHROPIC)
-        found[semconv.GEN_AI_USAGE_INPUT_TOKENS] = input_tokens + cached_apart
-    if output_tokens is not None:
-        found[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = output_tokens
-    cached = _number(usage, _CACHE_OF_ANTHROPIC[:1])
+        input_tokens += (read or 0) + (written or 0)
     for name in _DETAILS:
         details = _fields(usage.get(name))
         if details is not None:
-            cached = _number(details, ("cached_tokens",))
-    if cached is not None:
-        found[semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS] = cached
-    written = _number(usage, _CACHE_OF_ANTHROPIC[1:])
-    if written is not None:
-        found[semconv.GEN_AI_USAGE_CACHE_WRITE_INPUT_TOKENS] = written
-    for name in _OUTPUT_DETAILS:
-        reasoning = _number(_fields(usage.get(name)) or {}, ("reasoning_tokens",))
-        if reasoning is not None:
-            found[semconv.GEN_AI_USAGE_REASONING_OUTPUT_TOKENS] = reasoning
-    return found
+            read = _number(details, ("cached_tokens",))
+    of_output = [_fields(usage.get(name)) or {} for name in _OUTPUT_DETAILS]
+    reasoning = [_number(details, ("reasoning_tokens",)) for details in of_output]
+    counts = {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: _number(usage, _OUTPUT),
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: read,
+        semconv.GEN_AI_USAGE_CACHE_WRITE_INPUT_TOKENS: written,
+        semconv.GEN_AI_USAGE_REASONING_OUTPUT_TOKENS: next((n for n in reasoning if n is not None), None),
+    }
+    return {name: number for name, number in counts.items() if number is not None}
 
 
 def _names(fields: Mapping[str, Any]) -> dict[str, Attribute]:

@@ -18,18 +18,17 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials, without_receiver
-from otel_rollout.base.errors import logger
+from otel_rollout.base.errors import is_new, logger
 from otel_rollout.base.redaction_names import SHIPPED
 from otel_rollout.base.setting_parsers import listed
 from otel_rollout.base.waits import WAITS_VARIABLE, waits
 from otel_rollout.record.launch.state import state
 from otel_rollout.record.runs.ray_job import NODE_VARIABLES
-from otel_rollout.record.runs.target import is_further_variable, is_published, names_target
+from otel_rollout.record.runs.target import is_further_variable, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
-from otel_rollout.settings_reader import from_founder, to_variable
+from otel_rollout.settings_reader import from_founder, is_inherited, to_variable
 from otel_rollout.spool import layout, receiver_files
 from otel_rollout.spool.detached import start_detached
 from otel_rollout.spool.locks import SUCCESSOR, ForwarderLock
@@ -37,8 +36,6 @@ from otel_rollout.spool.receiver_files import ReceiverAddress, has_failed_since,
 
 _FIRST_CHECKS = 20
 """Number of first checks."""
-_MAX_REPORTED = 100
-"""Maximum number of different problems that a process logs."""
 
 _PASSED_VARIABLES = frozenset(
     {
@@ -138,7 +135,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     }
     # The run's target takes precedence over the target that this process's variables name.
     of_run = configured.target_variables
-    has_target = bool(of_run) or is_published(environ)
+    has_target = bool(of_run) or is_inherited("target_variables", environ)
     of_node = environ.get(NODE_VARIABLES, "").split(",")  # its own agent, for example
     of_others = [name for name in passed if has_target and names_target(name, configured)]
     for name in set(of_others).difference(of_node):
@@ -188,13 +185,7 @@ def wait_for_receiver(node_dir: Path, configured: Settings, timeout: float) -> R
 
 def _receiver_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
     """Return the receiver's environment: this process's, with all its settings."""
-    defaults = Settings()
-    settings: dict[str, Any] = {
-        field.name: getattr(configured, field.name)
-        for field in dataclasses.fields(Settings)
-        if getattr(configured, field.name) != getattr(defaults, field.name)
-    }
-    passed = {**without_receiver(environ), CONFIG_VARIABLE: to_variable(settings)}
+    passed = {**without_receiver(environ), CONFIG_VARIABLE: to_variable(vars(configured))}
     if any(step != SHIPPED for step in listed(configured.redact)):
         # The application's function is in a module that this process can import.
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -217,7 +208,6 @@ class ForwarderSupervisor:
         self._node_dir = node_dir
         self._settings = configured
         self._found = found
-        self._reported: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
 
@@ -270,6 +260,5 @@ class ForwarderSupervisor:
                 self._log_once(f"{exporter}: traces are not linked to the run {run}. {problem}")
 
     def _log_once(self, message: str, level: int = logging.WARNING) -> None:
-        if message not in self._reported and len(self._reported) < _MAX_REPORTED:
-            self._reported.add(message)
+        if is_new(f"{self._node_dir}: {message}"):
             logger.log(level, "otel-rollout: %s", message)

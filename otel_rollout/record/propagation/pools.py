@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import util
 from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
@@ -35,16 +35,16 @@ _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", 
 
 def install(patches: Patches) -> None:
     """Patch the methods that submit work to a pool."""
-    patches.replace(ThreadPoolExecutor, "submit", functools.partial(_with_context, patches))
-    patches.replace(ProcessPoolExecutor, "submit", functools.partial(_submitting, patches))
+    for executor in (ThreadPoolExecutor, ProcessPoolExecutor):
+        patches.replace(executor, "submit", functools.partial(_submitting, patches))
     for name in _POOL_METHODS:
         patches.replace(Pool, name, functools.partial(_calling, patches))
 
 
 def _submitting(patches: Patches, original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
     @functools.wraps(original)
-    def submit(self: ProcessPoolExecutor, fn: Function, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return original(self, _with_carrier(fn) if patches.active else fn, *args, **kwargs)
+    def submit(self: Executor, fn: Function, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return original(self, _continuing(self, fn) if patches.active else fn, *args, **kwargs)
 
     return submit
 
@@ -52,20 +52,18 @@ def _submitting(patches: Patches, original: Callable[..., Future[Any]]) -> Calla
 def _calling(patches: Patches, original: Function) -> Function:
     @functools.wraps(original)
     def call(self: Pool, func: Function, *args: Any, **kwargs: Any) -> Any:
-        if patches.active and isinstance(self, ThreadPool):
-            context = active_context()
-            func = func if context is None else functools.partial(run_in_context, context, func)
-        elif patches.active:
-            func = _with_carrier(func)
-        return original(self, func, *args, **kwargs)
+        return original(self, _continuing(self, func) if patches.active else func, *args, **kwargs)
 
     return call
 
 
-def _with_carrier(function: Function) -> Function:
-    """Return a picklable function that calls ``function`` in the current context."""
-    carried = inject()
-    return function if carried is None else functools.partial(run_with_carrier, carried, function)
+def _continuing(pool: Executor | Pool, function: Function) -> Function:
+    """Return a function that calls ``function`` in the current context, in a pool's thread or process."""
+    if not isinstance(pool, (ThreadPoolExecutor, ThreadPool)):
+        carried = inject()
+        return function if carried is None else functools.partial(run_with_carrier, carried, function)
+    context = active_context()
+    return function if context is None else functools.partial(run_in_context, context, function)
 
 
 def run_with_carrier(carried: dict[str, str], function: Function, /, *args: Any, **kwargs: Any) -> Any:
@@ -88,23 +86,6 @@ def prepare_process() -> None:
         state.flushing_pool_process = os.getpid()
         util.Finalize(None, at_exit.close, exitpriority=0)
         http_clients.install()
-
-
-# --- thread pools ------------------------------------------------------------------------------------------
-
-
-Submit = Callable[..., "Future[Any]"]
-
-
-def _with_context(patches: Patches, original: Submit) -> Submit:
-    @functools.wraps(original)
-    def submit(self: ThreadPoolExecutor, fn: Function, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        context = active_context() if patches.active else None
-        if context is None:
-            return original(self, fn, *args, **kwargs)
-        return original(self, run_in_context, context, fn, *args, **kwargs)
-
-    return submit
 
 
 def run_in_context(context: otel_context.Context, fn: Function, /, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,8 @@ joins the run, and carries the id in its own calls.
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from collections.abc import Container
+from typing import Final
 
 import orjson
 
@@ -21,8 +22,8 @@ from otel_rollout.settings import CONFIG_VARIABLE
 RUN_KEY: Final = "otel-rollout-run"
 """Entry of a carrier that holds the run's id."""
 _NAMESPACE: Final = b"otel-rollout"
-_NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
-"""Variables not published with the others: the first has its own entry, the second differs per machine."""
+_NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
+"""Differs per machine."""
 
 
 def set_first_run(run_id: str) -> None:
@@ -55,13 +56,18 @@ def run_id_to_carry() -> str | None:
 def _publish(run_id: str) -> None:
     from ray.experimental import internal_kv
 
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(PREFIXES) and name not in _NOT_SENT
-    }
+    variables = variables_to_copy({CONFIG_VARIABLE})
     settings = {"config": os.environ.get(CONFIG_VARIABLE, ""), "variables": variables}
     internal_kv._internal_kv_put(run_id.encode(), orjson.dumps(settings), namespace=_NAMESPACE)
+
+
+def variables_to_copy(others: Container[str]) -> dict[str, str]:
+    """Return the driver's variables that workers need, without ``others``."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIXES) and name not in others and name != _NODE_VARIABLE
+    }
 
 
 def remove_published() -> None:
@@ -76,8 +82,10 @@ def join(run_id: str) -> None:
     """Record into the run ``run_id`` from now on; warn if its settings are missing."""
     if run_id == membership.run_id() or run_id in state.unknown_runs:
         return
-    settings = _published_settings(run_id)
-    if settings is None:
+    from ray.experimental import internal_kv
+
+    encoded = internal_kv._internal_kv_get(run_id.encode(), namespace=_NAMESPACE)
+    if not encoded:
         state.unknown_runs.add(run_id)
         logger.warning(
             "otel-rollout: the run %s called this worker, but Ray's control store has no settings of that "
@@ -86,12 +94,6 @@ def join(run_id: str) -> None:
             membership.run_id(),
         )
         return
+    settings = orjson.loads(encoded)
     membership.join(settings["config"], settings["variables"])
     state.published_runs.add(run_id)  # the driver published them; do not publish again
-
-
-def _published_settings(run_id: str) -> Any:
-    from ray.experimental import internal_kv
-
-    encoded = internal_kv._internal_kv_get(run_id.encode(), namespace=_NAMESPACE)
-    return orjson.loads(encoded) if encoded else None

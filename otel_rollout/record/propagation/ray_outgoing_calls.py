@@ -19,6 +19,7 @@ from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Function, Patches
 from otel_rollout.record.propagation import carrier, ray_later_runs
 from otel_rollout.record.propagation.ray_private_api import RayNames
+from otel_rollout.record.propagation.state import state
 from otel_rollout.record.runs.ray_job import is_prepared
 
 ARGUMENT: Final = "_otel_rollout_context"
@@ -43,17 +44,13 @@ class KeywordArguments(dict[str, Any]):
 
 def install(names: RayNames, patches: Patches) -> None:
     """Patch three methods that send calls, and the function that flattens arguments."""
-    support = CarrierSupport(names)
-    patches.replace(names.signature, "flatten_args", functools.partial(_adding_carrier, support))
-    patches.replace(
-        names.actor_handle,
-        "_actor_method_call",
-        functools.partial(_sending, patches, "_ray_is_cross_language"),
-    )
-    patches.replace(
-        names.remote_function, "_remote", functools.partial(_sending, patches, "_is_cross_language")
-    )
-    patches.replace(names.actor_class, "_remote", functools.partial(_sending, patches, None))
+    patches.replace(names.signature, "flatten_args", functools.partial(_adding_carrier, names))
+    for class_, method, cross_language in (
+        (names.actor_handle, "_actor_method_call", "_ray_is_cross_language"),
+        (names.remote_function, "_remote", "_is_cross_language"),
+        (names.actor_class, "_remote", None),
+    ):
+        patches.replace(class_, method, functools.partial(_sending, patches, cross_language))
 
 
 def _sending(patches: Patches, cross_language: str | None, original: Function) -> Function:
@@ -93,13 +90,27 @@ def _is_cross_language(sender: Any, attribute: str | None) -> Any:
     return getattr(sender, attribute)
 
 
-def _adding_carrier(support: CarrierSupport, original: Function) -> Function:
+def _removes_carrier(names: RayNames, receiver: Any) -> bool:
+    """Return whether a receiver is of this job, whose workers are prepared, and removes the carrier.
+
+    Any other receiver would pass the carrier to the user's function.
+    """
+    job = names.worker_module.global_worker.current_cluster_and_job
+    if state.known_job[0] != job:
+        state.known_job = job, is_prepared()
+    if not state.known_job[1]:
+        return False
+    # A handle from ray.get_actor() may lead into another job; tasks and new actors never do.
+    return not isinstance(receiver, names.actor_handle) or receiver._ray_actor_id.job_id == job[1]
+
+
+def _adding_carrier(names: RayNames, original: Function) -> Function:
     @functools.wraps(original)
     def flatten_args(signature_parameters: Any, args: Any, kwargs: Any) -> Any:
         flat = original(signature_parameters, args, kwargs)
         if type(kwargs) is KeywordArguments:
             try:
-                if support.removes_carrier(kwargs.receiver):
+                if _removes_carrier(names, kwargs.receiver):
                     carried = carrier_of_call()
                     if carried is not None:
                         flat = [*flat, ARGUMENT, orjson.dumps(carried)]
@@ -108,27 +119,3 @@ def _adding_carrier(support: CarrierSupport, original: Function) -> Function:
         return flat
 
     return flatten_args
-
-
-class CarrierSupport:
-    """Tell which receivers remove the carrier.
-
-    Any other receiver would pass the carrier to the user's function.
-    """
-
-    def __init__(self, names: RayNames) -> None:
-        self._worker_module = names.worker_module
-        self._actor_handle = names.actor_handle
-        self._job: Any = None
-        self._job_is_prepared = False
-
-    def removes_carrier(self, receiver: Any) -> bool:
-        """Return whether the receiver runs in this job, whose workers are prepared."""
-        job = self._worker_module.global_worker.current_cluster_and_job
-        if job != self._job:
-            self._job_is_prepared = is_prepared()
-            self._job = job
-        if not self._job_is_prepared:
-            return False
-        # A handle from ray.get_actor() may lead into another job; tasks and new actors never do.
-        return not isinstance(receiver, self._actor_handle) or receiver._ray_actor_id.job_id == job[1]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
-from otel_rollout.base.environment import PREFIXES, may_be_credential
+from otel_rollout.base.environment import may_be_credential
 from otel_rollout.base.errors import logger
 from otel_rollout.base.given import items, reading
 from otel_rollout.base.patching import environment_variables
@@ -36,7 +36,6 @@ RuntimeEnv = Mapping[str, Any]
 
 HIDDEN: Final = "hidden-by-otel-rollout"
 """Value of a variable whose real value the setup hook sets."""
-_NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
 _OF_NODE: Final = frozenset(
     {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 )
@@ -102,7 +101,8 @@ def prepare(args: Sequence[Any], arguments: dict[str, Any], environ: Mapping[str
     if not (given or of_job) and _is_supported() and ray_own_cluster.is_started_by(args, arguments, environ):
         ray_later_runs.set_first_run(membership.run_id())
         return Preparation(
-            arguments, ray_own_cluster.preparing(setup_hook(None, {}, {}), _variables_to_copy({}))
+            arguments,
+            ray_own_cluster.preparing(setup_hook(None, {}, {}), ray_later_runs.variables_to_copy({})),
         )
     prepared = _with_tracing(given, of_job)
     if prepared is None:  # the submitted one is prepared
@@ -128,7 +128,7 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     variables_of_job = {**dict(submitted.get("env_vars") or {}), **variables_of_driver}
     if RECEIVER_MARK in variables_of_job:
         return given
-    copied = _variables_to_copy(variables_of_job)
+    copied = ray_later_runs.variables_to_copy(variables_of_job)
     defaults = {name: value for name, value in copied.items() if name in _OF_NODE}
     secrets = {name: value for name, value in copied.items() if _may_be_credential(name, value)}
     prepared: Any = copy.copy(given) if given is not None else {}
@@ -144,17 +144,6 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     prepared["env_vars"] = {**copied, **variables_of_driver}
     ray_later_runs.set_first_run(membership.run_id())
     return prepared
-
-
-def _variables_to_copy(variables_of_job: Mapping[str, str]) -> dict[str, str]:
-    """Return the driver's variables that workers need and the job does not set."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(PREFIXES)
-        and name not in variables_of_job
-        and name != _NODE_VARIABLE  # differs per machine
-    }
 
 
 def _may_be_credential(name: str, value: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 from otel_rollout.base.patching import Patches
 from otel_rollout.base.state import PER_PROCESS, RoomState, register
@@ -26,6 +27,8 @@ class State(RoomState):
     """Id of this pool process, once it is set to flush at exit; a forked child has another id."""
     run_of_workers: str = ""
     """Id of the run with which the Ray job's workers were started."""
+    known_job: tuple[Any, bool] = (None, False)
+    """The Ray job of this process's last call, and whether the job's workers remove carriers."""
     published_runs: set[str] = field(default_factory=set)
     """Ids of runs whose settings this process has put into Ray's control store, or has found there."""
     unknown_runs: set[str] = field(default_factory=set)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
@@ -99,7 +99,7 @@ class Intake:
         trajectories: the trajectories of this machine.
         counts: gets the numbers of spans.
         policy: which spans are recorded, and how.
-        store: stores the numbers of spans, before a request is acknowledged.
+        publish: publishes the numbers of spans before a request is acknowledged. Must not raise.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Intake:
         trajectories: Trajectories,
         counts: ReceiverCounts,
         policy: Policy,
-        store: Callable[[ReceiverCounts], object] = lambda _: None,
+        publish: Callable[[], object] = lambda: None,
     ) -> None:
         self._writer = writer
         self._trajectories = trajectories
         self._counts = counts
         self._policy = policy
-        self._store = store
+        self._publish = publish
         self._decisions: BoundedDict[bytes, bool] = BoundedDict(_MAX_DECISIONS)
         self._span_ids = SpanIds(counts, policy.run_id)
 
@@ -129,7 +129,7 @@ class Intake:
         try:
             await self._take(scopes, outcome)
         finally:
-            self._store(self._counts)
+            self._publish()
         return outcome
 
     async def _take(self, scopes: Iterable[ReceivedScope], outcome: IntakeOutcome) -> None:
@@ -282,11 +282,8 @@ class Trajectories:
             return
         try:
             (span,) = spans_of_json(parsed_line(line))
-            self._known[trace_id] = _known(span.scalars(), span.span_id, is_root)
+            attributes = span.scalars()
+            identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
+            self._known[trace_id] = Known(identity, span.span_id, is_root)
         except (UnreadableLineError, ValueError, KeyError, TypeError):  # the slot is being written
             return
-
-
-def _known(attributes: Mapping[str, Any], span_id: str, is_root: bool) -> Known:
-    identity = Identity({key: attributes.get(key) for key in semconv.IDENTITY})
-    return Known(identity, span_id, is_root)

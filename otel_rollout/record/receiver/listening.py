@@ -71,13 +71,10 @@ def listen(node_dir: Path, configured: Settings) -> tuple[socket.socket, Receive
     check_address(configured)
     host, port = split_address(configured.receive)
     earlier = read_address(node_dir)
+    if not port and earlier is not None and earlier.host == host:
+        port = earlier.port  # senders know it
+    listening = _bound(host, port, waits().port) if port else _bound_somewhere(host)
     token = configured.receive_token or (earlier.token if earlier else "")
-    if earlier is not None and earlier.host == host and port in (0, earlier.port):
-        listening = _bound(host, earlier.port, waits().port)  # senders know this port
-    elif port:
-        listening = _bound(host, port, waits().port)
-    else:
-        listening = _bound_somewhere(host)
     token = token or secrets.token_urlsafe(_TOKEN_BYTES)
     return listening, ReceiverAddress(host, listening.getsockname()[1], token)
 

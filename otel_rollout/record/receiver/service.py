@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,6 @@ from otel_rollout.spool.locks import ProcessLock
 from otel_rollout.spool.receiver_files import (
     ReceiverAddress,
     ReceiverCounts,
-    Totals,
     publish_address,
     publish_counts,
     read_counts,
@@ -89,7 +89,7 @@ class Service:
             decision_of(configured.sampler, configured.sampler_arg),
             configured.receive_traces == "trajectories",
         )
-        intake = Intake(self._writer, self._trajectories, self._counts, policy, Totals(node_dir).store)
+        intake = Intake(self._writer, self._trajectories, self._counts, policy, self._publish_counts)
         application = ReceiverApplication(
             intake,
             self._counts,
@@ -113,6 +113,10 @@ class Service:
         """Write the address, without a token that the user has set: that one is in the senders' hands."""
         shown = self._address if self._has_own_token else dataclasses.replace(self._address, token="")
         publish_address(self._node_dir, shown)
+
+    def _publish_counts(self) -> None:
+        with suppress(OSError):  # a full disk: the counts are published later
+            publish_counts(self._node_dir, self._counts)
 
     async def _serve(self) -> None:
         publish_counts(self._node_dir, self._counts)

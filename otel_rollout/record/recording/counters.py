@@ -6,32 +6,17 @@ The counts are in the journal, where they survive a kill.
 from __future__ import annotations
 
 import threading
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_rollout.base.errors import logger, pass_on
 from otel_rollout.record.recording.identity import Identity
-from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Journal
+from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, TALLIES, Journal, JournalState
 
 _SKIP_WARNINGS: Final = {
     "application_sampler": "the sampler of the application's own OpenTelemetry samples a trajectory out, "
     "which reaches no exporter"
 }
 """Reason → warning for the first trajectory that is skipped although the user did not ask for that."""
-
-
-class Counts(NamedTuple):
-    """Counts of one process.
-
-    Spans started and recorded; dropped spans and skipped trajectories by reason; the numbers of TALLIES;
-    recorded spans of other libraries by instrumentation scope.
-    """
-
-    started: int
-    recorded: int
-    drops: dict[str, int]
-    skips: dict[str, int]
-    tallies: dict[str, int]
-    other_scopes: dict[str, int]
 
 
 class Counters:
@@ -91,12 +76,9 @@ class Counters:
         except Exception as error:  # noqa: BLE001 - the name may be no text; we are inside user code
             pass_on(error)
 
-    def read(self) -> Counts:
+    def read(self) -> JournalState:
         """Return the counts so far."""
-        journal = self._journal
-        drops, skips = dict(self._drops), dict(self._skips)
-        tallies = dict(zip(TALLIES, journal.tallies, strict=True))
-        return Counts(journal.started[0], journal.recorded, drops, skips, tallies, journal.other_scopes())
+        return self._journal.state()
 
     def abandon(self) -> None:
         """Stop counting in a forked child: the journal belongs to the parent."""

@@ -94,11 +94,6 @@ class JoinedSpan(RecordingSpan):
         return above.get_span_context() if above is not None else None
 
     @property
-    def start_time(self) -> int:
-        """The start, in ns since the epoch."""
-        return self.start_ns
-
-    @property
     def status(self) -> Status:
         """The status that was set last."""
         details = self._details

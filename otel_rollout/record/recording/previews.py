@@ -7,6 +7,7 @@ on the root itself, which some libraries set on the current span.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -14,14 +15,16 @@ from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import pass_on
+from otel_rollout.otlp import writer
 from otel_rollout.otlp.json_values import attributes_of
 from otel_rollout.record.recording.span import RecordingSpan
 
 if TYPE_CHECKING:
     from otel_rollout.otlp.chat_messages import Event
 
-_MAX_READ_CHARS: Final = 16 << 10
-"""Maximum characters of messages that are read. Of longer ones, the root shows the beginning as recorded."""
+_MAX_CHARS: Final = 16 << 10
+"""Maximum characters of an input or output. Of longer ones, the root shows the beginning; of longer messages,
+the beginning as recorded."""
 _MESSAGES: Final = {
     semconv.INPUT_VALUE: semconv.GEN_AI_INPUT_MESSAGES,
     semconv.OUTPUT_VALUE: semconv.GEN_AI_OUTPUT_MESSAGES,
@@ -42,23 +45,28 @@ def offer(trajectory: Any, attributes: Mapping[str, Any], events: Iterable[Event
     """
     try:
         listed = list(events)
-        trajectory.offer_texts(
-            *_shown(semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE, attributes, listed),
-            *_shown(semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE, attributes, listed),
-            longest,
+        trajectory.offer_both(
+            _shown(semconv.INPUT_VALUE, attributes, listed, longest),
+            _shown(semconv.OUTPUT_VALUE, attributes, listed, longest),
         )
     except Exception as error:  # noqa: BLE001 - another library's content may have any shape
         pass_on(error)
 
 
-def _shown(
-    name: str, mime_type: str, attributes: Mapping[str, Any], events: Sequence[Event]
-) -> tuple[Any, bool]:
-    """Return a span's input or output, None if it has none, and whether it is JSON."""
-    value = attributes.get(name)
-    if value is not None:
-        return value, attributes.get(mime_type) == semconv.JSON_MIME_TYPE
-    return _messages(name, attributes, events), True
+def _shown(name: str, attributes: Mapping[str, Any], events: Sequence[Event], longest: int) -> bytes | None:
+    """Return a span's input or output as JSON, cut; None if it has none."""
+    value, is_json = attributes.get(name), attributes.get(semconv.MIME_TYPES[name]) == semconv.JSON_MIME_TYPE
+    if value is None:
+        value, is_json = _messages(name, attributes, events), True
+    if value is None:
+        return None
+    text, longest = str(value), min(_MAX_CHARS, longest)
+    if len(text) > longest:
+        return writer.json_string(f"{text[:longest]}… ({len(text) - longest} more characters)")
+    if is_json:
+        with suppress(orjson.JSONDecodeError):
+            return orjson.dumps(orjson.loads(text))
+    return writer.json_string(text)
 
 
 def _messages(name: str, attributes: Mapping[str, Any], events: Sequence[Event]) -> str | None:
@@ -68,7 +76,7 @@ def _messages(name: str, attributes: Mapping[str, Any], events: Sequence[Event])
     if not model_calls.is_read_here([*attributes, *(event for event, _ in events)]):
         return None
     recorded = attributes.get(_MESSAGES[name])
-    if isinstance(recorded, str) and len(recorded) > _MAX_READ_CHARS:
+    if isinstance(recorded, str) and len(recorded) > _MAX_CHARS:
         return recorded
     value = None
     if model_calls.kind_of(attributes) == semconv.KIND_LLM:

@@ -12,6 +12,7 @@ import random
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opentelemetry.context import Context, get_current
@@ -31,7 +32,17 @@ from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identi
 from otel_rollout.record.recording.joined_span import TOKEN_COUNTS, is_model_call
 from otel_rollout.record.recording.provider import RANDOM_BITS, mark_of
 from otel_rollout.record.recording.runtime_context import TRAJECTORY, span_above
-from otel_rollout.record.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
+from otel_rollout.record.recording.span import (
+    ATTRIBUTE,
+    EVENT,
+    LINK,
+    MAX_ATTRIBUTES,
+    MAX_EVENTS,
+    MAX_LINKS,
+    UNFINISHED,
+    link_to,
+    remote_bits,
+)
 from otel_rollout.record.recording.state import state
 
 MAX_OPEN = 1 << 16
@@ -48,21 +59,18 @@ class _OpenSpan:
         above, trajectory: the span above another library's span, and the trajectory around it.
         has_replies_below: whether tokens are counted below.
         attributes: uncut attributes that were set after the start.
-        events: encoded, uncut events; for a span of another library, only its log events.
-        links: encoded, uncut links.
-        dropped: numbers of attributes, events and links beyond our own limits.
+        details: encoded, uncut events and links, and the numbers of those beyond our own limits; for a span
+            of another library, only its log events.
     """
 
     __slots__ = (
         "above",
         "attributes",
-        "dropped",
-        "events",
+        "details",
         "has_replies_below",
         "identity",
         "is_ours",
         "limits",
-        "links",
         "trajectory",
     )
 
@@ -74,9 +82,7 @@ class _OpenSpan:
         self.trajectory: Any = None
         self.has_replies_below = False
         self.attributes: dict[str, AttributeValue] = {}
-        self.events: list[bytes] = []
-        self.links: list[bytes] = []
-        self.dropped = [0, 0, 0]
+        self.details = otlp_json.Details()
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Keep attributes set on the span."""
@@ -85,14 +91,14 @@ class _OpenSpan:
                 # A copy, because a list may change later.
                 self.attributes[str(key)] = tuple(value) if isinstance(value, list) else value
             else:
-                self.dropped[0] += 1
+                self.details.dropped[ATTRIBUTE] += 1
 
     def add_event(self, name: str, attributes: types.Attributes, timestamp: int) -> None:
         """Keep an event added to the span."""
-        if len(self.events) < MAX_EVENTS:
-            self.events.append(_event(name, attributes, timestamp))
+        if len(self.details.events) < MAX_EVENTS:
+            self.details.events.append(_event(name, attributes, timestamp))
         else:
-            self.dropped[1] += 1
+            self.details.dropped[EVENT] += 1
 
     def add_log_event(self, name: str, attributes: Mapping[str, Any], timestamp: int | None = None) -> None:
         """Keep a log event of another library's span."""
@@ -100,10 +106,10 @@ class _OpenSpan:
 
     def add_link(self, context: SpanContext, attributes: types.Attributes = None) -> None:
         """Keep a link added to the span."""
-        if len(self.links) < MAX_LINKS:
-            self.links.append(_link(context, attributes))
+        if len(self.details.links) < MAX_LINKS:
+            self.details.links.append(link_to(context, attributes))
         else:
-            self.dropped[2] += 1
+            self.details.dropped[LINK] += 1
 
 
 def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.ContentLimits) -> _OpenSpan:
@@ -172,8 +178,6 @@ class SpoolSpanProcessor(IdentityProcessor):
     any trajectory.
     """
 
-    _has_looked = False
-
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span; keep the span's data."""
         super().on_start(span, parent_context)
@@ -213,9 +217,6 @@ class SpoolSpanProcessor(IdentityProcessor):
             pass_on(error)
         else:
             if not open_span.is_ours:
-                if not self._has_looked:
-                    self._has_looked = True
-                    doubles.report_instrumentors()
                 _tell_above(span, open_span)
             if writer.write(body, open_span.identity) and not open_span.is_ours:
                 scope = span.instrumentation_scope
@@ -248,7 +249,7 @@ def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
     if open_span.trajectory is not None and open_span.trajectory.root is above:
         applied = open_span.limits.applied
         events = [(event.name, applied(event.attributes or {})) for event in span.events]
-        logged = previews.events_of(open_span.events)
+        logged = previews.events_of(open_span.details.events)
         longest = open_span.limits.longest
         previews.offer(open_span.trajectory, applied(attributes), [*events, *logged], longest)
 
@@ -283,19 +284,18 @@ def _attributes(span: ReadableSpan, open_span: _OpenSpan) -> dict[str, Attribute
 
 def _line(span: ReadableSpan, open_span: _OpenSpan, end_ns: int, status: int, message: str | None) -> bytes:
     kept: Mapping[str, Any] = _attributes(span, open_span)
-    if open_span.is_ours:  # our operations have limited their content already
-        events, links, dropped = open_span.events, open_span.links, open_span.dropped
-    else:
+    details = open_span.details
+    if not open_span.is_ours:  # our operations have limited their content already
         limits = open_span.limits
         kept = limits.applied(kept)
         events = [_event(e.name, limits.applied(e.attributes or {}), e.timestamp) for e in span.events]
-        events += open_span.events
-        links = [_link(link.context, link.attributes) for link in span.links]
-        dropped = [span.dropped_attributes, span.dropped_events + open_span.dropped[1], span.dropped_links]
+        links = [link_to(link.context, link.attributes) for link in span.links]
+        dropped = [span.dropped_attributes, span.dropped_events + details.dropped[EVENT], span.dropped_links]
+        details = otlp_json.Details(events + details.events, links, dropped)
     attributes, failed = otlp_json.kept_attributes(kept)
-    dropped = [dropped[0] + failed, *dropped[1:]]
-    details = otlp_json.Details(events, links, dropped, status, message).encoded()
-    return _line_of(span, span.name, end_ns, attributes, details)
+    dropped = [details.dropped[ATTRIBUTE] + failed, *details.dropped[EVENT:]]
+    details = replace(details, dropped=dropped, status=status, status_message=message)
+    return _line_of(span, span.name, end_ns, attributes, details.encoded())
 
 
 def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, details: bytes) -> bytes:
@@ -311,7 +311,7 @@ def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, deta
     head = otlp_json.head_below(
         b"%032x" % context.trace_id,
         b"%016x" % parent.span_id if parent else b"",
-        context.trace_flags | _remote_bits(parent),
+        context.trace_flags | remote_bits(parent),
     )
     pieces = otlp_json.line(
         scope_head,
@@ -329,20 +329,6 @@ def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, deta
 
 def _event(name: str, attributes: types.Attributes, timestamp: int) -> bytes:
     return otlp_json.event(name, otlp_json.valid_time(timestamp, time.time_ns()), attributes or {})
-
-
-def _link(context: SpanContext, attributes: types.Attributes) -> bytes:
-    return otlp_json.link(
-        context.trace_id,
-        context.span_id,
-        context.trace_state.to_header(),
-        context.trace_flags | _remote_bits(context),
-        attributes or {},
-    )
-
-
-def _remote_bits(parent: SpanContext | None) -> int:
-    return otlp_json.HAS_IS_REMOTE | (otlp_json.IS_REMOTE if parent is not None and parent.is_remote else 0)
 
 
 class _OwnIds(IdGenerator):

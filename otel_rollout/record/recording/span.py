@@ -28,7 +28,7 @@ MAX_ATTRIBUTES = 1024
 MAX_EVENTS = 1024
 MAX_LINKS = 128
 """Maximum attributes, events and links of one span; further ones are counted as dropped."""
-ATTRIBUTE, EVENT, _LINK = 0, 1, 2
+ATTRIBUTE, EVENT, LINK = 0, 1, 2
 """Index of each count in ``Details.dropped``."""
 _PARTS = "attribute", "event", "link"
 """Name of what each count of ``Details.dropped`` counts."""
@@ -147,6 +147,11 @@ class RecordingSpan(Span):
         """The events so far, as OTLP/JSON."""
         return self._details.events if self._details is not None else ()
 
+    @property
+    def start_time(self) -> int:
+        """The start, in ns since the epoch, by the SDK's name."""
+        return self.start_ns
+
     def begin_below(self) -> bytes:
         """Make ``head_below``, the beginning of the lines of spans below this one."""
         head = self.head_below = writer.head_below(self.trace_id, self.span_id, LOCAL_PARENT)
@@ -200,7 +205,7 @@ class RecordingSpan(Span):
         time = time_ns()
         events.append(writer.event(name, valid_time(timestamp, time), attributes or {}))
 
-    @harmless(_LINK)
+    @harmless(LINK)
     def add_link(
         self, context: SpanContext, attributes: Mapping[str, writer.AttributeInput] | None = None
     ) -> None:
@@ -209,11 +214,9 @@ class RecordingSpan(Span):
             return
         links = self._detailed().links
         if len(links) >= MAX_LINKS:
-            self._count_dropped(_LINK, MAX_LINKS)
+            self._count_dropped(LINK, MAX_LINKS)
             return
-        flags = context.trace_flags | writer.HAS_IS_REMOTE | (writer.IS_REMOTE if context.is_remote else 0)
-        state = context.trace_state.to_header()
-        links.append(writer.link(context.trace_id, context.span_id, state, flags, attributes or {}))
+        links.append(link_to(context, attributes))
 
     def set_start(self, kind: SpanKind, links: Sequence[Link] | None, start_time: int | None) -> None:
         """Set what another library gave to ``start_span``; ignore values of wrong types."""
@@ -224,15 +227,15 @@ class RecordingSpan(Span):
         if links is not None:
             self._add_links(links)
 
-    @harmless(_LINK)
+    @harmless(LINK)
     def _add_links(self, links: Sequence[Link]) -> None:
         """Add several links; one that is unusable does not keep the others away."""
         for link in islice(links, MAX_LINKS):
             self._add(link)
         if len(links) > MAX_LINKS:
-            self._count_dropped(_LINK, MAX_LINKS, len(links) - MAX_LINKS)
+            self._count_dropped(LINK, MAX_LINKS, len(links) - MAX_LINKS)
 
-    @harmless(_LINK)
+    @harmless(LINK)
     def _add(self, link: Link) -> None:
         self.add_link(link.context, link.attributes)
 
@@ -379,6 +382,17 @@ class RecordingSpan(Span):
         if isinstance(exc_val, Exception):
             self.fail(exc_val, *self._exceptions)
         self.end()
+
+
+def link_to(context: SpanContext, attributes: Mapping[str, writer.AttributeInput] | None) -> bytes:
+    """Encode a link to another span."""
+    flags, state = context.trace_flags | remote_bits(context), context.trace_state.to_header()
+    return writer.link(context.trace_id, context.span_id, state, flags, attributes or {})
+
+
+def remote_bits(context: SpanContext | None) -> int:
+    """Return the flags that say whether a span that another one refers to is in another process."""
+    return writer.HAS_IS_REMOTE | (writer.IS_REMOTE if context is not None and context.is_remote else 0)
 
 
 def _list_of(attributes: Iterable[tuple[bytes, ...]]) -> tuple[bytes, ...]:

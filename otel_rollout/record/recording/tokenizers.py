@@ -142,18 +142,8 @@ def _name(backend: Any) -> str:
 
 
 def _added(backend: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": number,
-            "content": token.content,
-            "single_word": token.single_word,
-            "lstrip": token.lstrip,
-            "rstrip": token.rstrip,
-            "normalized": token.normalized,
-            "special": token.special,
-        }
-        for number, token in sorted(backend.get_added_tokens_decoder().items())
-    ]
+    tokens = sorted(backend.get_added_tokens_decoder().items())
+    return [{"id": number, **token.__getstate__()} for number, token in tokens]
 
 
 def _decoder(backend: Any) -> bytes:

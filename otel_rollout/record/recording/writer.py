@@ -22,13 +22,13 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.otlp.score_batch import around_data
-from otel_rollout.record.recording.counters import Counters, Counts
+from otel_rollout.record.recording.counters import Counters
 from otel_rollout.record.recording.flusher import CHECK_INTERVAL, Flusher, Line, Patience, SpoolUsage
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity
 from otel_rollout.record.recording.segment_file import SegmentFile
 from otel_rollout.redaction.redaction import Redaction
 from otel_rollout.spool import layout
-from otel_rollout.spool.journal import Journal
+from otel_rollout.spool.journal import Journal, JournalState
 from otel_rollout.spool.root_table import MAX_LINE, RootTable
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -341,7 +341,7 @@ class SegmentWriter:
 
     # --- The end --------------------------------------------------------------------------------------------
 
-    def counts(self) -> Counts:
+    def counts(self) -> JournalState:
         """Return the counts of this writer so far."""
         return self.counters.read()
 

@@ -31,7 +31,8 @@ def found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
         arguments: arguments of ``configure()`` for the run.
     """
     if not state.is_root:
-        inherited = settings_reader.inherited(os.environ) if _is_inherited() else {}
+        is_inherited = settings_reader.is_inherited("run_id", os.environ)
+        inherited = settings_reader.inherited(os.environ) if is_inherited else {}
         state.inherited_config = os.environ.get(CONFIG_VARIABLE)
         state.arguments = {name: value for name, value in inherited.items() if name not in _PUBLISHED}
         state.other_nodes = {}
@@ -99,13 +100,6 @@ def beside_other_target(configured: Settings) -> Settings:
         own_id,
     )
     return found_run(dataclasses.replace(configured, run_id=own_id), {})
-
-
-def _is_inherited() -> bool:
-    try:
-        return "run_id" in settings_reader.inherited(os.environ)
-    except ValueError:  # logged when the settings were read
-        return False
 
 
 def _log_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:

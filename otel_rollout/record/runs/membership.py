@@ -10,7 +10,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from otel_rollout import settings_reader
 from otel_rollout.base.environment import without_receiver
@@ -21,18 +21,6 @@ from otel_rollout.record.runs import founding, ray_job, target
 from otel_rollout.record.runs.founding import absolute, node_directory
 from otel_rollout.record.runs.state import EndedRun, state
 from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
-
-
-class _Resolution(NamedTuple):
-    """The result of resolving environment and arguments.
-
-    Attributes:
-        settings: the settings of this process.
-        founds_run: whether this process founds a run: because it inherits none, or beside the inherited run.
-    """
-
-    settings: Settings
-    founds_run: bool
 
 
 def decide() -> Settings:
@@ -93,10 +81,10 @@ def announce() -> None:
     """
     try:
         if CONFIG_VARIABLE in os.environ or settings_reader.is_enabled(os.environ):
-            resolved = _resolve({}, joins=False)
-            if resolved.settings.enabled and resolved.founds_run:
+            configured, founds_run = _resolve({}, joins=False)
+            if configured.enabled and founds_run:
                 decide()
-            elif resolved.settings.enabled:
+            elif configured.enabled:
                 _join_tracers()
     except Exception as error:  # noqa: BLE001 - the first span meets this error again and switches tracing off
         pass_on(error)
@@ -122,7 +110,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         checked["spool_dir"] = absolute(checked["spool_dir"])
     with recording.lock:
         if _has_begun():
-            if _resolve(checked, joins).settings == state.settings:
+            if _resolve(checked, joins)[0] == state.settings:
                 return
             checked = state.arguments | checked
             _end_run()
@@ -236,12 +224,15 @@ def _warn_of_unknown_variables() -> None:
         os.environ[WARNED_VARIABLE] = "true"
 
 
-def _resolve(arguments: dict[str, Any], joins: bool) -> _Resolution:
+def _resolve(arguments: dict[str, Any], joins: bool) -> tuple[Settings, bool]:
     """Resolve the environment of this process and arguments of ``configure()``.
 
     Args:
         arguments: checked arguments.
         joins: whether to stay in the inherited run, whatever target the arguments name.
+
+    Returns:
+        The settings of this process, and whether it founds a run: because it inherits none, or beside it.
     """
     inherited, _ = settings_reader.from_environment(os.environ)
     by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
@@ -249,19 +240,19 @@ def _resolve(arguments: dict[str, Any], joins: bool) -> _Resolution:
     configured = target.completed(without_receiver(os.environ), stated, arguments)
     configured = dataclasses.replace(configured, **settings_reader.switched_off(os.environ))
     if CONFIG_VARIABLE not in os.environ or not inherited.run_id or state.is_root:
-        return _Resolution(configured, True)
+        return configured, True
     if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
-        return _Resolution(dataclasses.replace(configured, exporters=inherited.exporters), False)
+        return dataclasses.replace(configured, exporters=inherited.exporters), False
     if configured.run_id == inherited.run_id:
         configured = dataclasses.replace(configured, run_id=target.own_run_id(inherited.run_id, configured))
     # The founder of a run uses its own directory and machine, unless its arguments name others.
     own = {name: arguments.get(name, "") for name in ("working_dir", "home_node")}
-    return _Resolution(dataclasses.replace(configured, **own), True)
+    return dataclasses.replace(configured, **own), True
 
 
 def _variables_for_this_process() -> Mapping[str, str]:
     """Return the variables set for this process, rather than for its machine."""
-    if not target.is_published(os.environ):  # there is nothing to compare variables with
+    if not settings_reader.is_inherited("target_variables", os.environ):  # nothing to compare them with
         return {}
     environ = without_receiver(os.environ)
     given = ray_job.variables_given_to_worker(os.environ)

@@ -107,14 +107,6 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     return named
 
 
-def is_published(environ: Mapping[str, str]) -> bool:
-    """Return whether the founder of the run has published its variables."""
-    try:
-        return "target_variables" in settings_reader.inherited(environ)
-    except ValueError:  # logged when the settings are read
-        return False
-
-
 def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool:
     """Return whether variables replace an option: credentials stay with their target."""
     of_exporter = [name for name in changed if _names_target_of(exporter, name)]
