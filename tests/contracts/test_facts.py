@@ -362,3 +362,30 @@ def test_every_source_says_the_same_of_a_trajectory(
                 "warm-up/inner/2": (3, {"reward": 0.25}, False),
                 "3/a/b\n/0": (2, {}, False),
             }, name
+
+
+PASSED_OVER = """
+from otel_rollout import rollout_trace_attr, score, score_batch
+def recorded(**identity):
+    with rollout_trace_attr(**identity) as trajectory:
+        score("reward", 0.5)
+    return trajectory.id
+by_id = [[recorded(step=step, sample_index=0, rollout_n=n) for n in range(2)] for step in (1, 2, 3)]
+score_batch({"trained": [True] * 2}, trajectory=[by_id[0][0], by_id[2][0]])
+stepless = [recorded(sample_index=0, rollout_n=n) for n in range(2)]
+score("trained", True, trajectory=stepless[0])
+recorded(step="", sample_index=0, rollout_n=0)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_source_says_whom_the_trainer_passed_over(tmp_path: Path) -> None:
+    """Where it named a sibling by trajectory id, also without a step; not where it named nobody."""
+    with sources_of(PASSED_OVER, tmp_path) as sources:
+        for name, source in sources.items():
+            told = {}
+            for path in ("1/0/0", "1/0/1", "2/0/1", "3/0/1", "-/0/0", "-/0/1", "/0/0"):
+                (found,) = source.find(parse(path))
+                told[path] = source.conversation(found.trace_id, None).is_passed_over
+            passed_over = {path for path, is_passed_over in told.items() if is_passed_over}
+            assert passed_over == {"1/0/1", "3/0/1", "-/0/1"}, name

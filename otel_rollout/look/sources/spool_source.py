@@ -114,7 +114,7 @@ class SpoolSource:
                 yield span
 
     def _trained(self) -> dict[str, tuple[object, object]]:
-        """Return trace id → run and step of what a trainer took; of a score by trace id, those of the root."""
+        """Return trace id → run and step of what a trainer took; for a score by trace id, its root's."""
         found = {}
         for span in _spans_in(line for line in _lines(self.files()) if _TRAINED in line):
             if span.attributes.get(semconv.GEN_AI_EVALUATION_NAME) == training_scores.TRAINED:
