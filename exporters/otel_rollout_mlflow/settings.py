@@ -139,7 +139,7 @@ def resolve(
 
 
 def _experiment(name: str | None, experiment_id: str | None) -> tuple[str | None, str | None]:
-    """Return name and id of the experiment of all spans, at most one of them."""
+    """Return the name and the id of all spans' experiment; at most one of the two is set."""
     if name and experiment_id:
         raise ValueError("Pass experiment_name= or experiment_id=, not both.")
     if not name:

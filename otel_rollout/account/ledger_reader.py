@@ -161,10 +161,10 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def _read_unchanged(path: Path, busy_timeout: float | None) -> LedgerState:
-    """Read a ledger without a change to it or its log.
+    """Read a ledger, and leave its content as it is.
 
-    A connection that may write copies the log into the file, and removes the log. One that may only read uses
-    an existing log; without a log, it would make an empty one, unless it is told that nobody writes.
+    A connection that may write copies the log into the file, and removes the log. A read-only connection uses
+    an existing log. Without a log it makes an empty one, unless it is told that nobody writes.
     """
     log = path.with_name(FILE + "-wal")
     for _ in range(_UNCHANGED_READS):

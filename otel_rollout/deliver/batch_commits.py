@@ -148,6 +148,6 @@ class CommitClock:
         )
 
     def restart(self, left: int) -> None:
-        """Wait for further lines; ``left`` bytes are undecided, or exceed the batch."""
+        """Wait for further lines; the last batch did not take ``left`` bytes."""
         self._due_at = None
         self._left = left if left < self.limits.bytes else 0

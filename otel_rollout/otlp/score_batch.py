@@ -223,7 +223,7 @@ class ScoreBatch:
 
 
 def _times(columns: Sequence[Unpacked], rows: int, time_ns: int) -> Iterator[int]:
-    """Yield the time of each row; of several rows of a trajectory, the last one's scores are the newest."""
+    """Yield the time of each row; rows of one trajectory get rising times, so the last one counts."""
     named = [column.values for column in columns if column.field in _NAMING]
     before: Counter[tuple[Any, ...]] = Counter()
     for row in zip(*named, strict=True) if named else [()] * rows:

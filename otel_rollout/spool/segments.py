@@ -1,8 +1,8 @@
 """Read segments while they are written; repair those of dead writers.
 
-A batch of scores is one line of a segment and counts as many spans as it has scores. A position inside the
-line stands between two of these spans: ``n`` bytes after the line's begin, ``n`` spans are passed. So a
-cursor of bytes also says which scores of a batch are done.
+A batch of scores is one line of a segment and counts as many spans as it has scores. A position
+``n`` bytes after the line's beginning means that ``n`` of these spans are done. So a cursor of bytes also
+says which scores of a batch are done.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def without_doubles(
 
 
 def report_unknown(number: int, reason: str) -> None:
-    """Count rows of a training batch whose trajectories are not known, and warn once."""
+    """Count rows of a batch whose trajectories are not known; warn once for each reason."""
     if number:
         warn_once(f"what training makes of some of verl's trajectories is not recorded: {reason}")
         count_unknown(number)

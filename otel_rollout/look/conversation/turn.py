@@ -92,7 +92,7 @@ class Turn:
 
     @property
     def shows_arguments(self) -> bool:
-        """Whether the arguments are shown; an empty argument list only for tools."""
+        """Whether the arguments are shown; only a tool shows an empty list of them."""
         return bool(self.arguments) or (self.role == TOOL and self.arguments is not None)
 
     @property

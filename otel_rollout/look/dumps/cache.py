@@ -83,7 +83,7 @@ def _key_of(dumps: Dumps) -> str:
 
 
 def _code_of(dumps: Dumps) -> str:
-    """Return a digest of the code that makes rows of a dump: a newer one may read the same file otherwise."""
+    """Return a digest of the code that makes a dump's rows: newer code may read a file differently."""
     ours = {path for room in _ROOMS for path in _PACKAGE.glob(room)}
     readers = (sys.modules[dumps.formats[name].read.__module__] for _, name in dumps.files)
     paths = ours | {Path(module.__file__) for module in readers if module.__file__}

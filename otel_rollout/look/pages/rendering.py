@@ -86,7 +86,7 @@ class Links:
         return self.to("/compare", left=left, right=right)
 
     def elsewhere(self, trace_id: str) -> list[tuple[str, str]]:
-        """Return name and address of the trajectory in other tools, such as MLflow."""
+        """Return each other tool, such as MLflow, with the trajectory's address there."""
         return []
 
 

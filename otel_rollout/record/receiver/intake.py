@@ -67,8 +67,8 @@ class Policy:
     Attributes:
         run_id: the run's id.
         redact: redacts a line before it is written.
-        decision: head sampling of traces that no trajectory of this machine has begun; None: all.
-        only_trajectories: whether traces that no trajectory of this machine has begun are refused.
+        decision: head sampling of traces that belong to no trajectory of this machine; None records all.
+        only_trajectories: whether traces that belong to no trajectory of this machine are refused.
     """
 
     run_id: str

@@ -97,7 +97,7 @@ def _condition(scope: Scope, others: list[str | None]) -> str:
 
 
 def _of_others(rows: list[dict[str, Any]], others: list[str | None]) -> str:
-    """Return how many scores another program gave, and what makes them find their trajectories."""
+    """Return how many unresolved scores other programs gave, and how such scores find their trajectories."""
     number = sum(row["of_others"] for row in rows)
     if not number:
         return ""

@@ -58,7 +58,7 @@ class BoundedEncoder:
         not measured again."""
 
     def encode(self, value: Any, depth: int) -> bytes:
-        """Encode a value and the notes on its omissions, with the bytes that are left."""
+        """Encode a value within the bytes that are left; notes say what is missing."""
         self._work.units -= 3
         type_ = type(value)
         if issubclass(type_, str) and not issubclass(type_, enum.Enum):
