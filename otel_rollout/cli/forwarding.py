@@ -81,8 +81,7 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[l
         if count.pending and name not in report.exporters:
             sentences.append(
                 f"Still pending for {name}, and kept on disk: {count.pending} "
-                f"{'span' if count.pending == 1 else 'spans'}. "
-                f"Deliver with: otel-rollout forward {other_target(name)}--spool {node_dir}"
+                f"{'span' if count.pending == 1 else 'spans'}. {_way_out(name, node_dir)}"
             )
         if lost := count.lost_of(of_run.recorded):
             sentences.append(
@@ -98,6 +97,13 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[l
     sentences += [f"Rejected spans are in {path}, with reasons" for path in rejected]
     waiting = waiting_spans(report)
     return sentences + waiting, bool(report.problem or rejected or waiting or of_run.lost)
+
+
+def _way_out(name: str, node_dir: Path) -> str:
+    """Return how to deliver the spans of an exporter, or how to give up one that no package has."""
+    if other_target(name):
+        return f"No package here has it: install one, or remove {node_dir.parent} if other targets suffice"
+    return f"Deliver with: otel-rollout forward --spool {node_dir}"
 
 
 def waiting_spans(report: Report) -> list[str]:

@@ -100,7 +100,8 @@ def test_other_targets_that_nobody_can_load_may_need_every_segment(
         node_dir, layout.Manifest(manifest.run_id, manifest.project_name, ("not-installed", "test-faulty"))
     )
     fault.unlink()
-    run("forward", "--to", "test-faulty")
+    output = run("forward", "--to", "test-faulty")
+    assert f"No package here has it: install one, or remove {node_dir.parent} if" in output
     assert layout.segments(node_dir)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
+    MIN_BASELINE,
     Count,
     Fault,
     RateLimits,
@@ -72,8 +73,8 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
     if not share_of(counts):
         return "No tool call failed."
     return (
-        f"No error of a tool comes in a burst. The most frequent is {error} of `{tool}`, in "
-        f"{parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})."
+        f"No error of a tool rises above {MIN_BASELINE} or more steps before it. The most frequent is "
+        f"{error} of `{tool}`, in {parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})."
     )
 
 
