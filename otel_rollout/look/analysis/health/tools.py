@@ -72,9 +72,10 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
     (tool, error), counts = max(series.items(), key=lambda each: share_of(each[1]))
     if not share_of(counts):
         return "No tool call failed."
+    share = f"{parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})"
     return (
         f"No error of a tool rises above {MIN_BASELINE} or more steps before it. The most frequent is "
-        f"{error} of `{tool}`, in {parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})."
+        f"{error} of `{tool}`, in {share}."
     )
 
 
