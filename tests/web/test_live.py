@@ -47,7 +47,7 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
         subprocess.run(list(map(str, command)), check=True, timeout=120)
         wait_for(
             lambda: (
-                "first · run-second live" in server.get("/").text
+                "first · run-second new spans" in server.get("/").text
                 and server.get("/trajectories?run=run-second").body.count('class="state ok"') == 15
             ),
             VISIBLE_SECONDS,
@@ -116,7 +116,7 @@ def test_table_that_comes_later_is_shown(tmp_path: Path) -> None:
         wait_for(lambda: server.get("/").status == 200, 30, "the page of the table")
         shutil.rmtree(table)
         gone = wait_for(
-            lambda: answer if "writes one. (since" in (answer := server.get("/")).text else None,
+            lambda: answer if "after it begins. (since" in (answer := server.get("/")).text else None,
             30,
             "the sentence about the missing table",
         )
