@@ -7,6 +7,7 @@ from typing import Final
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.health.texts import counts_of
 from otel_rollout.table import filters
 
 _NO_TEXT: Final = "No text of a reply was recorded."
@@ -68,7 +69,7 @@ def empty(scope: Scope) -> Finding:
 def repetitive(scope: Scope) -> Finding:
     """Find steps in which replies repeat one text in a loop."""
     looked = scope.looked
-    return judged(looked.repetitive, _REPETITIVE, scope.steps, looked.note)
+    return judged(counts_of(looked.repetitive), _REPETITIVE, scope.steps, looked.note)
 
 
 def special_tokens(scope: Scope) -> Finding:
