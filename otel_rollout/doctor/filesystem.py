@@ -45,14 +45,12 @@ def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -
     advice = "Set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own on a local disk."
     try:
         existing = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
-        problem = _problem_of(directory, existing)
-        if problem is None:
-            _try_recording(existing)
-            free = layout.free_bytes(existing)
+        if problem := problem_of(directory):
+            return CHECK.fail(problem, advice)
+        _try_recording(existing)
+        free = layout.free_bytes(existing)
     except OSError as error:
-        problem = f"cannot be used: {error.strerror or type(error).__name__}"
-    if problem is not None:
-        return CHECK.fail(f"{shown} {problem}", advice)
+        return CHECK.fail(f"{shown} cannot be used: {error.strerror or type(error).__name__}", advice)
 
     type_ = file_system_of(existing.resolve(), mounts)
     state = "exists" if existing == directory else "can be created"
@@ -92,26 +90,6 @@ def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _problem_of(directory: Path, existing: Path) -> str | None:
-    """Return why a directory cannot be used; None if it can.
-
-    ``existing`` is the directory, or its nearest parent that exists.
-    """
-    if not existing.is_dir():
-        if existing == directory:
-            return "is not a directory"
-        return f"cannot be created: {existing} is not a directory"
-    if existing == directory:
-        for owner in (directory.lstat().st_uid, directory.stat().st_uid):  # of a link, and of its target
-            if owner not in (os.geteuid(), 0):  # root may have created it for this user
-                return f"belongs to user id {owner}, not to {os.geteuid()}"
-        if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-            return "is not writable"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        return f"cannot be created: {existing} is not writable for user id {os.geteuid()}"
-    return None
 
 
 def _try_recording(directory: Path) -> None:
