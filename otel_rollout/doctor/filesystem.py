@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rich.filesize import decimal
+
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.spool import layout
 
@@ -54,7 +56,7 @@ def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -
 
     type_ = file_system_of(existing.resolve(), mounts)
     state = "exists" if existing == directory else "can be created"
-    space = "unknown space" if free is None else shown_size(free)
+    space = "unknown space" if free is None else decimal(free)
     found = f"{shown} {state}: {space} free on {type_ or 'an unknown file system'}"
     make_room = "Free disk space: spans that do not fit are dropped."
     if free is not None and free < NO_SPACE:
@@ -103,13 +105,6 @@ def _try_recording(directory: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, mmap.PAGESIZE)
         with mmap.mmap(file.fileno(), mmap.PAGESIZE) as memory:
             memory[:5] = b"spool"
-
-
-def shown_size(size: int) -> str:
-    """Return a number of bytes as text for a person."""
-    if size >= 1e9:
-        return f"{size / 1e9:.1f} GB"
-    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size} bytes"
 
 
 def problem_of(spool: Path) -> str | None:
