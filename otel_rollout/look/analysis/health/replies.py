@@ -101,7 +101,7 @@ SELECT trace_id FROM (
   SELECT hashed.trace_id, count(*) OVER (PARTITION BY one.group_path, hashed.hash) AS copies
   FROM (
     SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
-    FROM {scope.spans} AS span WHERE kind = 'LLM' AND {is_alike}
+    FROM {scope.spans_of()} AS span WHERE kind = 'LLM' AND {is_alike}
     GROUP BY trace_id
   ) AS hashed JOIN {scope.signs} AS one ON hashed.trace_id = one.trace_id
 ) AS compared WHERE copies > 1"""  # noqa: S608
