@@ -22,6 +22,7 @@ from otel_rollout.look.analysis.health.rates import (
     steps_said,
 )
 from otel_rollout.look.analysis.health.scope import GROUP, Scope
+from otel_rollout.look.analysis.health.texts import counts_of, mark
 
 _NO_CALL: Final = "No tool call was recorded."
 _UNPARSABLE: Final = Fault(
@@ -41,8 +42,10 @@ def unparsable(scope: Scope) -> Finding:
     """Find steps in which the model writes tool calls that cannot be read."""
     # Some frameworks move the calls that can be read out of the text, so neither source has all calls.
     known = f"SELECT trace_id, step, has_unreadable FROM {scope.signs} WHERE has_unreadable IS NOT NULL"  # noqa: S608
-    calls = scope.looked.calls.joined(scope.engine.batches(known))
-    return judged(calls.counts(), _UNPARSABLE, scope.steps, scope.looked.note)
+    calls = scope.looked.calls.copy()
+    for row in scope.rows(known):
+        mark(calls, row["trace_id"], row["step"], row["has_unreadable"])
+    return judged(counts_of(calls), _UNPARSABLE, scope.steps, scope.looked.note)
 
 
 def error_burst(scope: Scope) -> Finding:
