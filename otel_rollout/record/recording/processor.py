@@ -166,10 +166,6 @@ class IdentityProcessor(SpanProcessor):
         if identity.attributes:
             span.set_attributes(identity.attributes)
 
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Do nothing: no span waits here."""
-        return True
-
 
 class SpoolSpanProcessor(IdentityProcessor):
     """Sets a trajectory's identity on its spans, and records the spans when they end.
