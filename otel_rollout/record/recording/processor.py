@@ -174,6 +174,8 @@ class SpoolSpanProcessor(IdentityProcessor):
     any trajectory.
     """
 
+    _has_looked = False
+
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span; keep the span's data."""
         super().on_start(span, parent_context)
@@ -213,6 +215,9 @@ class SpoolSpanProcessor(IdentityProcessor):
             pass_on(error)
         else:
             if not open_span.is_ours:
+                if not self._has_looked:
+                    self._has_looked = True
+                    doubles.report_instrumentors()
                 _tell_above(span, open_span)
             if writer.write(body, open_span.identity) and not open_span.is_ours:
                 scope = span.instrumentation_scope
