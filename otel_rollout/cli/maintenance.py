@@ -202,5 +202,5 @@ def _show(shares: Shares) -> None:
 
 
 def _counts(shares: Shares) -> str:
-    roots, rows = sum(share.roots for share in shares), sum(share.rows for share in shares)
-    return f"{roots} trajectories ({rows} spans, {decimal(sum(share.size for share in shares))})"
+    roots, rows, size = (sum(getattr(share, name) for share in shares) for name in ("roots", "rows", "size"))
+    return f"{counted(roots, 'trajectory')} ({counted(rows, 'span')}, {decimal(size)})"
