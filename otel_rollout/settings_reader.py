@@ -85,7 +85,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             values[field.name] = field.metadata["parse"](value)
         except ValueError as error:
             shown = "" if field.name in _MAY_BE_SECRET else f"={value!r}"
-            default = f": {field.default!r}" if isinstance(field.default, _SIMPLE) and field.default else ""
+            default = "" if field.default in ("", dataclasses.MISSING) else f": {field.default!r}"
             used = f"the default is used{default}"
             if (otherwise := field.metadata["otherwise"]) is not None:
                 values[field.name], used = otherwise, f"{otherwise!r} is used"

@@ -28,10 +28,10 @@ FURTHER = "\n## Coming from another tracer\n"
 
 
 def reader(directory: Path, python: Path = Path(sys.executable)) -> Shell:
-    """Return the shell of a reader who has installed the package, on a terminal of 100 columns."""
+    """Return the shell of a reader who has installed the package, on a terminal of 140 columns."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     path = f"{python.parent}:{kept['PATH']}"
-    return Shell(directory, {**kept, "PATH": path, "TMPDIR": str(directory), "COLUMNS": "100"})
+    return Shell(directory, {**kept, "PATH": path, "TMPDIR": str(directory), "COLUMNS": "140"})
 
 
 def followed_by(shell: Shell) -> int:

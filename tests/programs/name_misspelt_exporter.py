@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import otel_rollout
-from otel_rollout.record.recording.state import state
+from otel_rollout.base.state import state
 from tests.waiting import wait_for
 
 
 def has_reported() -> bool:
-    return state.runtime is not None and bool(state.runtime.keeper._reported)
+    return any("mlfow" in message for message in state.reported)
 
 
 def main() -> None:
