@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.base.suggest import did_you_mean, unknown
-from otel_rollout.cli.dumps import DumpName, reading
+from otel_rollout.cli.dumps import reading, source_options
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
 from otel_rollout.look.analysis.run_choice import Run, run_of, tools_of
-from otel_rollout.look.conversation.formatting import quoted, steps_in_words
+from otel_rollout.look.conversation.formatting import command, steps_in_words
 from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
 from otel_rollout.table import figures, filters, views
 from otel_rollout.table.query import Engine, dicts_of
@@ -143,20 +143,11 @@ def _list(
             runs = _columns_of_runs(engine)
             found = dicts_of(rows)
             if found and listing.opened_by and "path" in found[0]:
-                notes.append(f"open the first: {_opening(listing, found[0], runs, from_)}")
+                run = next((found[0].get(name) for name in ("run_id", "experiment") if name in runs), None)
+                opening = command(listing.opened_by, [found[0]["path"]], source_options(from_, run))
+                notes.append(f"open the first: {opening}")
             shown = _shown(listing, rows.column_names, _parts(columns), runs, selected.asked)
             print_table(found, shown, [*notes, f"from {location}"], wide)
-
-
-def _opening(
-    listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | DumpName | None
-) -> str:
-    """Return the command that opens a row; it names the run if the table has several."""
-    run = next((row.get(name) for name in ("run_id", "experiment") if name in runs), None)
-    mapped = from_.mapped if isinstance(from_, DumpName) else None
-    named = {"": row["path"], " --run": run, " --from": from_ and str(from_), " --map": mapped}
-    words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
-    return f"otel-rollout {listing.opened_by}{words}"
 
 
 class Selected:

@@ -205,4 +205,4 @@ def test_trajectories_of_a_run_are_named_by_their_paths_beside_another_run(tmp_p
                 )
     small(tmp_path / "table", rows)
     told = run("--from", tmp_path / "table", "--run", "e1", "--only", "reward_missing", code=1).output
-    assert "otel-rollout show 1/10/0 --run e1" in told
+    assert f"otel-rollout show 1/10/0 --run e1 --from {tmp_path}" in told

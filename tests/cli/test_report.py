@@ -120,7 +120,7 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     assert "steps 1-5 → steps 6-8" in printed
     assert "tool browser: errors 0 % → 50 %" in printed
     assert "    all TimeoutError\n" in printed
-    assert "otel-rollout show 6/1024/0   # also 6/1025/0, " in printed
+    assert f"otel-rollout show 6/1024/0 --from {table}   # also 6/1025/0, " in printed
     listed = [
         line for line in printed.splitlines() if "the usual change" in line and not line.startswith("The ")
     ]
