@@ -171,8 +171,8 @@ def test_one_trajectory_is_not_unhealthy(tmp_path: Path) -> None:
     assert {check["status"] for check in checks} == {"healthy", "unobserved"}
 
 
-def test_trajectories_of_an_older_run_with_a_newer_ones_names_are_named_by_trace_id(tmp_path: Path) -> None:
-    """`show` would take the name for the newer one's."""
+def test_trajectories_of_an_older_run_are_named_by_path_beside_the_run(tmp_path: Path) -> None:
+    """`show` finds them with the run, although a newer one has the same names."""
     rows = [
         root(
             f"{run_number}{number}",
@@ -188,8 +188,9 @@ def test_trajectories_of_an_older_run_with_a_newer_ones_names_are_named_by_trace
     ]
     small(tmp_path / "table", [*rows, *rewards])
     ran = run("--from", tmp_path / "table", "--run", "run-1", "--only", "reward_constant", "--json", code=1)
-    (check,) = json.loads(ran.stdout)["checks"]
-    assert check["evidence"] == ["10".zfill(32)]
+    document = json.loads(ran.stdout)
+    assert [document[name] for name in ("run_id", "project", "experiment")] == ["run-1", "project", "first"]
+    assert document["checks"][0]["evidence"] == ["1/7/0"]
 
 
 def test_trajectories_of_a_run_are_named_by_their_paths_beside_another_run(tmp_path: Path) -> None:
