@@ -137,7 +137,8 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     }
     page = tmp_path / "changes.html"
     run(*arguments, "--html", page)
-    assert "6/1024/0" in page.read_text()
+    html = page.read_text()
+    assert re.search(r"Look at:\s+<code>6/1024/0</code>,\s+<code>6/1025/0</code>", html)
 
 
 def test_two_runs_are_compared(table: Path) -> None:
