@@ -93,7 +93,7 @@ def _show(health: Health, location: str, options: Mapping[str, str | None], is_a
         is_all: whether healthy checks are printed, too.
     """
     console = Console(highlight=False)
-    left = 0
+    left = []
     ways: dict[str, list[str]] = {}
     # On the terminal, a person looks at the last lines.
     for finding in sorted(health.findings, key=lambda each: -ORDER.index(each.status)):
@@ -107,7 +107,7 @@ def _show(health: Health, location: str, options: Mapping[str, str | None], is_a
         elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
             ways.setdefault(_WHY if health.is_of_dump else way, []).append(finding.name)
         else:
-            left += 1
+            left.append(finding.status)
     if ways:
         console.print(Text("\nunobserved:" if health.is_of_dump else "\nnot observed yet:", "bold"))
     for way, names in ways.items():
@@ -115,5 +115,6 @@ def _show(health: Health, location: str, options: Mapping[str, str | None], is_a
     name = in_one_line(health.run.name)
     print_sentence(console, Text(f"\n{name}: {health.checked}, {health.verdict}"))
     if left:
-        console.print(Text(f"{counted(left, 'other check')}: --all", "dim"))
+        of_them = f" ({number} unobserved)" if (number := left.count("unobserved")) else ""
+        console.print(Text(f"{counted(len(left), 'other check')}{of_them}: --all", "dim"))
     print_sentence(console, Text(f"from {in_one_line(location)}", "dim"))

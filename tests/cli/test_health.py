@@ -84,7 +84,13 @@ def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:
     named = printed.partition("not observed yet:\n")[2].partition("\n\n")[0]
     assert all(line.startswith("   ") for line in named.splitlines())  # also where a line breaks
     assert "scores_unresolved" not in printed
-    assert "other checks: --all" in printed
+    ((unobserved,), (others,)) = (
+        re.findall(pattern, printed)
+        for pattern in (r", (\d+) unobserved, ", r" other checks \((\d+) unobserved\): --all")
+    )
+    assert int(unobserved) == int(others) + sum(
+        f" {check.name}" in re.sub(r"\W", " ", named) for check in BUILT_IN
+    )
 
 
 def test_only_and_skip_choose_checks_and_step_their_range(broken: Path) -> None:
