@@ -117,7 +117,7 @@ def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
     [
         (f"/trajectory?{RUN}&name=9/9/9", "There is no trajectory 9/9/9 in first · run-1."),
         (f"/trajectory?{RUN}&name=nope", "'nope' does not name a trajectory: write STEP/SAMPLE/ROLLOUT"),
-        (f"/trajectory?{RUN}", "The address has no name."),
+        (f"/trajectory?{RUN}", "The address does not say what to show: it lacks the parameter `name`."),
         ("/trajectories?run=run-2", "There is no run with the id 'run-2'."),
         ("/nothing/here", "/nothing/here is no page of this server."),
         ("/mlflow?trace=" + "a" * 32, "This is no trajectory in MLflow."),

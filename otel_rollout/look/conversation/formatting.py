@@ -130,7 +130,8 @@ def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
     yield "trace", summary.trace_id
     yield "run", run(summary)
     yield "began", start_time(summary)
-    yield "took", totals(conversation)
+    is_timed = summary.seconds is not None or summary.state == "running"
+    yield "took" if is_timed else "made", totals(conversation)
     for name, value in summary.facts.items():
         yield name, as_text(value)
 
