@@ -37,8 +37,8 @@ class Mistake(Enum):
 _TOOL_MISTAKES: Final = {Mistake.MALFORMED_JSON, Mistake.UNKNOWN_TOOL, Mistake.DIVISION_BY_ZERO}
 
 _OPENINGS: Final = ("I need this first. ", "Let me take it step by step. ", "")
-_NEXT: Final = ("Next: {}.", "Now I work out: {}.", "I calculate: {}.")
-_CLOSINGS: Final = ("So the answer is {}.", "That makes {}.", "The answer is {}.")
+_NEXT: Final = ("Next: {}.", "Now I work out: {}.", "I calculate: {}.", "Then: {}.", "I go on: {}.")
+_CLOSINGS: Final = ("So the answer is {}.", "That makes {}.", "The answer is {}.", "I get {}.", "It is {}.")
 _RETRY: Final = "That call did not work. I try again. "
 _GIVE_UP: Final = "I am not sure how to go on from here, so I stop."
 _UNKNOWN_PROBLEM: Final = "I do not know how to solve this problem."
@@ -61,7 +61,7 @@ class Character:
     at: int  # the step of the solution in which it happens
     recovers: bool  # from an error that a tool reports
     parallel: bool  # asks for independent steps in one turn
-    style: int
+    styles: tuple[int, ...]  # words of the turn after each number of results
 
 
 class ScriptedPolicy:
@@ -104,7 +104,7 @@ class ScriptedPolicy:
             at=draw.randrange(n_steps),
             recovers=draw.random() < 0.6,
             parallel=draw.random() < 0.8,
-            style=draw.randrange(3),
+            styles=(draw.randrange(len(_OPENINGS)), *(draw.randrange(len(_NEXT)) for _ in range(n_steps))),
         )
 
 
@@ -140,10 +140,11 @@ def _next_turn(steps: list[Step], results: list[str], *, failed: bool, character
         return _GIVE_UP
     if mistake is Mistake.GIVES_UP and done >= character.at:
         return _GIVE_UP
+    style = character.styles[min(done, len(steps))]
     if mistake is Mistake.GUESSES and done == 0:
-        return _final(_slip(steps[-1].value), character)
+        return _final(_slip(steps[-1].value), style, mistake)
     if done >= len(steps):
-        return _final(results[-1], character)
+        return _final(results[-1], style, mistake)
 
     # Later steps contain earlier results: replace these by the tool's actual answers, right or wrong.
     known = {step.value: result for step, result in zip(steps, results, strict=False)}
@@ -158,13 +159,13 @@ def _next_turn(steps: list[Step], results: list[str], *, failed: bool, character
 
     first, *others = (step.label for step in wanted[: len(calls)])
     labels = ", and ".join([first, *(label[0].lower() + label[1:] for label in others)])
-    said = _RETRY if failed and here else _OPENINGS[character.style] if done == 0 else ""
-    return "\n".join([said + _NEXT[character.style].format(labels), *calls])
+    said = _RETRY if failed and here else _OPENINGS[style] if done == 0 else ""
+    return "\n".join([said + _NEXT[style].format(labels), *calls])
 
 
-def _final(value: str, character: Character) -> str:
-    said = _CLOSINGS[character.style].format(value)
-    return said if character.mistake is Mistake.NO_ANSWER_LINE else f"{said}\n#### {value}"
+def _final(value: str, style: int, mistake: Mistake | None) -> str:
+    said = _CLOSINGS[style].format(value)
+    return said if mistake is Mistake.NO_ANSWER_LINE else f"{said}\n#### {value}"
 
 
 def _independent(steps: list[Step]) -> list[Step]:

@@ -43,9 +43,11 @@ _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"
 class StoreTarget:
     """An MLflow database. SQLite allows one writing process at a time."""
 
+    _client: TracingClient
+    """Set by :meth:`connect`, which is called first."""
+
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
-        self._opened: TracingClient | None = None
 
     def connect(self) -> None:
         """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
@@ -60,12 +62,12 @@ class StoreTarget:
             engine = sqlalchemy.create_engine(uri)
             if engine.dialect.name == "sqlite":
                 sqlite_creation.ensure_created(engine)
-                self._opened = TracingClient(uri)
+                self._client = TracingClient(uri)
             else:
                 # Connect once before MLflow, which tries for 100 s to reach a database that does not answer.
                 with engine.connect() as connection:
                     _lock_creation(connection)
-                    self._opened = TracingClient(uri)
+                    self._client = TracingClient(uri)
             engine.dispose()
         except ModuleNotFoundError as error:
             raise UndeliveredError(
@@ -218,14 +220,7 @@ class StoreTarget:
             self._client.store.set_trace_tag(trace_id, TRACE_NAME_TAG, name)
 
     def close(self) -> None:
-        """See :class:`~otel_rollout_mlflow.server_target.ServerTarget`."""
-        self._opened = None
-
-    @property
-    def _client(self) -> TracingClient:
-        if self._opened is None:
-            raise RuntimeError("connect() comes first")
-        return self._opened
+        """Do nothing: MLflow keeps one engine per database, for all that use it in this process."""
 
 
 def _lock_creation(connection: Connection) -> None:

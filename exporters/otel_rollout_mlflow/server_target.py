@@ -15,7 +15,7 @@ from otel_rollout.exporting.api import FailureKind, MetricPoint, UndeliveredErro
 from otel_rollout.exporting.http import BearerAuth, HttpServer, HttpSession, described
 from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
 from otel_rollout_mlflow.scores import MARK, Change, MlflowFeedback
-from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_version, shown_minimum
+from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_version
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
@@ -55,11 +55,11 @@ class ServerTarget:
         self._session.check(response, "reading its version")
         with self._reading(response):
             found = parse_version(response.text)
-        if found < MINIMUM_VERSION:
+        if found < parse_version(MINIMUM_VERSION):
             raise UndeliveredError(
                 FailureKind.REFUSED,
                 f"The MLflow server at {self._settings.shown_uri} is version {response.text.strip()}, but "
-                f"traces with tags and runs need {shown_minimum()} or newer: upgrade it.",
+                f"traces with tags and runs need {MINIMUM_VERSION} or newer: upgrade it.",
             )
 
     def experiment_named(self, name: str) -> Experiment | None:

@@ -22,7 +22,7 @@ from otel_rollout.exporting.arguments import basic_auth, given, masked, seconds,
 DEFAULT_EXPERIMENT_ID: Final = "0"
 """Id of MLflow's "Default" experiment, for spans without a project if no setting names an experiment."""
 
-MINIMUM_VERSION: Final = (3, 14)
+MINIMUM_VERSION: Final = "3.14"
 """The oldest MLflow that was tested. MLflow accepts trace tags over OTLP from 3.13 on."""
 
 DEFAULT_TIMEOUT: Final = 30.0
@@ -262,9 +262,9 @@ def _check_local_mlflow(source: str, scheme: str) -> None:
         installed = version("mlflow")
     except PackageNotFoundError:  # the distribution mlflow-skinny has this code too
         installed = version("mlflow-skinny")
-    if parse_version(installed) < MINIMUM_VERSION:
+    if parse_version(installed) < parse_version(MINIMUM_VERSION):
         raise ValueError(
-            f"{source} is a database ({scheme}://), which needs mlflow >= {shown_minimum()} here, "
+            f"{source} is a database ({scheme}://), which needs mlflow >= {MINIMUM_VERSION} here, "
             f"but {installed} is installed: {install}"
         )
 
@@ -279,11 +279,6 @@ def parse_version(text: str) -> tuple[int, int]:
     if match is None:
         raise ValueError(f"{text[:40]!r} is no version")
     return int(match[1]), int(match[2])
-
-
-def shown_minimum() -> str:
-    """Return the minimum version for messages."""
-    return ".".join(map(str, MINIMUM_VERSION))
 
 
 def _shown(uri: str) -> str:

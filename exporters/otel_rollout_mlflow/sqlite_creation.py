@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import sqlite3
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from otel_rollout.base.waits import wait_until, waits
 
@@ -75,51 +74,27 @@ def _locked(directory: Path) -> Iterator[None]:
 
 def _create(path: Path) -> bool:
     """Create a file with MLflow's tables; return False if another program was first."""
+    from mlflow.store.db.utils import _initialize_tables
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-    from sqlalchemy import URL
+    from sqlalchemy import URL, create_engine, event
 
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     new.touch()  # fails at once, where MLflow would try for two minutes
     try:
         uri = URL.create("sqlite", database=str(new)).render_as_string()
-        with _synchronized_once(new):
-            store = SqlAlchemyStore(uri, DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
-            store.engine.dispose()
+        unsynchronized = create_engine(uri)  # else SQLite would sync the file after each of 500 statements
+        event.listen(unsynchronized, "connect", lambda file, _: file.execute("PRAGMA synchronous=OFF"))
+        _initialize_tables(unsynchronized)
+        unsynchronized.dispose()
+        # The store adds the default experiment, and so syncs the whole file, whose name only we know.
+        SqlAlchemyStore(uri, DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
         os.link(new, path)
     except FileExistsError:  # keep the other program's file: it may be in use
         return False
     finally:
         new.unlink(missing_ok=True)
     return True
-
-
-@contextmanager
-def _synchronized_once(path: Path) -> Iterator[None]:
-    """Have SQLite sync a file to disk once, and not after each of 500 statements.
-
-    A power cut may leave a damaged file, but no other process knows the file's name.
-    """
-    from sqlalchemy import event
-    from sqlalchemy.engine import Engine
-
-    def without_sync(connection: Any, record: Any) -> None:
-        if not isinstance(connection, sqlite3.Connection):  # another engine of this program
-            return
-        _, _, file = connection.execute("PRAGMA database_list").fetchone()
-        if Path(file).name == path.name:
-            connection.execute("PRAGMA synchronous=OFF")
-
-    event.listen(Engine, "connect", without_sync)
-    try:
-        yield
-    finally:
-        event.remove(Engine, "connect", without_sync)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_complete(engine: Engine) -> bool:

@@ -210,7 +210,7 @@ class Report:
 
     def summary(self) -> str:
         """Return the report as one line of text."""
-        parts = [f"{self.recorded} spans recorded"]
+        parts = [f"{self.recorded} {'span' if self.recorded == 1 else 'spans'} recorded"]
         if self.problem:
             parts.append(f"({self.problem})")
         for name, count in self.exporters.items():

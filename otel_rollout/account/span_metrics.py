@@ -16,7 +16,7 @@ from opentelemetry import metrics
 
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.version import VERSION
 from otel_rollout.otlp import model_calls
 from otel_rollout.otlp.json_line import spans_of_json
@@ -98,14 +98,12 @@ class SpanMetrics:
         self._below: BoundedDict[str, _CallsBelow] = BoundedDict(_MAX_PARENTS)
         self._names: dict[str, set[str]] = {}
 
+    @internal_errors("measuring spans")
     def observe(self, chunk: bytes) -> None:
-        """Measure the lines that end in a part of a segment. Never raises."""
-        try:
-            *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
-            for line in lines:
-                self._measure_line(line)
-        except Exception as error:  # noqa: BLE001 - of a MeterProvider, too: the flusher must go on
-            fault("measuring spans", error)
+        """Measure the lines that end in a part of a segment. Never raises: the flusher must go on."""
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
+        for line in lines:
+            self._measure_line(line)
 
     @cached_property
     def _instruments(self) -> _Instruments:

@@ -46,8 +46,3 @@ class BoundedDict(MutableMapping[Key, Value]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
-
-    @property
-    def size(self) -> int:
-        """Number of entries; with ``size_of``, the sum of their sizes."""
-        return self._total

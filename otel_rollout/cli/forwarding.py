@@ -81,23 +81,29 @@ def left_for_a_person(node_dir: Path, report: Report, of_run: Report) -> tuple[l
         if count.pending and name not in report.exporters:
             sentences.append(
                 f"Still pending for {name}, and kept on disk: {count.pending} "
-                f"{'span' if count.pending == 1 else 'spans'}. "
-                f"Deliver with: otel-rollout forward {other_target(name)}--spool {node_dir}"
+                f"{'span' if count.pending == 1 else 'spans'}. {_way_out(name, node_dir)}"
             )
         if lost := count.lost_of(of_run.recorded):
             sentences.append(
-                f"{lost} spans are lost: they were not delivered to {name}, and are no longer in {node_dir}"
+                f"Lost: {lost} of {of_run.recorded} spans, not delivered to {name} and gone from {node_dir}"
             )
     for name, count in report.exporters.items():
         if name not in of_run.exporters and not of_run.lost and (gone := count.lost_of(report.recorded)):
             sentences.append(
-                f"{gone} spans were delivered to {', '.join(of_run.exporters)} before, and are no longer in "
-                f"{node_dir}: {name} does not get them"
+                f"{name} does not get {gone} of {report.recorded} spans: delivered to "
+                f"{', '.join(of_run.exporters)} before, they are no longer in {node_dir}"
             )
     rejected = [path for name in report.exporters if (path := rejected_file(node_dir, name)).exists()]
     sentences += [f"Rejected spans are in {path}, with reasons" for path in rejected]
     waiting = waiting_spans(report)
     return sentences + waiting, bool(report.problem or rejected or waiting or of_run.lost)
+
+
+def _way_out(name: str, node_dir: Path) -> str:
+    """Return how to deliver the spans of an exporter, or how to give up one that no package has."""
+    if other_target(name):
+        return f"No package here has it: install one, or remove {node_dir.parent} if other targets suffice"
+    return f"Deliver with: otel-rollout forward --spool {node_dir}"
 
 
 def waiting_spans(report: Report) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,6 @@ from otel_rollout.cli.dumps import DumpFormatOption, DumpName, MapOption
 from otel_rollout.cli.forwarding import forward_directory
 from otel_rollout.look.conversation.formatting import counted
 from otel_rollout.look.errors import ViewerError
-from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.otlp.json_line import line_of
 from otel_rollout.otlp.score_batch import expanded
 from otel_rollout.settings import Settings
@@ -168,8 +166,7 @@ def _lines_of(name: str | DumpName, skipped: Callable[[str], None]) -> Iterator[
         yield dump.location, map(line_of, dump.spans())
         dumps.say([*dump.notes, *dump.remarks])
     elif _is_mlflow(name):
-        uri = name.partition(":")[2]
-        source = MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+        source = sources.mlflow_source(name)
         yield source.location, source.every_line(skipped)
     else:
         for file in files.files_of([Path(name)]):

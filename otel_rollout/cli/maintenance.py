@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
+from rich.filesize import decimal
 
 from otel_rollout.base import setting_parsers
 from otel_rollout.cli.commands import epilog
@@ -63,8 +63,8 @@ def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None
     done = compaction.compact(_store(uri), hours, typer.echo)
     were = "was" if done.removed == 1 else "were"
     typer.echo(
-        f"{counted(done.files_before, 'file')} ({_size(done.bytes_before)}) became {done.files_after} "
-        f"({_size(done.bytes_after)}); {counted(done.removed, 'file')} of earlier versions {were} removed."
+        f"{counted(done.files_before, 'file')} ({decimal(done.bytes_before)}) became {done.files_after} "
+        f"({decimal(done.bytes_after)}); {counted(done.removed, 'file')} of earlier versions {were} removed."
     )
 
 
@@ -194,7 +194,7 @@ def _show(shares: Shares) -> None:
             sum(share.roots for share in of_run),
             sum(share.rows for share in of_run),
             f"{datetime.fromtimestamp(newest / 1e9, UTC):%Y-%m-%d %H:%M}",
-            _size(sum(share.size for share in of_run)),
+            decimal(sum(share.size for share in of_run)),
         )
         rows.append(dict(zip(_COLUMNS, values, strict=True)))
     if rows:
@@ -202,13 +202,5 @@ def _show(shares: Shares) -> None:
 
 
 def _counts(shares: Shares) -> str:
-    roots, rows = sum(share.roots for share in shares), sum(share.rows for share in shares)
-    return f"{roots} trajectories ({rows} spans, {_size(sum(share.size for share in shares))})"
-
-
-def _size(size: float) -> str:
-    """Return bytes for a person."""
-    if size < 1000:
-        return f"{size:.0f} B"
-    power = min(4, int(math.log10(size) / 3))
-    return f"{size / 1000**power:.1f} {' kMGT'[power]}B"
+    roots, rows, size = (sum(getattr(share, name) for share in shares) for name in ("roots", "rows", "size"))
+    return f"{counted(roots, 'trajectory')} ({counted(rows, 'span')}, {decimal(size)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +21,6 @@ from otel_rollout.look.conversation.conversation import Conversation
 from otel_rollout.look.conversation.summary import Summary
 from otel_rollout.look.errors import ViewerError
 from otel_rollout.look.sources import reference
-from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.look.sources.private_table import Source, SpanSource, asked_as_table
 from otel_rollout.look.sources.reference import Reference
 from otel_rollout.look.sources.table_source import TableSource
@@ -140,8 +138,8 @@ def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
 def spans_of(from_: str | None) -> SpanSource:
     """Open the spool, file or MLflow that the option ``--from`` names."""
     scheme, _, uri = (from_ or "").partition(":")
-    if scheme == "mlflow":
-        return MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+    if from_ and scheme == "mlflow":
+        return sources.mlflow_source(from_)
     if uri and not Path(from_ or "").exists() and closest(scheme, ["mlflow"]):
         raise ViewerError(f"There is no source {scheme!r}. Did you mean 'mlflow:{uri}'?")
     return sources.spool_source(from_)

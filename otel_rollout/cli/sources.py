@@ -13,6 +13,7 @@ from otel_rollout import settings_reader
 from otel_rollout.cli import dumps
 from otel_rollout.cli.dumps import DumpName
 from otel_rollout.look.errors import ViewerError
+from otel_rollout.look.sources.mlflow_source import MlflowSource
 from otel_rollout.look.sources.private_table import SpanSource, table_of
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.table.errors import TableError
@@ -87,6 +88,15 @@ def as_table(
     source = (spans or spool_source)(from_)
     with table_of(source) as store:
         yield store, source.location
+
+
+def mlflow_source(from_: str) -> MlflowSource:
+    """Return what ``mlflow`` or ``mlflow:URI`` names, of the environment's project.
+
+    Raises:
+        ViewerError: MLflow cannot be read.
+    """
+    return MlflowSource(from_.partition(":")[2] or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
 
 
 def spool_source(from_: str | None) -> SpoolSource:

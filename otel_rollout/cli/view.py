@@ -20,7 +20,7 @@ from otel_rollout.look.dumps.opening import files_of
 from otel_rollout.look.web import server
 from otel_rollout.look.web.links import ALL_RUNS, ServedLinks
 from otel_rollout.look.web.live import Live, NotReadyError
-from otel_rollout.look.web.snapshot import Origin, SpoolOrigin, TableOrigin
+from otel_rollout.look.web.snapshot import Origin, spool_origin, table_origin
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -81,41 +81,36 @@ def _source(
 def _origin(from_: str | DumpName | None) -> Origin:
     """Return the table, dump or spool that the arguments name."""
     if isinstance(from_, DumpName):
-        return _DumpOrigin(from_)
+        return _dump_origin(from_)
     named = sources.table_or_dump(from_)
     if isinstance(named, DumpName):
-        return _DumpOrigin(named)
+        return _dump_origin(named)
     if named is not None:
-        return TableOrigin(sources.store_at(named))
-    return SpoolOrigin(sources.spool_source(from_).location, lambda: sources.spool_source(from_))
+        return table_origin(sources.store_at(named))
+    return spool_origin(lambda: sources.spool_source(from_))
 
 
-class _DumpOrigin:
-    """A dump that may grow while its pages are served; see :class:`otel_rollout.look.web.snapshot.Origin`.
+def _dump_origin(name: DumpName) -> Origin:
+    """Return a dump that may grow while its pages are served."""
+    newest: Path | None = None
 
-    Args:
-        name: the dump.
-    """
-
-    def __init__(self, name: DumpName) -> None:
-        self.location = str(name)
-        self._name = name
-        self._newest: Path | None = None
-
-    def version(self) -> Hashable:
+    def version() -> Hashable:
         """Return names, sizes and times of the files."""
-        states = [(path, path.stat()) for path, _ in files_of(self._name.paths)]
+        states = [(path, path.stat()) for path, _ in files_of(name.paths)]
         return tuple((str(path), state.st_size, state.st_mtime_ns) for path, state in states)
 
     @contextmanager
-    def table(self) -> Iterator[DeltaTable]:
+    def table() -> Iterator[DeltaTable]:
         """Yield the table of the dump; it is removed afterwards if the dump has grown meanwhile."""
-        table = self._newest = dumps.table_of(self._name)
+        nonlocal newest
+        table = newest = dumps.table_of(name)
         try:
             yield sources.store_at(str(table)).open()
         finally:
-            if table != self._newest:
+            if table != newest:
                 shutil.rmtree(table, ignore_errors=True)
+
+    return Origin(str(name), version, table)
 
 
 def _first_page(followed: Live, run: str | None) -> str:

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rich.filesize import decimal
+
 from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.account.report import summed
 from otel_rollout.base.waits import waits
 from otel_rollout.deliver.dead_letters import rejected_file
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
-from otel_rollout.doctor.filesystem import problem_of, shown_size, unreadable_directories
+from otel_rollout.doctor.filesystem import problem_of, unreadable_directories
 from otel_rollout.otlp.scan import LINE_HEAD, end_time_of
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.locks import LOCK_FILE
@@ -103,7 +105,7 @@ def _disk(spool: Path, limits: AlarmLimits) -> Iterator[DoctorFinding]:
     share = 100 * free / (state.f_frsize * state.f_blocks)
     if share < limits.min_free:
         yield DoctorCheck("disk").fail(
-            f"{spool} has {shown_size(free)} ({share:.1f} %) left",
+            f"{spool} has {decimal(free)} ({share:.1f} %) left",
             "Free disk space: spans that do not fit are dropped.",
         )
 
@@ -180,7 +182,7 @@ class _Node:
         if not pending:
             return
         failure = self._ledger.failures.get(exporter)
-        what = f"{shown_size(pending)} pending for {exporter} in {self._node_dir}, the oldest for {age:.0f} s"
+        what = f"{decimal(pending)} pending for {exporter} in {self._node_dir}, the oldest for {age:.0f} s"
         why = f" ({failure.message})" if failure else ""
         is_refused = self._ledger.is_refused(exporter)
         # Where this one was refused, another forwarder would be, too.
@@ -253,7 +255,7 @@ class _Node:
         limit = limits.spool_limit or layout.default_limit(self._node_dir)
         if self._living and used > _FULL * limit:
             yield DoctorCheck("disk").fail(
-                f"{self._node_dir} has {shown_size(used)} of its limit of {shown_size(limit)}",
+                f"{self._node_dir} has {decimal(used)} of its limit of {decimal(limit)}",
                 "Deliver its spans, or raise OTEL_ROLLOUT_SPOOL_LIMIT: spans beyond it are dropped.",
             )
 

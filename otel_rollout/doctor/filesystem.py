@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rich.filesize import decimal
+
 from otel_rollout.doctor.diagnosis import DoctorCheck, DoctorFinding
 from otel_rollout.spool import layout
 
@@ -45,18 +47,16 @@ def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -
     advice = "Set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own on a local disk."
     try:
         existing = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
-        problem = _problem_of(directory, existing)
-        if problem is None:
-            _try_recording(existing)
-            free = layout.free_bytes(existing)
+        if problem := problem_of(directory):
+            return CHECK.fail(problem, advice)
+        _try_recording(existing)
+        free = layout.free_bytes(existing)
     except OSError as error:
-        problem = f"cannot be used: {error.strerror or type(error).__name__}"
-    if problem is not None:
-        return CHECK.fail(f"{shown} {problem}", advice)
+        return CHECK.fail(f"{shown} cannot be used: {error.strerror or type(error).__name__}", advice)
 
     type_ = file_system_of(existing.resolve(), mounts)
     state = "exists" if existing == directory else "can be created"
-    space = "unknown space" if free is None else shown_size(free)
+    space = "unknown space" if free is None else decimal(free)
     found = f"{shown} {state}: {space} free on {type_ or 'an unknown file system'}"
     make_room = "Free disk space: spans that do not fit are dropped."
     if free is not None and free < NO_SPACE:
@@ -94,26 +94,6 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def _problem_of(directory: Path, existing: Path) -> str | None:
-    """Return why a directory cannot be used; None if it can.
-
-    ``existing`` is the directory, or its nearest parent that exists.
-    """
-    if not existing.is_dir():
-        if existing == directory:
-            return "is not a directory"
-        return f"cannot be created: {existing} is not a directory"
-    if existing == directory:
-        for owner in (directory.lstat().st_uid, directory.stat().st_uid):  # of a link, and of its target
-            if owner not in (os.geteuid(), 0):  # root may have created it for this user
-                return f"belongs to user id {owner}, not to {os.geteuid()}"
-        if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-            return "is not writable"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        return f"cannot be created: {existing} is not writable for user id {os.geteuid()}"
-    return None
-
-
 def _try_recording(directory: Path) -> None:
     """Lock a temporary file and write to it through memory, as recording does.
 
@@ -125,13 +105,6 @@ def _try_recording(directory: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, mmap.PAGESIZE)
         with mmap.mmap(file.fileno(), mmap.PAGESIZE) as memory:
             memory[:5] = b"spool"
-
-
-def shown_size(size: int) -> str:
-    """Return a number of bytes as text for a person."""
-    if size >= 1e9:
-        return f"{size / 1e9:.1f} GB"
-    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size} bytes"
 
 
 def problem_of(spool: Path) -> str | None:

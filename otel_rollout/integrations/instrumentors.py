@@ -169,11 +169,9 @@ def _one_of_each(usable: Iterable[Instrumentor]) -> list[Instrumentor]:
     return list(best.values())
 
 
-def _rank(instrumentor: Instrumentor) -> int:
-    for rank, prefix in enumerate(_PREFERRED):
-        if instrumentor.distribution.startswith(prefix):
-            return rank
-    return len(_PREFERRED)
+def _rank(instrumentor: Instrumentor) -> list[bool]:
+    """Return a key that is least for the best distribution."""
+    return [not instrumentor.distribution.startswith(prefix) for prefix in _PREFERRED]
 
 
 def _described(point: EntryPoint, group: str) -> Instrumentor:

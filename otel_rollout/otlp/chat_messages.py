@@ -253,7 +253,7 @@ def _result(part: Mapping[str, Any]) -> ChatMessage:
     )
     call_id = part.get("id") or part.get("tool_call_id") or part.get("tool_use_id")
     made: ChatMessage = {"role": "tool", "content": as_json(_content(result))}
-    made |= {"is_error": True} if part.get("is_error") is True else {}
+    made |= {"is_error": part["is_error"]} if isinstance(part.get("is_error"), bool) else {}
     return {**made, "tool_call_id": str(call_id)} if call_id else made
 
 

@@ -29,8 +29,9 @@ from otel_rollout.otlp.writer import HAS_IS_REMOTE, IS_REMOTE, attribute_list
 
 UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Exceptions of reading JSON that is no span."""
+OK: Final = 1
 ERROR: Final = 2
-"""Code of a status; 0 is unset, 1 is ok."""
+"""Codes of a status; 0 is unset."""
 _USUAL_ID: Final = {digits: re.compile(f"(?!0+$)[0-9a-f]{{{digits}}}").fullmatch for digits in (16, 32)}
 _HEX: Final = re.compile(r"[0-9a-fA-F]+").fullmatch
 _SCALARS: Final = frozenset({str, bool, int, float})

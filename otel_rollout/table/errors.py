@@ -30,7 +30,9 @@ _VANISHED: Final = ("File not found", "Path does not exist", "kind: NotFound", "
 """Signs that a file was removed between its listing and its reading: the table changes just now."""
 _GAP: Final = "found gap"
 """Sign that a listing of the log lacks an entry: one that was written meanwhile, or one that is gone."""
-NO_TABLE: Final = "There is no table at {}. A run with OTEL_TRACES_EXPORTER=delta writes one."
+NO_TABLE: Final = (
+    "There is no table at {}. A run with OTEL_TRACES_EXPORTER=delta writes one, ten seconds after it begins."
+)
 """Message about a place without a table."""
 _TEMPORARY_CLASSES: Final = ("CommitFailedError", "PanicException")
 

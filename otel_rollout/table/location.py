@@ -14,6 +14,8 @@ DEFAULT_URI: Final = "./rollouts"
 _S3: Final = ("s3", "s3a")
 _REMOTE: Final = (*_S3, "gs", "az", "azure", "abfs", "abfss", "adl")
 """Schemes of object stores that deltalake can write to."""
+_MISSPELT: Final = re.compile(rf"({'|'.join(_REMOTE)})(:/|//)")
+"""Beginning of an address that would be a directory by a missing character: ``s3//bucket``."""
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 """Part of a path that deltalake writes as it is and reads as another character."""
 _DEFAULT_REGION: Final = "us-east-1"
@@ -78,7 +80,7 @@ def location_of(uri: str, source: str = "the table's address") -> Location:
         ValueError: the address has an unknown scheme or no path, or one that deltalake cannot read again.
     """
     scheme, separator, _ = uri.partition("://")
-    if not separator:
+    if not separator and not _MISSPELT.match(uri):
         return _local(Path(os.path.expanduser(uri)), source)
     parts = urlsplit(uri)
     if scheme == "file" and not parts.netloc and parts.path:

@@ -103,14 +103,6 @@ class Engine:
         kept = frozenset({views.RECORDED} if in_memory else ())
         return Engine(self._table, kept, rows=rows, are_trajectories=are_trajectories)
 
-    def select(self, sql: str) -> Table:
-        """Run a query that a user has written.
-
-        Raises:
-            QueryError: the text is no query, or a wrong one.
-        """
-        return self.run(self.check(sql))
-
     def check(self, sql: str) -> str:
         """Plan a text that a user has written, without running it; return the query.
 

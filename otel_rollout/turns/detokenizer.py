@@ -38,15 +38,11 @@ class Detokenizer:
 
     Args:
         tokenizer: a tokenizer of the library ``tokenizers``.
-
-    Attributes:
-        decoded: tokens decoded so far.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._is_border_after = functools.lru_cache(maxsize=4096)(self._ends_a_character)
-        self.decoded = 0
 
     @classmethod
     def stored(cls, node_dir: Path, name: str) -> Detokenizer | None:
@@ -61,12 +57,10 @@ class Detokenizer:
         path = layout.tokenizer_file(node_dir, name)
         return cls(Tokenizer.from_str(read_beside(path).decode())) if path.exists() else None
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, with ``<unknown token ID>`` for unknown ids."""
-        return self.part(ids, 0, len(ids))
-
     def part(self, ids: Sequence[int], start: int, end: int) -> str:
         """Return the text that ``ids[start:end]`` adds to the text of earlier tokens.
+
+        An unknown id becomes ``<unknown token ID>``.
 
         A character whose tokens lie in two parts belongs to the part in which the character ends, so that the
         parts join to the whole text. An incomplete character at the end of ``ids`` belongs to the last part.
@@ -102,7 +96,6 @@ class Detokenizer:
         return both[len(prefix) :] if both.startswith(prefix) else self._decoded(ids[start:end])
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        self.decoded += len(ids)
         unknown = {i for i in set(ids) if self._tokenizer.id_to_token(i) is None}
         parts: list[str] = []
         start = 0
@@ -127,13 +120,7 @@ class DetokenizerCache:
         self._node_dir = node_dir
         self._loaded: dict[str, Detokenizer] = {}
         self._next_look: BoundedDict[str, float] = BoundedDict(_MAX_DETOKENIZERS)
-        self._decoded_before = 0
         self._lock = threading.Lock()
-
-    @property
-    def decoded(self) -> int:
-        """Tokens decoded so far."""
-        return self._decoded_before + sum(detokenizer.decoded for detokenizer in self._loaded.values())
 
     def get(self, name: str, end: float) -> Detokenizer | None:
         """Return the detokenizer named by a span that ended at Unix time ``end``.
@@ -159,7 +146,7 @@ class DetokenizerCache:
             return None
         self._loaded[name] = detokenizer
         while len(self._loaded) > _MAX_DETOKENIZERS:
-            self._decoded_before += self._loaded.pop(next(iter(self._loaded))).decoded
+            del self._loaded[next(iter(self._loaded))]
         return detokenizer
 
     def _load(self, name: str, deadline: float) -> Detokenizer | None:

@@ -119,15 +119,6 @@ class LineRewriter:
             self._problems.add(str(error))
             logger.warning("a span cannot be rewritten and is exported as recorded: %r", error)
 
-    def rewritten(self, line: bytes) -> bytes:
-        """Return the line that exporters get, as bytes. Never raises."""
-        return self.rewrite(line).encoded
-
-    @property
-    def decoded(self) -> int:
-        """Tokens decoded so far."""
-        return self._detokenizers.decoded
-
     def _redacted(self, line: TraceLine) -> TraceLine:
         if self._redact is None:
             return line

@@ -168,3 +168,8 @@ def test_unreadable_spool_leaves_the_counts_of_this_process(
     report = otel_rollout.status()
     assert report.problem is not None
     assert report.scopes == {"otel_rollout": 1, "app": 1}
+
+
+def test_summary_counts_one_span_in_the_singular() -> None:
+    """One is no plural."""
+    assert Report(1, 1, 0, {}, {}, {}, {}, {}, "one", dict).summary().startswith("1 span recorded; ")

@@ -34,12 +34,12 @@ def test_sum_of_sizes_is_bounded() -> None:
     """
     texts: BoundedDict[str, str] = BoundedDict(10, len)
     texts["a"], texts["b"], texts["c"] = "xxxx", "xxxx", "xx"
-    assert texts.size == 10
+    assert texts._total == 10
     texts["d"] = "xxxxx"
     assert list(texts) == ["c", "d"]
-    assert texts.size == 7
+    assert texts._total == 7
     texts["e"] = "x" * 11
-    assert (list(texts), texts.size) == ([], 0)
+    assert (list(texts), texts._total) == ([], 0)
 
 
 def test_removed_entries_make_room() -> None:
@@ -48,7 +48,7 @@ def test_removed_entries_make_room() -> None:
     texts["a"], texts["b"] = "xxxx", "xxxx"
     assert texts.pop("a") == "xxxx"
     del texts["b"]
-    assert (len(texts), texts.size, texts.pop("a", None)) == (0, 0, None)
+    assert (len(texts), texts._total, texts.pop("a", None)) == (0, 0, None)
     with pytest.raises(KeyError):
         texts["a"]
 
@@ -59,6 +59,6 @@ def test_size_is_measured_when_an_entry_is_set() -> None:
     members = [1]
     lists["a"] = members
     members.extend([2, 3])
-    assert lists.size == 1
+    assert lists._total == 1
     lists["a"] = members
-    assert lists.size == 3
+    assert lists._total == 3

@@ -32,7 +32,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         (tmp_path / "spans.jsonl").write_bytes(b"\n".join(lines) + b"\n")
         return tmp_path / "spans.jsonl"
     rewriter = LineRewriter(tmp_path)
-    spans = [span for each in lines for span in spans_of(rewriter.rewritten(each))]
+    spans = [span for each in lines for span in spans_of(rewriter.rewrite(each).encoded)]
     Store(location_of(str(tmp_path / "table"))).append([batch_of(rows_of(spans))], "tests", 1)
     return tmp_path / "table"
 

@@ -39,6 +39,13 @@ def test_compact_says_what_it_did(store: Store) -> None:
     assert all_rows(store.location.uri) == before
 
 
+def test_prune_counts_one_trajectory_in_the_singular(tmp_path: Path) -> None:
+    """One is no plural."""
+    store = written(tmp_path / "table", appended_rows("a", 1, 1), appended_rows("b", 2, 2))
+    printed = run("prune", store.location.uri, "--runs", "run-a").output
+    assert "Would remove 1 trajectory (1 span, " in printed
+
+
 def test_prune_first_shows_what_would_go(store: Store) -> None:
     """A row per run; only `--yes` removes it."""
     before = all_rows(store.location.uri)

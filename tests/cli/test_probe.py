@@ -159,7 +159,7 @@ def test_backlog_is_unhealthy_by_age_and_by_size_and_says_why(down: Callable[[st
     for limit in ("--max-age", "--max-pending"):
         output = probe(limit, 0, code=1)
         assert checks_of(output) == ["backlog"]
-        assert f"bytes pending for test-faulty in {node_dir}, the oldest for " in output
+        assert f" kB pending for test-faulty in {node_dir}, the oldest for " in output
         assert "(as the test wishes)" in output
     assert checks_of(probe("--only", "forwarder,disk", "--max-age", 0)) == ["healthy"]
 

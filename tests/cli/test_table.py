@@ -493,7 +493,7 @@ def test_missing_table_of_a_variable_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The address is nowhere in the command; one that an option gives needs no origin. A remedy follows."""
-    remedy = "A run with OTEL_TRACES_EXPORTER=delta writes one."
+    remedy = "A run with OTEL_TRACES_EXPORTER=delta writes one, ten seconds after it begins."
     missing = f"There is no table at {tmp_path}/none"
     for address in (f"{tmp_path}/none", f"file://{tmp_path}/none"):
         monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", address)

@@ -47,7 +47,7 @@ class Trajectory:
     end: int | None
     turns: int
     tool_calls: int
-    tool_errors: int
+    tool_errors: int | None
     tokens: tuple[int | None, int | None]
     given: Value | None
     ranks: tuple[tuple[object, ...], ...]
@@ -295,6 +295,11 @@ class Sums:
         """Durations of those that have ended."""
         return [one.milliseconds / 1000 for one in self.of if one.milliseconds is not None]
 
+    def _tool_errors(self) -> int | None:
+        """Failed tool calls; None if a source says of no call whether it failed."""
+        known = [one.tool_errors for one in self.of if one.tool_calls and one.tool_errors is not None]
+        return sum(known) if known or not any(one.tool_calls for one in self.of) else None
+
     def row(self) -> dict[str, Number | None]:
         """Return what ``groups`` and ``steps`` tell."""
         return {
@@ -307,7 +312,7 @@ class Sums:
             "reward_max": max(self.rewards, default=None),
             "turns_mean": mean(one.turns for one in self.of),
             "tool_calls": sum(one.tool_calls for one in self.of),
-            "tool_errors": sum(one.tool_errors for one in self.of),
+            "tool_errors": self._tool_errors(),
             "tokens_in": total(one.tokens[0] for one in self.of),
             "tokens_out": total(one.tokens[1] for one in self.of),
             "seconds_mean": mean_of(self.seconds),

@@ -23,7 +23,7 @@ from otel_rollout.look.sources.private_table import fill
 from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.look.web.app import Site
 from otel_rollout.look.web.live import Live
-from otel_rollout.look.web.snapshot import TableOrigin
+from otel_rollout.look.web.snapshot import table_origin
 from otel_rollout.table.location import location_of
 from otel_rollout.table.store import Store
 from tests.contracts.made_spans import EXPERIMENT, Made, lines_of
@@ -80,7 +80,7 @@ class Pages:
     """The pages of a table."""
 
     def __init__(self, table: Path) -> None:
-        self._live = Live(TableOrigin(Store(location_of(str(table)))), period=3600)
+        self._live = Live(table_origin(Store(location_of(str(table)))), period=3600)
 
     def __enter__(self) -> Pages:
         self._live.start()

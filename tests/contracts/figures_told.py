@@ -124,7 +124,11 @@ def _tools(of: list[Trajectory]) -> dict[str, object]:
     calls: dict[str, list[Made]] = {}
     for span in (span for one in of for span in one.spans if span.kind == "TOOL"):
         calls.setdefault(span.name, []).append(span)
-    return {name: (len(spans), sum(bool(span.error) for span in spans)) for name, spans in calls.items()}
+    is_known = Sums(of).row()["tool_errors"] is not None
+    return {
+        name: (len(spans), sum(bool(span.error) for span in spans) if is_known else None)
+        for name, spans in calls.items()
+    }
 
 
 def _told_tools(step: Mapping[str, Any]) -> dict[str, object]:

@@ -175,7 +175,7 @@ def _page_figures(one: Trajectory) -> dict[str, object]:
         "trajectory": one.path,
         "state": one.state + (" tool error" if one.tool_errors else ""),
         "reward": _shown(one),
-        **{name: str(number) for name, number in numbers.items()},
+        **{name: "" if number is None else str(number) for name, number in numbers.items()},
         "tokens out": "" if one.tokens[1] is None else str(one.tokens[1]),
         "duration": _took(one),
     }

@@ -47,7 +47,8 @@ def _made(identity: Identity, given: Value | None, tools: Sequence[bool], tokens
     spans = tuple(Made(0, number, None, "TOOL", 0, 0, None, _TOOL) for number in range(sum(tools)))
     return Trajectory(
         **names, identity=identity, state="error" if failed else "ok", begin=0, end=None, turns=len(tools),
-        tool_calls=sum(tools), tool_errors=0, tokens=tokens, given=given, ranks=(), spans=spans,
+        tool_calls=sum(tools), tool_errors=None if any(tools) else 0, tokens=tokens,
+        given=given, ranks=(), spans=spans,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine, dicts_of
 from otel_rollout.table.store import Store
 from tests.mlflow_server import stored
+from tests.table.tables import selected
 
 SECOND = 1_000_000_000
 START = 1_767_225_600 * SECOND
@@ -116,13 +117,13 @@ def asked(text: str, sql: str) -> tuple[list[Summary], list[Summary], list[dict[
             of_spool = by_trace_id(shown)
         with table_of(source) as store:
             engine = Engine(store.open())
-            return of_spool, by_trace_id(TableSource(engine, "table")), dicts_of(engine.select(sql))
+            return of_spool, by_trace_id(TableSource(engine, "table")), dicts_of(selected(engine, sql))
 
 
 def queried(text: str, sql: str) -> list[dict[str, Any]]:
     """Return a query's rows."""
     with spool_of(text) as source, table_of(source) as store:
-        return dicts_of(Engine(store.open()).select(sql))
+        return dicts_of(selected(Engine(store.open()), sql))
 
 
 def of_another_program(order: int, separators: tuple[str, str]) -> str:

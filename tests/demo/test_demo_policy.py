@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from otel_rollout_demo.dataset import Row, load
-from otel_rollout_demo.policy import ScriptedPolicy
+from otel_rollout_demo.policy import ScriptedPolicy, worked_steps
 from otel_rollout_demo.reward import compute_score
 
 ROWS = load("train")
@@ -34,6 +34,26 @@ def test_equal_seed_and_request_give_equal_replies() -> None:
     first, second = (list(replies(ScriptedPolicy(ROWS, seed=7), ROWS[3])) for _ in range(2))
     assert first == second
     assert first != list(replies(ScriptedPolicy(ROWS, seed=8), ROWS[3]))
+
+
+def test_siblings_rarely_say_the_same_letter_for_letter() -> None:
+    """Trajectories of one problem that calculate the same use other words, as samples of a model do."""
+    policy, row = ScriptedPolicy(ROWS, seed=7), ROWS[2]
+    steps = worked_steps(row["extra_info"]["answer"])
+    heard = []
+    for number in range(100):
+        turns: list[tuple[str, str]] = []
+        said = "<tool_call>"
+        while "<tool_call>" in said:
+            said = policy.reply(
+                conversation(row, *turns), request_id=f"r{number}", version=9, temperature=1.0
+            )
+            turns.append(("assistant", said))
+            done = sum(role == "tool" for role, _ in turns)
+            for step in steps[done : done + said.count("<tool_call>")]:
+                turns.append(("tool", f"<tool_response>\n{step.value}\n</tool_response>"))
+        heard.append("".join(said for role, said in turns if role == "assistant"))
+    assert len(set(heard)) > 50
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,19 @@ def test_a_trajectory_without_times_has_counts_that_do_not_claim_a_duration(dump
     assert "took" not in told
 
 
+def test_nothing_is_said_of_tool_errors_where_no_call_has_a_known_status(dump, opened):
+    """A text does not say whether a tool failed: lists, report and comparison claim no number of errors."""
+    found = opened(dump)
+    for view in ("trajectories", "groups", "steps"):
+        rows = found.rows(f"SELECT tool_errors FROM {view} WHERE tool_calls > 0")
+        assert {row["tool_errors"] for row in rows} == {None}, view
+    report = _json("report", "--from", dump, "--json")
+    assert {step["tool_errors"] for step in report["training"]} == {None}
+    assert {tool["errors"] for step in report["training"] for tool in step["tools"]} == {None}
+    assert not re.search(r"tool errors.*0 %|0/\d", run_here("report", "--from", dump))
+    assert re.search("tool errors +– +–", run_here("compare", "10/1/0", "10/1/1", "--from", dump))
+
+
 def test_health_gives_no_advice_that_a_dump_cannot_follow(dump):
     """Nothing more can be recorded of it: the reasons stand in place of ways to observe more."""
     told = run_here("health", "--from", dump)

@@ -107,10 +107,12 @@ def test_the_example_is_read_again_from_a_file(tmp_path, format_):
 
 
 def test_a_live_run_is_exported_with_its_failed_tools(tmp_path, demo_table):
-    """A failed call stays one in ATIF; messages have the same rewards and turns."""
+    """ATIF says which calls failed, not that others did not; messages have the same rewards and turns."""
     export(demo_table, "--format", "atif", "--to", "trials")
     made, live = facts("trials"), facts(demo_table)
-    assert made["rows"] == live["rows"]
+    assert made["rows"] == [
+        of | {"tool_errors": of["tool_errors"] or (None if of["tool_calls"] else 0)} for of in live["rows"]
+    ]
     assert [_spoken(turn) for turn in made["replies"]] == [_spoken(turn) for turn in live["replies"]]
     results = [
         (call["result"], _result(of["result"])) for call, of in zip(made["tools"], live["tools"], strict=True)

@@ -190,13 +190,25 @@ def test_anthropics_tool_blocks_are_tool_calls_with_their_results(tmp_path, open
     ]
     failed = {"type": "tool_result", "tool_use_id": "c1", "content": "no such tool", "is_error": True}
     refused = [*talk[:2], {"role": "user", "content": [failed]}, talk[3]]
+    worked = [
+        *talk[:2],
+        {"role": "user", "content": [failed | {"content": "42", "is_error": False}]},
+        talk[3],
+    ]
     pair = {"prompt": talk[:1], "completion": talk[1:], "reward": 1}
-    records = [{"messages": talk, "reward": 1}, {"messages": refused, "reward": 0}, pair]
+    records = [{"messages": worked, "reward": 1}, {"messages": refused, "reward": 0}, pair]
     found = opened(write_lines(tmp_path / "own.jsonl", records))
     assert [row["turns"] for row in found.trajectories()] == [2, 2, 2]
     tools = found.rows(
         "SELECT tool_name, arguments, result, error_message FROM tool_calls ORDER BY rollout_n"
     )
+    (step,) = found.rows("SELECT tool_calls, tool_errors FROM steps")
+    assert step == {"tool_calls": 3, "tool_errors": 1}
+    assert [row["status"] for row in found.rows("SELECT status FROM tool_calls ORDER BY rollout_n")] == [
+        "ok",
+        "error",
+        None,
+    ]
     called = {"tool_name": "calculate", "arguments": '{"e":"6*7"}', "result": "42", "error_message": None}
     assert tools == [called, called | {"result": "no such tool", "error_message": "no such tool"}, called]
 

@@ -54,7 +54,7 @@ def test_a_turn_continues_only_turns_that_ended_before_it_started(start: int, is
     """Of two simultaneous turns, neither continues the other, in any reading order."""
     rewriter = LineRewriter(Path())
     prompt = list(range(40))
-    rewriter.rewritten(line(1, {"prompt_ids": prompt}, {"token_ids": [7]}, span=(1, 100)))
+    rewriter.rewrite(line(1, {"prompt_ids": prompt}, {"token_ids": [7]}, span=(1, 100)))
     second = line(2, {"prompt_ids": [*prompt, 7, 8]}, {"token_ids": [9]}, span=(start, start + 10))
     assert isinstance(exported_by(rewriter, second).input["prompt_ids"], dict) == is_shared
 
@@ -69,8 +69,8 @@ def test_prompts_are_restored_from_what_exporters_get(histories: list[Any], orde
     ]
     order.shuffle(recorded)
     rewriter = LineRewriter(Path())
-    first = [(trace, rewriter.rewritten(raw)) for trace, raw in recorded]
-    again = [(trace, rewriter.rewritten(raw)) for trace, raw in recorded]
+    first = [(trace, rewriter.rewrite(raw).encoded) for trace, raw in recorded]
+    again = [(trace, rewriter.rewrite(raw).encoded) for trace, raw in recorded]
     for lines in (first, again):
         for trace, calls in enumerate(histories, start=1):
             exported = [ExportedSpan(raw) for of, raw in lines if of == trace]
@@ -113,7 +113,7 @@ def test_prompts_of_any_shape_are_restored(data: st.DataObject, history: Any) ->
         )
         output = {**again, "token_ids": said}
         recorded.append(line(number, given, output, span=(began, ended)))
-    exported = {call.id: call for call in map(ExportedSpan, map(rewriter.rewritten, recorded))}
+    exported = {call.id: call for call in (exported_by(rewriter, raw) for raw in recorded)}
     assert not rewriter._problems
 
     def restored_in(call: ExportedSpan, values: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def test_prompt_with_a_placeholder_is_continued_by_no_turn() -> None:
     """A prompt with a placeholder does not count as empty: its answer is no prefix."""
     answer = list(range(20, 60))
     rewriter = LineRewriter(Path())
-    rewriter.rewritten(line(1, {"prompt_ids": [1, {"image": 0}, 2]}, {"token_ids": answer}))
+    rewriter.rewrite(line(1, {"prompt_ids": [1, {"image": 0}, 2]}, {"token_ids": answer}))
     following = exported_by(rewriter, line(2, {"prompt_ids": [*answer, 3]}, {"token_ids": [4]}))
     assert following.input["prompt_ids"] == [*answer, 3]
 
@@ -155,7 +155,7 @@ def test_prompt_with_a_placeholder_is_continued_by_no_turn() -> None:
 def test_turn_is_exported_as_what_is_new_in_it() -> None:
     """The turn has the id of the call it continues, the shared and the full length."""
     rewriter = LineRewriter(Path())
-    first = rewriter.rewritten(line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]}))
+    first = rewriter.rewrite(line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]})).encoded
     given = {"prompt_ids": [*range(100), 7, 8, 9]}
     second = exported_by(rewriter, line(2, given, {"token_ids": [5]}))
     assert first == line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]})
@@ -168,11 +168,11 @@ def test_parallel_calls_continue_the_call_before_both() -> None:
     """Two calls that run at the same time share nothing with each other."""
     rewriter = LineRewriter(Path())
     start = list(range(50))
-    rewriter.rewritten(line(1, {"prompt_ids": start}, {"token_ids": [1]}))
+    rewriter.rewrite(line(1, {"prompt_ids": start}, {"token_ids": [1]}))
     for number, new in ((2, [60, 61]), (3, [60, 62])):
         prompt = [*start, 1, *new]
-        exported = ExportedSpan(
-            rewriter.rewritten(line(number, {"prompt_ids": prompt}, {"token_ids": [2]}, span=(20, 40)))
+        exported = exported_by(
+            rewriter, line(number, {"prompt_ids": prompt}, {"token_ids": [2]}, span=(20, 40))
         )
         assert exported.input["prompt_ids"]["continues"] == f"{1:016x}"
         assert exported.input["prompt_ids"]["new"] == new
@@ -184,7 +184,7 @@ def test_messages_stay_whole_unless_turns_is_all() -> None:
     more = [*said, {"role": "user", "content": "c"}]
     for turns, shown in (("tokens", more), ("all", more[2:]), ("whole", more)):
         rewriter = LineRewriter(Path(), turns)
-        rewriter.rewritten(line(1, {"messages": said}, {"content": "b"}))
+        rewriter.rewrite(line(1, {"messages": said}, {"content": "b"}))
         second = exported_by(rewriter, line(2, {"messages": more}, {"content": "d"}))
         assert second.input["messages"] == shown
         counted = second.attributes.get(semconv.TURN_SHARED), second.attributes.get(semconv.TURN_LENGTH)
@@ -196,11 +196,11 @@ def test_span_that_is_no_model_call_is_continued_by_no_turn() -> None:
     rewriter = LineRewriter(Path())
     prompt, said = list(range(40)), [{"role": "user", "content": "a"}]
     for number, made in ((1, {"prompt_ids": prompt}), (2, {"messages": said})):
-        rewriter.rewritten(line(number, made, made, kind=semconv.KIND_CHAIN))
+        rewriter.rewrite(line(number, made, made, kind=semconv.KIND_CHAIN))
     first = line(3, {"prompt_ids": prompt}, {"token_ids": [1]})
     second = line(4, {"messages": said}, {"content": "b"})
-    assert rewriter.rewritten(first) == first
-    assert rewriter.rewritten(second) == second
+    assert rewriter.rewrite(first).encoded == first
+    assert rewriter.rewrite(second).encoded == second
 
 
 def test_span_that_is_no_model_call_refers_only_to_a_model_call_before_it() -> None:
@@ -208,8 +208,8 @@ def test_span_that_is_no_model_call_refers_only_to_a_model_call_before_it() -> N
     rewriter = LineRewriter(Path(), "all")
     said, more = [{"role": "user", "content": "a"}], [{"role": "tool", "content": "b"}]
     first = line(1, {"messages": said}, {}, kind=semconv.KIND_TOOL)
-    assert rewriter.rewritten(first) == first
-    rewriter.rewritten(line(2, {"messages": said}, {"content": "b"}))
+    assert rewriter.rewrite(first).encoded == first
+    rewriter.rewrite(line(2, {"messages": said}, {"content": "b"}))
     third = exported_by(rewriter, line(3, {"messages": [*said, *more]}, {}, kind=semconv.KIND_TOOL))
     assert third.input["messages"] == more
     assert third.attributes[semconv.TURN_CONTINUES] == f"{2:016x}"
@@ -221,9 +221,9 @@ def test_attributes_of_a_span_with_messages_and_ids_count_messages(turns: str) -
     said = [{"role": "user", "content": "a"}]
     ids = list(range(40))
     rewriter = LineRewriter(Path(), turns)
-    rewriter.rewritten(line(1, {"messages": said, "prompt_ids": ids}, {"token_ids": [1]}))
+    rewriter.rewrite(line(1, {"messages": said, "prompt_ids": ids}, {"token_ids": [1]}))
     more = {"messages": [*said, {"role": "user", "content": "c"}], "prompt_ids": [*ids, 1, 2]}
-    raw = rewriter.rewritten(line(2, more, {"token_ids": [3]}))
+    raw = rewriter.rewrite(line(2, more, {"token_ids": [3]})).encoded
     second = ExportedSpan(raw)
     assert all(raw.count(b'"%b"' % name.encode()) == 1 for name in TURN)
     assert [second.attributes[name] for name in TURN] == [f"{1:016x}", "1", "2"]
@@ -240,9 +240,9 @@ def test_rewritten_line_that_is_read_again_stays_as_it_is() -> None:
     more = {"messages": [*said, {"role": "user", "content": "c"}]}
     first, second = line(1, {"messages": said}, {"content": "b"}), line(2, more, {"content": "d"})
     rewriter = LineRewriter(Path())
-    exported = [rewriter.rewritten(first), rewriter.rewritten(second)]
+    exported = [rewriter.rewrite(first).encoded, rewriter.rewrite(second).encoded]
     again = LineRewriter(Path())
-    assert [again.rewritten(raw) for raw in exported] == exported
+    assert [again.rewrite(raw).encoded for raw in exported] == exported
 
 
 def test_image_is_exported_once_per_trace() -> None:
@@ -251,13 +251,13 @@ def test_image_is_exported_once_per_trace() -> None:
     image = "data:image/png;base64," + "iVBORw0KGgo" * 200
     said = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}]}
     first = line(1, said, {"content": "a cat"})
-    assert rewriter.rewritten(first) == first
-    assert rewriter.rewritten(first) == first
+    assert rewriter.rewrite(first).encoded == first
+    assert rewriter.rewrite(first).encoded == first
     (message,) = exported_by(rewriter, line(2, said, {"content": "a dog"})).input["messages"]
     assert message["content"][0]["image_url"]["url"].startswith("<image/png of 1650 bytes, sha256 ")
     assert message["content"][0]["image_url"]["url"].endswith(f"is in span {1:016x}>")
     other = line(3, said, {"content": "a cat"}, trace=2)
-    assert rewriter.rewritten(other) == other
+    assert rewriter.rewrite(other).encoded == other
 
 
 def test_image_is_never_replaced_by_a_reference_to_a_later_span() -> None:
@@ -269,8 +269,8 @@ def test_image_is_never_replaced_by_a_reference_to_a_later_span() -> None:
     image = "data:image/png;base64," + "iVBORw0KGgo" * 200
     said = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}]}
     first, second = line(1, said, {"content": "a cat"}), line(2, said, {"content": "a dog"})
-    assert rewriter.rewritten(second) == second
-    assert rewriter.rewritten(first) == first
+    assert rewriter.rewrite(second).encoded == second
+    assert rewriter.rewrite(first).encoded == first
     (message,) = exported_by(rewriter, second).input["messages"]
     assert message["content"][0]["image_url"]["url"].endswith(f"is in span {1:016x}>")
 
@@ -282,7 +282,7 @@ def test_line_that_is_nested_too_deeply_for_json_is_exported_as_recorded() -> No
     for _ in range(130):
         nested = {"kvlistValue": {"values": [{"key": "k", "value": nested}]}}
     ids = {"prompt_ids": list(range(40))}
-    rewriter.rewritten(line(1, ids, {"token_ids": list(range(40, 60))}))
+    rewriter.rewrite(line(1, ids, {"token_ids": list(range(40, 60))}))
     parsed = json.loads(line(2, {"prompt_ids": list(range(80))}, {"token_ids": [1]}))
     parsed["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"].append(
         {"key": "k", "value": nested}
@@ -297,9 +297,9 @@ def test_line_without_repeated_content_is_exported_unchanged() -> None:
     """An unreadable line is exported unchanged as well."""
     rewriter = LineRewriter(Path())
     plain = line(1, {"query": "x"}, {"prompt_ids_of": [1]})
-    assert rewriter.rewritten(plain) is plain
+    assert rewriter.rewrite(plain).encoded is plain
     broken = line(2, {"prompt_ids": [1]}, {}).replace(b'"spanId"', b'"nobody"')
-    assert rewriter.rewritten(broken) is broken
+    assert rewriter.rewrite(broken).encoded is broken
 
 
 def test_memory_of_traces_is_bounded(monkeypatch: Any) -> None:
@@ -308,13 +308,11 @@ def test_memory_of_traces_is_bounded(monkeypatch: Any) -> None:
     rewriter = LineRewriter(Path())
     prompt = list(range(1000))
     for trace in range(1, 101):
-        rewriter.rewritten(line(1, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=trace))
-    assert rewriter._traces.size <= 50_000
+        rewriter.rewrite(line(1, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=trace))
+    assert rewriter._traces._total <= 50_000
     oldest = line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=1)
-    assert rewriter.rewritten(oldest) == oldest
-    newest = ExportedSpan(
-        rewriter.rewritten(line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=100))
-    )
+    assert rewriter.rewrite(oldest).encoded == oldest
+    newest = exported_by(rewriter, line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=100))
     assert newest.input["prompt_ids"]["shared"] == 1001
 
 

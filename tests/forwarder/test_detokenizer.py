@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from otel_rollout.turns.detokenizer import UNFINISHED, Detokenizer
 from otel_rollout.turns.line_rewriter import LineRewriter
-from tests.forwarder.tokens_support import ExportedSpan, demo_tokenizer, exported_by, line, stored
+from tests.forwarder.tokens_support import demo_tokenizer, exported_by, line, stored
 
 TEXTS: Final = {
     "Chinese": "模型先读题目，再调用计算器。答案是四十二。",
@@ -137,12 +137,8 @@ def test_segments_and_turns_of_an_answer_are_its_text(kind: str, text: str, tmp_
 
         partial = {"prompt_ids": asked}, {"token_ids": ids[:border]}
         resumed = {"prompt_ids": [*asked, *ids[:border]]}, {"token_ids": ids[border:]}
-        first = ExportedSpan(
-            rewriter.rewritten(line(1, *partial, tokenizer=name, trace=1000 + border))
-        ).output
-        second = ExportedSpan(
-            rewriter.rewritten(line(2, *resumed, tokenizer=name, trace=1000 + border))
-        ).output
+        first = exported_by(rewriter, line(1, *partial, tokenizer=name, trace=1000 + border)).output
+        second = exported_by(rewriter, line(2, *resumed, tokenizer=name, trace=1000 + border)).output
         assert second["prompt_text_begins_at_token"] == len(asked) + border
         # An answer that ends within a character ends with U+FFFD; the next turn has the character.
         finished = decoder_of(kind).part([*asked, *ids], len(asked), len(asked) + border)
@@ -154,4 +150,4 @@ def test_answer_cut_within_a_character_keeps_the_characters_before() -> None:
     """A cut answer has no replacement characters before the cut."""
     ids = tokenizer_of("llama").encode("答案").ids
     assert decoder_of("llama").part(ids, 0, len(ids) - 1) == "答"
-    assert decoder_of("llama").text(ids[:-1]) == "答" + 2 * UNFINISHED
+    assert decoder_of("llama").part(ids[:-1], 0, len(ids) - 1) == "答" + 2 * UNFINISHED

@@ -174,14 +174,14 @@ def test_own_spans_are_exported_as_recorded() -> None:
     """A line of our own scope stays as it is, whatever its attributes."""
     own = line({"gen_ai.prompt.0.content": "hello", "gen_ai.operation.name": "chat"}, scope="otel_rollout")
     assert not foreign_spans.may_be_filled(own)
-    assert LineRewriter(Path()).rewritten(own) == own
+    assert LineRewriter(Path()).rewrite(own).encoded == own
 
 
 def test_foreign_spans_without_known_attributes_are_exported_as_recorded() -> None:
     """A line of an HTTP client's span is not parsed."""
     other = line({"http.request.method": "GET", "url.full": "http://localhost/gen_ai.usage"})
     assert not foreign_spans.may_be_filled(other)
-    assert LineRewriter(Path()).rewritten(other) == other
+    assert LineRewriter(Path()).rewrite(other).encoded == other
 
 
 @pytest.mark.parametrize("library", LIBRARIES_WITH_TOOLS)
@@ -414,7 +414,7 @@ def test_redacted_content_stays_redacted() -> None:
     recorded_line = redact_secrets(
         line({"openinference.span.kind": "LLM", "llm.prompts.0.prompt.text": SECRET})
     )
-    rewritten = LineRewriter(Path()).rewritten(recorded_line)
+    rewritten = LineRewriter(Path()).rewrite(recorded_line).encoded
     assert SECRET.encode() not in rewritten
     assert rewritten.count(b"[redacted]") == 2
 
@@ -504,7 +504,7 @@ def test_error_of_the_reader_does_not_stop_the_line(
     rewriter = LineRewriter(Path())
     with caplog.at_level(logging.WARNING):
         for recorded_line in lines_of("openllmetry_openai")[:2]:
-            assert rewriter.rewritten(recorded_line) == recorded_line
+            assert rewriter.rewrite(recorded_line).encoded == recorded_line
     assert [record.getMessage() for record in caplog.records] == [
         "a span cannot be rewritten and is exported as recorded: RuntimeError('a defect')"
     ]
@@ -531,7 +531,7 @@ def test_own_lines_cost_one_short_search(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_engine_span_and_model_call_have_one_attribute_with_the_id(request_id: str, reply_id: str) -> None:
     """The id of the reply is on both, so a query finds them also where no trace header travelled."""
     recorded = line({semconv.GEN_AI_REQUEST_ID: request_id}, "vllm.tracing.otel", semconv.ENGINE_REQUEST)
-    engine = decoded(LineRewriter(Path()).rewritten(recorded))[0].attributes or {}
+    engine = decoded(LineRewriter(Path()).rewrite(recorded).encoded)[0].attributes or {}
     assert engine[semconv.GEN_AI_RESPONSE_ID] == reply_id
     call = calls_in(exported("openinference_openai"))[0].attributes or {}
     assert call[semconv.GEN_AI_RESPONSE_ID] == "chatcmpl-1"

@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes], li
     lines = trajectories(stored(node_dir, demo_tokenizer()), 5)
     (node_dir / SEGMENT.file).write_bytes(b"".join(lines))
     alone = LineRewriter(node_dir)
-    return node_dir, lines, [alone.rewritten(raw) for raw in lines]
+    return node_dir, lines, [alone.rewrite(raw).encoded for raw in lines]
 
 
 @given(data=st.data(), max_bytes=st.sampled_from([0, 20_000, CACHE_BYTES]))
@@ -106,11 +106,11 @@ def test_one_trace_takes_a_quarter_of_the_memory_at_most(tmp_path: Path) -> None
     """A growing trace is forgotten and started again; other traces keep their memory."""
     rewriter = LineRewriter(tmp_path, memory=100_000)
     other = line(1, {"prompt_ids": list(range(30))}, {"token_ids": [1]}, trace=2)
-    rewriter.rewritten(other)
+    rewriter.rewrite(other)
     for number in range(1, 200):
         prompt = [number, *range(1000)]
-        rewriter.rewritten(line(number, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=1))
-        assert rewriter._traces.size <= 100_000
+        rewriter.rewrite(line(number, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=1))
+        assert rewriter._traces._total <= 100_000
     following = line(2, {"prompt_ids": [*range(30), 1, 5]}, {"token_ids": [1]}, trace=2)
     assert exported_by(rewriter, following).input["prompt_ids"]["shared"] == 31
 

@@ -24,7 +24,7 @@ from otel_rollout.redaction.secret_finder import redact_secrets
 from otel_rollout.spool import layout
 from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.turns.line_rewriter import LineRewriter
-from tests.forwarder.tokens_support import DEMO, ExportedSpan, demo_tokenizer, exported_by, line, stored
+from tests.forwarder.tokens_support import DEMO, counted_tokens, demo_tokenizer, exported_by, line, stored
 from tests.waiting import wait_for
 from tests.waits import set_waits
 
@@ -72,11 +72,11 @@ def test_stored_tokenizer_decodes_as_the_original(tokenizer: Tokenizer, tmp_path
     decoder = Detokenizer.stored(tmp_path, name)
     assert decoder is not None
     ids = tokenizer.encode(f"{TEXT} <call> ŵord").ids
-    assert decoder.text(ids) == tokenizer.decode(ids, skip_special_tokens=False)
+    assert decoder.part(ids, 0, len(ids)) == tokenizer.decode(ids, skip_special_tokens=False)
     for token in range(tokenizer.get_vocab_size()):
-        assert decoder.text([token]) == tokenizer.decode([token], skip_special_tokens=False)
+        assert decoder.part([token], 0, 1) == tokenizer.decode([token], skip_special_tokens=False)
     size = tokenizer.get_vocab_size()
-    assert decoder.text([size + 7]) == f"<unknown token {size + 7}>"
+    assert decoder.part([size + 7], 0, 1) == f"<unknown token {size + 7}>"
     path = layout.tokenizer_file(tmp_path, name)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
@@ -108,7 +108,7 @@ def test_tokenizer_is_found_in_objects_of_every_kind(tmp_path: Path) -> None:
     decoder = Detokenizer.stored(tmp_path, str(from_file))
     assert decoder is not None
     ids = demo_tokenizer().encode(TEXT).ids
-    assert decoder.text(ids) == demo_tokenizer().decode(ids, skip_special_tokens=False)
+    assert decoder.part(ids, 0, len(ids)) == demo_tokenizer().decode(ids, skip_special_tokens=False)
 
 
 class Raising:
@@ -159,14 +159,15 @@ def test_text_decoded_turn_by_turn_is_the_text(kind: str, data: st.DataObject, t
     ids = tokenizer.encode(data.draw(st.text(alphabet=st.sampled_from(TEXT), max_size=300))).ids
     ends = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=8)))
     rewriter = LineRewriter(node_dir)
-    for number, (begin, end) in enumerate(itertools.pairwise(ends), start=1):
-        answered = {"prompt_ids": ids[:begin]}, {"token_ids": ids[begin:end]}
-        rewriter.rewritten(line(number, *answered, tokenizer=name))
-    decoded = rewriter.decoded
+    with pytest.MonkeyPatch.context() as patches:
+        decoded = counted_tokens(patches)
+        for number, (begin, end) in enumerate(itertools.pairwise(ends), start=1):
+            answered = {"prompt_ids": ids[:begin]}, {"token_ids": ids[begin:end]}
+            rewriter.rewrite(line(number, *answered, tokenizer=name))
     whole = line(99, {}, {"response_ids": ids}, tokenizer=name, kind=semconv.KIND_AGENT, span=(1, 999))
     text = exported_by(rewriter, whole).output.get("response_text", "")
     assert text == (tokenizer.decode(ids, skip_special_tokens=False) if ids else "")
-    assert decoded <= len(ids) + 9 * 2 * len(ends) + 40
+    assert sum(decoded) <= len(ids) + 9 * 2 * len(ends) + 40
 
 
 _kept: dict[str, tuple[Tokenizer, Path, str]] = {}
@@ -179,13 +180,13 @@ def _shared(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokeni
     return _kept[kind]
 
 
-def test_turn_shows_its_new_text(tmp_path: Path) -> None:
+def test_turn_shows_its_new_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each token of 30 turns is decoded once; agent loop and root show all text."""
     tokenizer = demo_tokenizer()
     name = stored(tmp_path, tokenizer)
     whole = tokenizer.encode(LICENSE * 3).ids
     parts = [whole[begin : begin + 120] for begin in range(0, 60 * 120, 120)]
-    rewriter = LineRewriter(tmp_path)
+    rewriter, decoded = LineRewriter(tmp_path), counted_tokens(monkeypatch)
     ids: list[int] = []
     for turn in range(30):
         tool, answer = parts[2 * turn], parts[2 * turn + 1]
@@ -200,9 +201,7 @@ def test_turn_shows_its_new_text(tmp_path: Path) -> None:
     mask = [answer for number, part in enumerate(parts[1:]) for answer in [1 - number % 2] * len(part)]
     output = {"prompt_ids": parts[0], "response_ids": ids[first:], "response_mask": mask}
     output["response_logprobs"] = [-0.5] * len(mask)
-    run = ExportedSpan(
-        rewriter.rewritten(line(1, {}, output, span=(1, 999), tokenizer=name, kind=semconv.KIND_AGENT))
-    )
+    run = exported_by(rewriter, line(1, {}, output, span=(1, 999), tokenizer=name, kind=semconv.KIND_AGENT))
     assert run.output["prompt_ids"] == parts[0]
     assert run.output["prompt_text"] == tokenizer.decode(parts[0], skip_special_tokens=False)
     assert run.output["response_text"] == tokenizer.decode(ids[first:], skip_special_tokens=False)
@@ -210,13 +209,11 @@ def test_turn_shows_its_new_text(tmp_path: Path) -> None:
         ("environment" if number % 2 else "model", len(part)) for number, part in enumerate(parts[1:])
     ]
     assert "".join(s["text"] for s in run.output["response_segments"]) == run.output["response_text"]
-    root = ExportedSpan(
-        rewriter.rewritten(line(100, {}, output, span=(0, 1000), kind=semconv.KIND_AGENT, text_of=1))
-    )
+    root = exported_by(rewriter, line(100, {}, output, span=(0, 1000), kind=semconv.KIND_AGENT, text_of=1))
     assert root.output["response_text"] == run.output["response_text"]
     for span in (run, root):
         assert span.output["response_logprobs"] == {"count": len(mask), "mean": -0.5, "least": -0.5}
-    assert rewriter.decoded <= 1.1 * len(ids)
+    assert sum(decoded) <= 1.1 * len(ids)
 
 
 @pytest.mark.parametrize(
@@ -235,9 +232,7 @@ def test_log_probability_that_is_nan_counts_as_missing(
     tokenizer = demo_tokenizer()
     name, ids = stored(tmp_path, tokenizer), tokenizer.encode(TEXT).ids
     output = orjson.loads(encoding.to_json({"token_ids": ids[4:6], "log_probs": recorded}, 1 << 10))
-    call = ExportedSpan(
-        LineRewriter(tmp_path).rewritten(line(1, {"prompt_ids": ids[:4]}, output, tokenizer=name))
-    )
+    call = exported_by(LineRewriter(tmp_path), line(1, {"prompt_ids": ids[:4]}, output, tokenizer=name))
     assert call.output["log_probs"] == summary
 
 
@@ -250,9 +245,7 @@ def test_cut_token_ids_are_continued_by_no_turn(tmp_path: Path) -> None:
     exported = exported_by(rewriter, line(1, *cut, tokenizer=name))
     assert exported.output["response_text"].endswith("… (700 more items)")
     assert exported.output["token_ids"] == cut[1]["token_ids"]
-    after = ExportedSpan(
-        rewriter.rewritten(line(2, {"prompt_ids": ids[:95]}, {"token_ids": [1]}, tokenizer=name))
-    )
+    after = exported_by(rewriter, line(2, {"prompt_ids": ids[:95]}, {"token_ids": [1]}, tokenizer=name))
     assert after.input["prompt_ids"] == ids[:95]
 
 
@@ -260,14 +253,12 @@ def test_cut_token_ids_are_continued_by_no_turn(tmp_path: Path) -> None:
 def test_answer_that_is_no_list_of_token_ids_gets_no_text(answer: list[Any], tmp_path: Path) -> None:
     """Padding, floats, nested lists and huge numbers are no token ids."""
     name, rewriter = stored(tmp_path, demo_tokenizer()), LineRewriter(tmp_path)
-    exported = ExportedSpan(
-        rewriter.rewritten(line(1, {"prompt_ids": [11, 12]}, {"response_ids": answer}, tokenizer=name))
+    exported = exported_by(
+        rewriter, line(1, {"prompt_ids": [11, 12]}, {"response_ids": answer}, tokenizer=name)
     )
     assert "response_text" not in exported.output
     assert exported.output["prompt_text"]
-    empty = ExportedSpan(
-        rewriter.rewritten(line(2, {"prompt_ids": [11, 12]}, {"response_ids": []}, tokenizer=name))
-    )
+    empty = exported_by(rewriter, line(2, {"prompt_ids": [11, 12]}, {"response_ids": []}, tokenizer=name))
     assert empty.output["response_text"] == ""
 
 
@@ -284,7 +275,7 @@ def test_lines_without_a_usable_tokenizer_stay_as_recorded(
         path.write_bytes(content)
     rewriter = LineRewriter(tmp_path)
     raw = line(1, {"prompt_ids": [1]}, {"token_ids": [2]}, tokenizer=name)
-    assert [rewriter.rewritten(raw) for _ in range(3)] == [raw] * 3
+    assert [rewriter.rewrite(raw).encoded for _ in range(3)] == [raw] * 3
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
 
 
@@ -309,12 +300,12 @@ def test_wait_for_a_tokenizer_delays_no_other_line(tmp_path: Path) -> None:
     assert "response_text" in exported_by(rewriter, line(1, *ids, tokenizer=loaded)).output
     now = time.time_ns()
     raw = line(2, *ids, tokenizer=missing, span=(now - 1, now))
-    waiting = threading.Thread(target=rewriter.rewritten, args=[raw], daemon=True)
+    waiting = threading.Thread(target=rewriter.rewrite, args=[raw], daemon=True)
     waiting.start()
     shown = line(4, {}, {}, text_of=3)
     lines = [line(3, *ids, tokenizer=loaded), shown, line(5, {"messages": [{"role": "user"}]}, {})]
     for other in lines:
-        rewriter.rewritten(other)
+        rewriter.rewrite(other)
     assert waiting.is_alive()
     path = layout.tokenizer_file(tmp_path, missing)
     path.write_bytes(layout.tokenizer_file(tmp_path, loaded).read_bytes())
@@ -329,7 +320,7 @@ def test_span_that_ends_in_the_future_extends_no_wait(
     set_waits(monkeypatch, tokenizer=0.2)
     later = time.time_ns() + 3600 * 10**9
     raw = line(1, {}, {"token_ids": [6]}, tokenizer="0" * 32, span=(later - 1, later))
-    rewriting = threading.Thread(target=LineRewriter(tmp_path).rewritten, args=[raw], daemon=True)
+    rewriting = threading.Thread(target=LineRewriter(tmp_path).rewrite, args=[raw], daemon=True)
     rewriting.start()
     wait_for(lambda: not rewriting.is_alive(), what="the line as it is")
 
@@ -339,7 +330,7 @@ def test_tokenizer_that_panics_costs_the_text_alone(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({" ": 0}, unk_token=" "))
     tokenizer.decoder = decoders.Strip(" ", 0, 3)
     raw = line(1, {}, {"token_ids": [0]}, tokenizer=stored(tmp_path, tokenizer))
-    assert LineRewriter(tmp_path).rewritten(raw) == raw
+    assert LineRewriter(tmp_path).rewrite(raw).encoded == raw
 
 
 def test_default_tokenizer_is_waited_for_by_other_threads(
@@ -392,7 +383,7 @@ def test_foreign_tokenizer_file_is_not_used(tmp_path: Path, caplog: pytest.LogCa
     target.symlink_to(layout.tokenizer_file(tmp_path, name))
     for named in (name, f"../../tokenizers/{name}"):
         raw = line(1, {"prompt_ids": [1]}, {"token_ids": [2]}, tokenizer=named)
-        assert LineRewriter(node_dir).rewritten(raw) == raw
+        assert LineRewriter(node_dir).rewrite(raw).encoded == raw
 
 
 @pytest.mark.parametrize("before", ["the key ", "the key:\n", "the key:\t", '{"key": "', "{'key': '\\n"])
@@ -401,6 +392,6 @@ def test_decoded_text_is_redacted(tmp_path: Path, before: str) -> None:
     tokenizer = demo_tokenizer()
     name, secret = stored(tmp_path, tokenizer), "sk-" + "a1B2" * 8
     raw = line(1, {}, {"token_ids": tokenizer.encode(f"{before}{secret} is").ids}, tokenizer=name)
-    assert secret in LineRewriter(tmp_path).rewritten(raw).decode()
+    assert secret in LineRewriter(tmp_path).rewrite(raw).encoded.decode()
     exported = exported_by(LineRewriter(tmp_path, redact=redact_secrets), raw)
     assert exported.output["response_text"].endswith(f"{before}[redacted] is")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from tokenizers import Tokenizer
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.tokenizers import Tokenizers
 from otel_rollout.turns.context_diff import restored
+from otel_rollout.turns.detokenizer import Detokenizer
 from otel_rollout.turns.line_rewriter import LineRewriter
 
 DEMO = Path(__file__).parents[2] / "examples" / "otel_rollout_demo" / "data" / "tokenizer"
@@ -79,7 +82,20 @@ class ExportedSpan:
 
 def exported_by(rewriter: LineRewriter, line: bytes) -> ExportedSpan:
     """Rewrite a line; return its span."""
-    return ExportedSpan(rewriter.rewritten(line))
+    return ExportedSpan(rewriter.rewrite(line).encoded)
+
+
+def counted_tokens(patches: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of tokens of each decoding from now on."""
+    counts: list[int] = []
+    decode = Detokenizer._decoded
+
+    def counting(self: Detokenizer, ids: Sequence[int]) -> str:
+        counts.append(len(ids))
+        return decode(self, ids)
+
+    patches.setattr(Detokenizer, "_decoded", counting)
+    return counts
 
 
 def prompts(exported: list[ExportedSpan]) -> dict[str, list[int]]:

@@ -26,7 +26,7 @@ PLAIN = ("turns", "tool_calls", "tokens_in", "tokens_out", "state", "reward")
 def table_of(path: Path, *lines: bytes) -> Store:
     """Write a table with the spans of lines, as the forwarder rewrites them."""
     rewriter = LineRewriter(path)
-    spans = [span for line in lines for span in spans_of(rewriter.rewritten(line))]
+    spans = [span for line in lines for span in spans_of(rewriter.rewrite(line).encoded)]
     store = Store(location_of(str(path / "table")))
     store.append([batch_of(rows_of(spans))], "tests", 0)
     return store

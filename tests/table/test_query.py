@@ -10,7 +10,7 @@ from otel_rollout.table import views
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
 from otel_rollout.table.store import Store
-from tests.table.tables import root, score, written
+from tests.table.tables import root, score, selected, written
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +40,14 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def test_wrong_query_is_explained_in_one_line(engine: Engine, sql: str, words: str) -> None:
     """The sentence names the mistake, and a name that exists."""
     with pytest.raises(QueryError) as raised:
-        engine.select(sql)
+        selected(engine, sql)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_names_are_found_in_any_case(engine: Engine) -> None:
     """SQL's keywords and names are not case-sensitive."""
-    assert engine.select("SELECT PATH FROM Trajectories").column_names == ["path"]
+    assert selected(engine, "SELECT PATH FROM Trajectories").column_names == ["path"]
 
 
 def test_first_rows_end_a_query(engine: Engine) -> None:
@@ -60,7 +60,7 @@ def test_every_view_has_a_file(engine: Engine) -> None:
     """Each view that users see is shipped, and can be read by itself."""
     for name in views.NAMES:
         assert views.sql_of(name)
-        assert engine.select(f"SELECT * FROM {name}").num_columns > 5
+        assert selected(engine, f"SELECT * FROM {name}").num_columns > 5
 
 
 def test_column_that_an_older_table_lacks_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,4 +71,4 @@ def test_column_that_an_older_table_lacks_is_null(tmp_path: Path, monkeypatch: p
     store: Store = written(tmp_path / "table", [root("1")])
     opened = store.open()
     monkeypatch.setattr(schema, "COLUMNS", newer)
-    assert Engine(opened).select("SELECT mood FROM spans")["mood"].to_pylist() == [None]
+    assert selected(Engine(opened), "SELECT mood FROM spans")["mood"].to_pylist() == [None]

@@ -10,7 +10,7 @@ import pytest
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError, expression, query
 from otel_rollout.table.store import Store
-from tests.table.tables import root, written
+from tests.table.tables import root, selected, written
 
 TARGET = "/TARGET/"
 """Stands for a directory of the test, in which no statement may leave a file."""
@@ -91,18 +91,18 @@ def test_statement_that_is_no_query_is_refused(store: Store, target: Path, sql: 
     engine = Engine(store.open())
     before = _files(store)
     with pytest.raises(QueryError) as refused:
-        engine.select(hostile)
+        selected(engine, hostile)
     assert "swordfish" not in str(refused.value)
     assert "\n" not in str(refused.value)
     with pytest.raises(QueryError):
         engine.write_parquet(hostile, target / "own.parquet")
     with pytest.raises(QueryError):
-        engine.select(f"SELECT * FROM trajectories WHERE {expression(hostile)}")
+        selected(engine, f"SELECT * FROM trajectories WHERE {expression(hostile)}")
     assert _files(store) == before
-    assert engine.select("SELECT trace_id FROM spans").num_rows == 1
+    assert selected(engine, "SELECT trace_id FROM spans").num_rows == 1
     for name in ("x", "y"):
         with pytest.raises(QueryError, match="There is no view"):
-            engine.select(f"SELECT * FROM {name}")
+            selected(engine, f"SELECT * FROM {name}")
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_statement_that_is_no_query_is_refused(store: Store, target: Path, sql: 
 )
 def test_query_with_odd_text_runs(store: Store, sql: str) -> None:
     """Words in quotes and comments are text."""
-    assert Engine(store.open()).select(sql).num_rows
+    assert selected(Engine(store.open()), sql).num_rows
 
 
 def test_order_of_a_query_is_kept(store: Store) -> None:
     """The check does not change what runs."""
-    found = Engine(store.open()).select("SELECT value FROM range(1000) ORDER BY value DESC")
+    found = selected(Engine(store.open()), "SELECT value FROM range(1000) ORDER BY value DESC")
     assert found["value"].to_pylist() == list(reversed(range(1000)))
 
 

@@ -52,7 +52,7 @@ class Base:
     ) -> None:
         self.reply, self.tools, self.reward = reply, tools, reward
         self.model = SimpleNamespace(training=True)
-        self.state = SimpleNamespace(global_step=0)
+        self.state, self._step = SimpleNamespace(global_step=0), 0
         self.accelerator = SimpleNamespace(num_processes=1, process_index=0)
         self._tokenizer = SimpleNamespace(pad_token_id=0)
         self._calls = itertools.count(1)

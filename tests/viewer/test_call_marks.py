@@ -107,7 +107,7 @@ def test_retokenized_answer_is_marked_with_the_tokens_of_both_sides(
     ]
     if is_exported:
         rewriter = LineRewriter(tmp_path)
-        calls = [rewriter.rewritten(each) for each in calls]
+        calls = [rewriter.rewrite(each).encoded for each in calls]
         found = conversation_of([span for each in calls for span in spans_of(each)])
     else:
         found = read_from_spool(tmp_path, calls)

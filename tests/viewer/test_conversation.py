@@ -580,7 +580,7 @@ def test_exported_lines_show_the_same_turns_as_recorded_ones(way: str) -> None:
         line(7, {"prompt_ids": [*start, 1, 6, 4, 8]}, {"token_ids": [9]}),
     ]
     rewriter = LineRewriter(Path(), way)
-    exported = [rewriter.rewritten(raw) for raw in recorded]
+    exported = [rewriter.rewrite(raw).encoded for raw in recorded]
     assert (exported == recorded) == (way == "whole")
     assert shown(exported).turns == shown(recorded).turns
 

@@ -18,7 +18,7 @@ from arro3.core import RecordBatch
 
 from otel_rollout.look.web.answers import Answers
 from otel_rollout.look.web.live import Live, NotReadyError
-from otel_rollout.look.web.snapshot import LIVE_SECONDS, Snapshot, TableOrigin
+from otel_rollout.look.web.snapshot import LIVE_SECONDS, Snapshot, table_origin
 from otel_rollout.table.errors import NoTableError
 from otel_rollout.table.rows import batch_of
 from tests.table.tables import START_NS, root, row, score, written
@@ -47,7 +47,7 @@ def test_trajectories_of_a_running_job_appear(tmp_path: Path) -> None:
         subprocess.run(list(map(str, command)), check=True, timeout=120)
         wait_for(
             lambda: (
-                "first · run-second live" in server.get("/").text
+                "first · run-second new spans" in server.get("/").text
                 and server.get("/trajectories?run=run-second").body.count('class="state ok"') == 15
             ),
             VISIBLE_SECONDS,
@@ -70,7 +70,7 @@ def test_run_is_live_while_its_own_spans_are_new(tmp_path: Path) -> None:
     running = row("3", "b3", "a3", name="generate", run_id="run-newest", start_ns=now)
     ended = root("4", run_id="run-earlier", sample_index="8", start_ns=hour_ago - 1)
     still = row("5", "b5", "a4", name="generate", run_id="run-earlier", start_ns=now)
-    live = Live(TableOrigin(written(tmp_path / "table", [killed, judged, running, ended, still])), period=60)
+    live = Live(table_origin(written(tmp_path / "table", [killed, judged, running, ended, still])), period=60)
     live.start()
     try:
         with live.snapshot() as snapshot:
@@ -116,7 +116,7 @@ def test_table_that_comes_later_is_shown(tmp_path: Path) -> None:
         wait_for(lambda: server.get("/").status == 200, 30, "the page of the table")
         shutil.rmtree(table)
         gone = wait_for(
-            lambda: answer if "writes one. (since" in (answer := server.get("/")).text else None,
+            lambda: answer if "after it begins. (since" in (answer := server.get("/")).text else None,
             30,
             "the sentence about the missing table",
         )
@@ -134,7 +134,7 @@ def test_table_that_comes_later_is_shown(tmp_path: Path) -> None:
 def test_table_that_breaks_is_a_sentence(tmp_path: Path) -> None:
     """A damaged log leaves the older version on the pages."""
     store = written(tmp_path / "table", [root("1")])
-    live = Live(TableOrigin(store), period=0.05)
+    live = Live(table_origin(store), period=0.05)
     live.start()
     try:
         log = tmp_path / "table" / "_delta_log"
@@ -151,7 +151,7 @@ def test_table_that_breaks_is_a_sentence(tmp_path: Path) -> None:
 def test_replaced_versions_are_released(tmp_path: Path) -> None:
     """A version is kept while a request uses it, and no longer."""
     store = written(tmp_path / "table", [root("1")])
-    live = Live(TableOrigin(store), period=0.01)
+    live = Live(table_origin(store), period=0.01)
     live.start()
     try:
         seen: list[weakref.ref[Snapshot]] = []
@@ -182,7 +182,7 @@ def _batch(number: int) -> RecordBatch:
 def test_slow_answers_are_renewed_beside_requests(tmp_path: Path) -> None:
     """A result of an older version is given at once while the newer one is computed, once."""
     store = written(tmp_path / "table", [root("1")])
-    live = Live(TableOrigin(store), period=0.01)
+    live = Live(table_origin(store), period=0.01)
     live.start()
     answers = Answers(live)
     may_end, calls = threading.Event(), []
@@ -216,7 +216,7 @@ def test_slow_answers_are_renewed_beside_requests(tmp_path: Path) -> None:
 
 def test_failed_answer_is_its_error(tmp_path: Path) -> None:
     """An error of a computation is the answer's problem, and the next version may succeed."""
-    live = Live(TableOrigin(written(tmp_path / "table", [root("1")])), period=60)
+    live = Live(table_origin(written(tmp_path / "table", [root("1")])), period=60)
     live.start()
     answers = Answers(live)
 

@@ -112,6 +112,20 @@ def test_step_that_is_a_text_has_its_pages(tmp_path: Path) -> None:
         assert "has no step cool-down. It has steps 1, warm-up." in missing.text
 
 
+def test_page_of_what_is_missing_leads_to_what_there_is(served: Served) -> None:
+    """Where a trajectory, group or step is missing, the page leads to the list of the step, or of the run."""
+    for page in (f"/trajectory?{RUN}&name=1/0/9", f"/group?{RUN}&name=1/9"):
+        answer = served.get(page)
+        assert answer.status == 404
+        (listed,) = map(served.get, hrefs(answer, "/trajectories?"))
+        (number,) = re.findall(r"Step 1 has (\d+) trajectories", answer.text)
+        assert len(set(hrefs(listed, "/trajectory?"))) == int(number)
+    missing = served.get(f"/step?{RUN}&step=9")
+    assert missing.status == 404
+    assert "The trajectories of first · run-1" in missing.text
+    assert [served.get(address).status for address in hrefs(missing, "/trajectories?")] == [200]
+
+
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [

@@ -184,9 +184,11 @@ def expect(
         tokens: number of tokens of each row that the loss counts.
         reasons: why a row teaches nothing; None if it teaches.
     """
-    uses, micro_step = progress_of(batch.trainer).uses, getattr(batch.trainer, "_step", None)
+    import torch
+
+    uses = progress_of(batch.trainer).uses
     round_ = Round(
-        micro_step=-1 if micro_step is None else int(micro_step),
+        micro_step=int(batch.trainer._step),
         first=uses.next_row,
         ids=ids,
         version=batch.identity.policy_version,
@@ -194,11 +196,6 @@ def expect(
         reasons=reasons,
         uses_left=len(ids) * int(getattr(batch.trainer, "num_iterations", 1)),
     )
-    if micro_step is None:  # of another version: it is not known when a batch is over
-        round_.record(None)
-        return
-    import torch
-
     uses.expect(round_)
     result[ROW] = torch.arange(round_.first, round_.first + len(ids))
 

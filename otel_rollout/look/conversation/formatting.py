@@ -204,7 +204,7 @@ def _figures(conversation: Conversation) -> Iterator[tuple[str, str]]:
     yield "took", duration(summary.seconds)
     yield "model calls", str(summary.turns)
     yield "tool calls", str(summary.tool_calls)
-    yield "tool errors", str(summary.tool_errors)
+    yield "tool errors", "" if summary.tool_errors is None else str(summary.tool_errors)
     if conversation.other_errors:
         yield "other errors", str(conversation.other_errors)
     yield "tokens written", "" if written is None else str(written)

@@ -66,7 +66,7 @@ class Summary:
         tokens: token counts of all model calls.
         turns: number of model calls.
         tool_calls: number of tool calls.
-        tool_errors: number of tool calls that ended with an error.
+        tool_errors: number of tool calls that ended with an error; None if it is unknown of every call.
         facts: further attributes of the root span, by their short names.
     """
 
@@ -84,7 +84,7 @@ class Summary:
     tokens: Tokens = field(default_factory=Tokens)
     turns: int = 0
     tool_calls: int = 0
-    tool_errors: int = 0
+    tool_errors: int | None = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Final
 from otel_rollout.base import semconv
 from otel_rollout.look.dumps.trajectory import PARSED, DumpedCall, DumpedTrajectory
 from otel_rollout.otlp.origin import Resource, SpanScope
-from otel_rollout.otlp.span import ERROR, Span
+from otel_rollout.otlp.span import ERROR, OK, Span
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
 
 _NAME: Final = "rollout_trace"
@@ -116,7 +116,7 @@ class DumpSpans:
             made.times or (next(self._clock),) * 2,
             _attributes(made.attributes) | identity,
             is_running=made.is_endless,
-            status=ERROR if made.error else 0,
+            status=ERROR if made.error else OK if made.has_succeeded else 0,
             message=made.error,
             resource=self._resource,
             scope=_SCOPE,

@@ -82,6 +82,7 @@ class DumpedCall:
         attributes: attributes of its span.
         times: when it ran; None if unknown.
         error: its error; empty without one.
+        has_succeeded: whether the dump says that it did not fail.
         is_endless: whether nobody knows when it ended, and the times tell its place alone.
     """
 
@@ -90,6 +91,7 @@ class DumpedCall:
     times: Times | None = None
     error: str = ""
     is_endless: bool = False
+    has_succeeded: bool = False
 
 
 @dataclass(slots=True)
@@ -213,7 +215,7 @@ def _tool_calls(reply: Mapping[str, Any], following: Messages, end: int | None) 
         }
         times = None if end is None else (end, end)
         error = result.get("error") or (result.get("is_error") and result.get("content")) or ""
-        yield DumpedCall(name, attributes, times, str(error), end is not None)
+        yield DumpedCall(name, attributes, times, str(error), bool(times), result.get("is_error") is False)
 
 
 def _calls_of(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:

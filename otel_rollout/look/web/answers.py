@@ -5,10 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.look.web.live import Live
 from otel_rollout.look.web.snapshot import Snapshot
 
@@ -51,7 +51,7 @@ class Answers:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._lock = threading.Lock()
-        self._found: OrderedDict[Hashable, PageAnswer] = OrderedDict()
+        self._found: BoundedDict[Hashable, PageAnswer] = BoundedDict(MAX_ANSWERS)
         self._jobs: queue.SimpleQueue[PageAnswer] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="otel-rollout-answers", daemon=True).start()
 
@@ -68,10 +68,7 @@ class Answers:
             The result, or the problem; None if it takes longer.
         """
         with self._lock:
-            answer = self._found.setdefault(key, PageAnswer(make))
-            self._found.move_to_end(key)
-            while len(self._found) > MAX_ANSWERS:
-                self._found.popitem(last=False)
+            answer = self._found[key] = self._found.get(key) or PageAnswer(make)
             if answer.version != version:
                 self._queue(answer)
         return answer if answer.is_ready.wait(patience) else None

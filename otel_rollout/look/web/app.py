@@ -27,8 +27,8 @@ from otel_rollout.look.web.request import (
     PENDING_SECONDS,
     REFRESH_SECONDS,
     Asked,
+    ChoiceError,
     PendingError,
-    SeveralError,
 )
 from otel_rollout.look.web.snapshot import Snapshot
 from otel_rollout.table.errors import TableError
@@ -98,7 +98,11 @@ class Site:
             links = self._links(snapshot, row.run)
             path, is_live = request.url.path, row.is_live(time.time())
             asked = Asked(path, given, snapshot, row, links, self._reports, self._checks, is_live)
-            return self._pages[path](asked)
+            try:
+                return self._pages[path](asked)
+            except (QueryError, ViewerError) as error:
+                found = error if isinstance(error, ChoiceError) else ChoiceError(str(error), asked.lists())
+                raise found from None
 
         return self._answered(request, page)
 
@@ -122,12 +126,9 @@ class Site:
                 return HTMLResponse(page(snapshot))
         except (NotReadyError, PendingError) as error:
             return _problem("Not ready yet", str(error), 503, refresh_seconds=PENDING_SECONDS)
-        except SeveralError as error:
-            links = ServedLinks(error.run)
-            choices = [
-                (f"{each.path} ({each.trace_id})", links.trajectory(each.trace_id)) for each in error.found
-            ]
-            return _problem("Several trajectories", str(error), 300, choices=choices)
+        except ChoiceError as error:
+            title = "There is nothing to show" if error.status == 404 else "Several trajectories"
+            return _problem(title, str(error), error.status, choices=error.choices)
         except (QueryError, ViewerError) as error:
             return _problem("There is nothing to show", str(error), 404)
         except TableError as error:

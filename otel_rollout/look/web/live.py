@@ -25,14 +25,6 @@ class NotReadyError(Exception):
     """No version of the table could be read yet; the message is one sentence."""
 
 
-class _Lease:
-    """A snapshot with the number of its users: requests, and :class:`Live` while it is the newest one."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.users = 1
-
-
 class Live:
     """The newest prepared version of a table.
 
@@ -50,7 +42,7 @@ class Live:
         self._period = period
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._lease: _Lease | None = None
+        self._newest: Snapshot | None = None
         self._thread = threading.Thread(target=self._follow, name="otel-rollout-view", daemon=True)
 
     def start(self) -> None:
@@ -70,9 +62,9 @@ class Live:
         """Stop following, and release the last version."""
         self._stop.set()
         with self._lock:
-            lease, self._lease = self._lease, None
-        if lease is not None:
-            self._release(lease)
+            last, self._newest = self._newest, None
+        if last is not None:
+            self._release(last)
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
@@ -82,14 +74,14 @@ class Live:
             NotReadyError: there is none yet.
         """
         with self._lock:
-            lease = self._lease
-            if lease is None:
+            newest = self._newest
+            if newest is None:
                 raise NotReadyError(self.problem or f"{self.origin.location} is being read.")
-            lease.users += 1
+            newest.users += 1
         try:
-            yield lease.snapshot
+            yield newest
         finally:
-            self._release(lease)
+            self._release(newest)
 
     def _follow(self) -> None:
         pause = self._period
@@ -102,7 +94,7 @@ class Live:
         """Prepare the newest version if there is one; keep the older one if it cannot be read."""
         try:
             version = self.origin.version()
-            if self._lease is None or version != self._lease.snapshot.version:
+            if self._newest is None or version != self._newest.version:
                 self._prepare(version)
             self.problem = ""
         except ReportedError as error:
@@ -116,21 +108,21 @@ class Live:
             self.problem = f"{problem} (since {utc(time.time())})"
 
     def _prepare(self, version: Hashable) -> None:
-        lease = _Lease(Snapshot(self.origin, version, time.time()))
+        snapshot = Snapshot(self.origin, version, time.time())
         with self._lock:
-            earlier, self._lease = self._lease, lease
+            earlier, self._newest = self._newest, snapshot
         if earlier is not None:
             self._release(earlier)
         if self._stop.is_set():
             self.stop()
 
-    def _release(self, lease: _Lease) -> None:
+    def _release(self, snapshot: Snapshot) -> None:
         """Take a user from a version; close it after the last one."""
         with self._lock:
-            lease.users -= 1
-            is_unused = not lease.users
+            snapshot.users -= 1
+            is_unused = not snapshot.users
         if is_unused:
-            lease.snapshot.close()
+            snapshot.close()
 
 
 def utc(seconds: float) -> str:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from otel_rollout.look.analysis.evidence import in_steps
 from otel_rollout.look.analysis.run_choice import Run
-from otel_rollout.look.conversation.summary import Summary
+from otel_rollout.look.conversation.formatting import counted
+from otel_rollout.look.conversation.summary import VALIDATION, Summary
 from otel_rollout.look.conversation.trajectories import summaries_of
 from otel_rollout.look.sources import reference
 from otel_rollout.look.web.answers import Answers, Make, PageAnswer
@@ -32,18 +34,17 @@ class PendingError(Exception):
     """A page is being prepared; the message is one sentence."""
 
 
-class SeveralError(QueryError):
-    """A name is that of several trajectories.
+class ChoiceError(QueryError):
+    """An address names several trajectories, or nothing that there is.
 
     Attributes:
-        run: their run.
-        found: these trajectories.
+        choices: text and address of what it may mean.
+        status: HTTP status of the answer: 300 or 404.
     """
 
-    def __init__(self, name: str, run: Run, found: Sequence[Summary]) -> None:
-        super().__init__(f"{name} names {len(found)} trajectories of {run.name}; choose one.")
-        self.run = run
-        self.found = found
+    def __init__(self, sentence: str, choices: Sequence[tuple[str, str | None]], status: int = 404) -> None:
+        super().__init__(sentence)
+        self.choices, self.status = choices, status
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Asked:
         The id is None unless the name is that of a trajectory inside another one.
 
         Raises:
-            SeveralError: several trajectories have this name.
+            ChoiceError: several trajectories have this name.
             QueryError: there is no such trajectory.
             ViewerError: the text is no name.
         """
@@ -114,8 +115,21 @@ class Asked:
         if not found:
             raise QueryError(f"There is no trajectory {name} in {self.run.name}.")
         if len(found) > 1:
-            raise SeveralError(name, self.run, found)
+            choices = [(f"{one.path} ({one.trace_id})", self.links.trajectory(one.trace_id)) for one in found]
+            sentence = f"{name} names {len(found)} trajectories of {self.run.name}; choose one."
+            raise ChoiceError(sentence, choices, 300)
         return found[0], wanted.span
+
+    def lists(self) -> list[tuple[str, str | None]]:
+        """Return the list of trajectories of the step that the address names, or of the run."""
+        name = self.given.get("name", "")
+        validate = self.validate or name.startswith(VALIDATION)
+        step = self.given.get("step") or name.removeprefix(f"{VALIDATION}/").partition("/")[0]
+        rows = f"roots WHERE {self.run.condition} AND {in_steps([(validate, step_named(step))])}"
+        if number := self.snapshot.engine.count(rows):
+            named = f"{'Validation step' if validate else 'Step'} {step} has {counted(number, 'trajectory')}"
+            return [(named, self.links.to("/trajectories", step=step, validation=str(validate).lower()))]
+        return [(f"The trajectories of {self.run.name}", self.links.to("/trajectories"))]
 
     def siblings_of(self, summary: Summary) -> list[Summary]:
         """Return the trajectories of a trajectory's group in their order, with it."""

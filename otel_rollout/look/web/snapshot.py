@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.look.analysis.run_choice import Run, rows_of, run_of
 from otel_rollout.look.sources.private_table import table_of
@@ -57,6 +57,8 @@ class Snapshot:
         address: address of the table.
         engine: asks this version.
         runs: the runs that have trajectories, the one that began last first.
+        users: number of those who use it: requests, and :class:`~otel_rollout.look.web.live.Live` while it is
+            the newest one.
 
     Raises:
         TableError: the table cannot be read.
@@ -66,6 +68,7 @@ class Snapshot:
     def __init__(self, origin: Origin, version: Hashable, now: float) -> None:
         self.version = version
         self.read_at = now
+        self.users = 1
         self._resources = ExitStack()
         try:
             table = self._resources.enter_context(origin.table())
@@ -137,66 +140,43 @@ class Snapshot:
 # --- where the spans are -----------------------------------------------------------------------------------
 
 
-class Origin(Protocol):
+class Origin(NamedTuple):
     """A table, or files that become one.
 
     Attributes:
         location: the directory, file or address, for messages.
+        version: returns what differs whenever the origin holds other spans; raises TableError or ViewerError
+            if the table or the files cannot be read.
+        table: returns the context of a table of the spans that the origin holds now.
     """
 
     location: str
-
-    def version(self) -> Hashable:
-        """Return what differs whenever the origin holds other spans.
-
-        Raises:
-            TableError: the table cannot be read.
-            ViewerError: the files cannot be read.
-        """
-
-    def table(self) -> AbstractContextManager[DeltaTable]:
-        """Yield a table of the spans that the origin holds now."""
+    version: Callable[[], Hashable]
+    table: Callable[[], AbstractContextManager[DeltaTable]]
 
 
-class TableOrigin:
-    """A rollout table; see :class:`Origin`.
+def table_origin(store: Store) -> Origin:
+    """Return a rollout table, which is read in its newest version."""
 
-    Args:
-        store: the table.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.location = store.location.uri
-        self._store = store
-
-    def version(self) -> Hashable:
-        """Return id and version of the table."""
-        table = self._store.open()
-        with self._store.describing():
+    def version() -> Hashable:
+        table = store.open()
+        with store.describing():
             return str(table.metadata().id), table.version()
 
-    @contextmanager
-    def table(self) -> Iterator[DeltaTable]:
-        """Yield the newest version of the table."""
-        yield self._store.open()
+    return Origin(store.location.uri, version, lambda: nullcontext(store.open()))
 
 
-class SpoolOrigin:
-    """Segments or a file of OTLP JSON Lines; see :class:`Origin`.
+def spool_origin(open_source: Callable[[], SpoolSource]) -> Origin:
+    """Return segments or a file of OTLP JSON Lines.
 
     Args:
-        location: the directory or file.
-        source: returns the files that are there now.
+        open_source: returns the files that are there now.
     """
 
-    def __init__(self, location: str, source: Callable[[], SpoolSource]) -> None:
-        self.location = location
-        self._source = source
-
-    def version(self) -> Hashable:
+    def version() -> Hashable:
         """Return names, sizes and times of the files, and which trajectories run."""
         found = []
-        source = self._source()
+        source = open_source()
         for path in source.files():
             try:
                 status = path.stat()
@@ -206,7 +186,8 @@ class SpoolOrigin:
         return tuple(found), source.running()
 
     @contextmanager
-    def table(self) -> Iterator[DeltaTable]:
-        """Yield a table of the spans; its files are removed afterwards."""
-        with table_of(self._source()) as store:
+    def table() -> Iterator[DeltaTable]:
+        with table_of(open_source()) as store:
             yield store.open()
+
+    return Origin(open_source().location, version, table)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import is_new, logger, warn_once
+from otel_rollout.base.errors import internal_errors, is_new, logger, warn_once
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.joined_span import is_model_call
 from otel_rollout.record.recording.span import RecordingSpan
@@ -16,6 +17,7 @@ from otel_rollout.record.recording.state import state
 
 _LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
 _CHAIN: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_CHAIN),)
+_BASE: Final = "opentelemetry.instrumentation.instrumentor"
 
 
 def give_way(above: RecordingSpan, scope_name: str) -> None:
@@ -90,3 +92,28 @@ def report_nested(outer: str, inner: str) -> None:
     """Tell once that a model call is recorded by the outer of two instrumentation scopes."""
     if is_new(f"{inner} in {outer}"):
         logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
+
+
+@internal_errors("looking for instrumentors of one library")
+def report_instrumentors() -> None:
+    """Warn of two instrumentors that instrument one library in this process."""
+    base = getattr(sys.modules.get(_BASE), "BaseInstrumentor", None)
+    if base is None:
+        return
+    switched_on: dict[str, type] = {}
+    for class_ in _subclasses(base):
+        instance = vars(class_).get("_instance")
+        if not getattr(instance, "is_instrumented_by_opentelemetry", False):
+            continue
+        other = switched_on.setdefault(class_.__name__.lower(), class_)
+        if other.__module__ != class_.__module__:
+            warn_once(
+                f"{other.__module__} and {class_.__module__} both instrument one library, so its calls may "
+                "be recorded twice: switch one of them off"
+            )
+
+
+def _subclasses(class_: Any) -> Iterator[type]:
+    for subclass in class_.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

@@ -138,6 +138,7 @@ class JoinedTracer(BlockTracer):
         """Return the tracer of the present run for this scope, and the limits of its content."""
         recorder = self._recorder
         if recorder is None or recorder[0].provider is not active.provider:
+            doubles.report_instrumentors()
             limits = content.limits_of(active.settings)
             recorder = self._recorder = active.provider.get_tracer(*self._scope), limits
         return recorder

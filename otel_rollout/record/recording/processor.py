@@ -166,10 +166,6 @@ class IdentityProcessor(SpanProcessor):
         if identity.attributes:
             span.set_attributes(identity.attributes)
 
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Do nothing: no span waits here."""
-        return True
-
 
 class SpoolSpanProcessor(IdentityProcessor):
     """Sets a trajectory's identity on its spans, and records the spans when they end.
@@ -177,6 +173,8 @@ class SpoolSpanProcessor(IdentityProcessor):
     The processor ignores spans of the application outside any trajectory. It records our operations outside
     any trajectory.
     """
+
+    _has_looked = False
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span; keep the span's data."""
@@ -217,6 +215,9 @@ class SpoolSpanProcessor(IdentityProcessor):
             pass_on(error)
         else:
             if not open_span.is_ours:
+                if not self._has_looked:
+                    self._has_looked = True
+                    doubles.report_instrumentors()
                 _tell_above(span, open_span)
             if writer.write(body, open_span.identity) and not open_span.is_ours:
                 scope = span.instrumentation_scope

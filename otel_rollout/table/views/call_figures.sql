@@ -1,9 +1,10 @@
--- What the model calls and tool calls of each trace sum up to.
+-- What the model calls and tool calls of each trace sum up to. Tool errors are null where no call has a known status.
 SELECT
   trace_id AS call_trace,
   count(*) FILTER (WHERE kind = 'LLM') AS turns,
   count(*) FILTER (WHERE kind = 'TOOL') AS tool_calls,
-  count(*) FILTER (WHERE kind = 'TOOL' AND status = 'error') AS tool_errors,
+  CASE WHEN count(status) FILTER (WHERE kind = 'TOOL') > 0 THEN count(*) FILTER (WHERE kind = 'TOOL' AND status = 'error') END
+    AS tool_errors,
   CAST(sum(tokens_in) FILTER (WHERE kind = 'LLM') AS BIGINT) AS tokens_in,
   CAST(sum(tokens_out) FILTER (WHERE kind = 'LLM') AS BIGINT) AS tokens_out,
   CAST(sum(tokens_cached) FILTER (WHERE kind = 'LLM') AS BIGINT) AS tokens_cached,

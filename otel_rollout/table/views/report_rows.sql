@@ -4,7 +4,8 @@
 SELECT
   trace_id, run_id, project, experiment, step, step_text, sample_index, rollout_n, validate, path, group_path, state,
   error_type, start_time, CASE WHEN start_time IS NOT NULL THEN duration_ns / 1e9 END AS seconds,
-  coalesce(turns, 0) AS turns, coalesce(tool_calls, 0) AS tool_calls, coalesce(tool_errors, 0) AS tool_errors,
+  coalesce(turns, 0) AS turns, coalesce(tool_calls, 0) AS tool_calls,
+  CASE WHEN tool_calls > 0 THEN tool_errors ELSE 0 END AS tool_errors,
   tokens_in, tokens_out, CASE WHEN abs(reward) < 1e150 THEN reward END AS reward,
   coalesce(isnan(reward) OR abs(reward) >= 1e150, false)
     OR (reward IS NULL AND coalesce(lower(reward_label) IN ('nan', 'inf', '-inf'), false)) AS has_odd_reward,

@@ -6,7 +6,8 @@ SELECT
   count(*) FILTER (WHERE state = 'running') AS running, avg(finite_reward) AS reward_mean,
   min(finite_reward) AS reward_min, max(finite_reward) AS reward_max,
   stddev_samp(finite_reward) AS reward_std, count(finite_reward) AS rewarded, avg(turns) AS turns_mean,
-  CAST(sum(tool_calls) AS BIGINT) AS tool_calls, CAST(sum(tool_errors) AS BIGINT) AS tool_errors,
+  CAST(sum(tool_calls) AS BIGINT) AS tool_calls,
+  CASE WHEN sum(tool_calls) > 0 THEN CAST(sum(tool_errors) FILTER (WHERE tool_calls > 0) AS BIGINT) ELSE 0 END AS tool_errors,
   CAST(sum(tokens_in) AS BIGINT) AS tokens_in, CAST(sum(tokens_out) AS BIGINT) AS tokens_out,
   avg(seconds) AS seconds_mean, min(start_time) AS start_time
 FROM finite_rewards

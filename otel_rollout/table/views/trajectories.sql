@@ -8,6 +8,7 @@ SELECT
     AS policy_version_max,
   name, state, error_type, error_message, start_time,
   CASE WHEN start_time IS NOT NULL THEN duration_ns / 1e9 END AS seconds,
-  coalesce(turns, 0) AS turns, coalesce(tool_calls, 0) AS tool_calls, coalesce(tool_errors, 0) AS tool_errors,
+  coalesce(turns, 0) AS turns, coalesce(tool_calls, 0) AS tool_calls,
+  CASE WHEN tool_calls > 0 THEN tool_errors ELSE 0 END AS tool_errors,
   tokens_in, tokens_out, tokens_cached, reward, reward_label, coalesce(broken_turns, 0) AS broken_turns
 FROM roots LEFT JOIN call_figures ON trace_id = call_trace LEFT JOIN rewards ON trace_id = reward_trace

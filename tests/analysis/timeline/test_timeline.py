@@ -109,6 +109,14 @@ def test_step_that_ends_evenly_has_no_stragglers(tmp_path, ends):
     assert timeline_text.straggling(found)
 
 
+def test_longest_trajectory_is_named_where_nobody_straggled(tmp_path):
+    """A step that waits for one trajectory of each process has no straggler, and still a longest one."""
+    ends = [1, 1, 1, 1, 40, 41]
+    rows = [each for number, end in enumerate(ends) for each in trajectory(number, 0, end)]
+    told = timeline_text.straggling(timed(tmp_path, *rows, *trajectory(6, 39, 45)))
+    assert told.endswith("The longest is 12/0/5: 41.00 s.")
+
+
 def test_end_in_which_few_of_one_process_ran_is_told(tmp_path):
     """Eight that ran one after another in one process are no stragglers, but their process is named."""
     quick = [trajectory(n, 0, 10, resource=process(1)) for n in range(110)]

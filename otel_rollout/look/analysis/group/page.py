@@ -39,7 +39,7 @@ def page_of_group(tree: GroupTree, links: Links | None = None) -> str:
         "group.html",
         links,
         tree=tree,
-        trail=_trail(tree, links or Links()),
+        trail=Trail(way_to(tree.group.found[0].summary, links or Links()), f"group {tree.group.path}"),
         text=group_text,
         formatting=formatting,
         lines_of=partial(group_text.lines_of, limit=_MAX_TURNS, length=_MAX_LINE),
@@ -47,10 +47,6 @@ def page_of_group(tree: GroupTree, links: Links | None = None) -> str:
         best=group_text.best_of(tree),
         contrast=excerpt.beginning(found.comparison, _CONTINUED, _MAX_TEXT) if found else None,
     )
-
-
-def _trail(tree: GroupTree, links: Links) -> Trail:
-    return Trail(way_to(tree.group.found[0].summary, links), f"group {tree.group.path}")
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ SELECT
   root.step, count(*) AS number, count(*) FILTER (WHERE own.trace_id IS NULL) AS bare,
   min(root.start_ns) AS began_ns, max(root.start_ns + coalesce(root.duration_ns, 0)) AS ended_ns
 FROM roots AS root LEFT JOIN (
-  SELECT DISTINCT trace_id FROM {scope.spans} AS span WHERE NOT is_root AND score_name IS NULL
+  SELECT DISTINCT trace_id FROM {scope.spans_of()} AS span WHERE NOT is_root AND score_name IS NULL
 ) AS own ON root.trace_id = own.trace_id
 WHERE {scope.condition}
 GROUP BY root.step"""  # noqa: S608

@@ -7,6 +7,7 @@ from typing import Final
 from otel_rollout.look.analysis.health.findings import Finding
 from otel_rollout.look.analysis.health.rates import Fault, RateLimits, judged
 from otel_rollout.look.analysis.health.scope import Scope
+from otel_rollout.look.analysis.health.texts import counts_of
 from otel_rollout.table import filters
 
 _NO_TEXT: Final = "No text of a reply was recorded."
@@ -68,7 +69,7 @@ def empty(scope: Scope) -> Finding:
 def repetitive(scope: Scope) -> Finding:
     """Find steps in which replies repeat one text in a loop."""
     looked = scope.looked
-    return judged(looked.repetitive, _REPETITIVE, scope.steps, looked.note)
+    return judged(counts_of(looked.repetitive), _REPETITIVE, scope.steps, looked.note)
 
 
 def special_tokens(scope: Scope) -> Finding:
@@ -100,7 +101,7 @@ SELECT trace_id FROM (
   SELECT hashed.trace_id, count(*) OVER (PARTITION BY one.group_path, hashed.hash) AS copies
   FROM (
     SELECT trace_id, string_agg(md5(coalesce(reply, output, '')), '' ORDER BY start_ns) AS hash
-    FROM {scope.spans} AS span WHERE kind = 'LLM' AND {is_alike}
+    FROM {scope.spans_of()} AS span WHERE kind = 'LLM' AND {is_alike}
     GROUP BY trace_id
   ) AS hashed JOIN {scope.signs} AS one ON hashed.trace_id = one.trace_id
 ) AS compared WHERE copies > 1"""  # noqa: S608

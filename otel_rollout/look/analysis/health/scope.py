@@ -87,13 +87,8 @@ class Scope:
         """Return the SQL condition that a message is about a step: one with the fault, else any judged."""
         return filters.equals("step", found.steps) if found.steps else self.is_judged
 
-    @property
-    def spans(self) -> str:
-        """SQL source of the spans of the run's trajectories."""
-        return self.spans_of("true")
-
-    def spans_of(self, condition: str) -> str:
-        """Return the spans of some of the run's trajectories as an SQL source.
+    def spans_of(self, condition: str = "true") -> str:
+        """Return the spans of the run's trajectories, or of some of them, as an SQL source.
 
         They have step and group of their trajectory: one inside another may have another identity, or not say
         that it is of validation.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 import orjson
 
-from otel_rollout.look.analysis.health.rates import Count
+from otel_rollout.look.analysis.health.rates import Count, counted
 
 _MIN_LOOP: Final = 200
 """Least characters of a reply that can be repetitive: short answers may repeat words."""
@@ -30,19 +30,22 @@ _CALL_END: Final = "</tool_call>"
 _IN_TAGS: Final = "<function"
 """Beginning of a call of Qwen's coder models, which is no JSON."""
 
+Marks: TypeAlias = dict[tuple[str, int | None], bool]
+"""Trace id and step of a trajectory → whether one of its replies has a property."""
+
 
 @dataclass(frozen=True)
 class Looked:
     """What the replies of a run show.
 
     Attributes:
-        repetitive: trajectories with a repetitive reply, of those with a text.
-        calls: trajectories with a tool call in a text, and those of them with one that is no JSON.
+        repetitive: the trajectories with a text, and whether a reply is repetitive.
+        calls: the trajectories with a tool call in a text, and whether one is no JSON.
         note: a sentence on how many trajectories were looked at, if not all, after a space.
     """
 
-    repetitive: list[Count]
-    calls: WordTally
+    repetitive: Marks
+    calls: Marks
     note: str
 
 
@@ -78,37 +81,18 @@ def _is_call(body: str) -> bool:
     return all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in calls)
 
 
-class WordTally:
-    """The trajectories of each step that have a property, and those that could have it."""
+def mark(marks: Marks, trace: str, step: int | None, is_bad: bool) -> None:
+    """Note of a trajectory whether one of its replies has the property."""
+    marks[trace, step] = is_bad or marks.get((trace, step), False)
 
-    def __init__(self) -> None:
-        self._known: dict[str, int | None] = {}
-        self._bad: dict[str, int | None] = {}
 
-    def add(self, trace: str, step: int | None, is_bad: bool) -> None:
-        """Add one reply of a trajectory."""
-        self._known[trace] = step
-        if is_bad:
-            self._bad[trace] = step
-
-    def joined(self, batches: Iterable[Any]) -> WordTally:
-        """Return these trajectories and those of Arrow batches with trace, step and property."""
-        both = WordTally()
-        both._known, both._bad = self._known.copy(), self._bad.copy()
-        for values in _values(batches):
-            both.add(*values)
-        return both
-
-    def counts(self) -> list[Count]:
-        """Return a count for each step."""
-        of, bad = Counter(self._known.values()), Counter(self._bad.values())
-        evidence: dict[int | None, list[str]] = {}
-        for trace, step in self._bad.items():
-            evidence.setdefault(step, []).append(trace)
-        return [
-            Count(step, bad[step], number, tuple(sorted(evidence.get(step, ()))[:3]))
-            for step, number in of.items()
-        ]
+def counts_of(marks: Marks) -> list[Count]:
+    """Return a count for each step."""
+    rows = (
+        {"step": step, "number": 1, "first": trace, "last": trace, "is_bad": is_bad}
+        for (trace, step), is_bad in sorted(marks.items(), key=lambda item: item[0][0])
+    )
+    return counted(rows, itemgetter("is_bad"))
 
 
 def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Iterator[Any]]) -> Looked:
@@ -124,16 +108,12 @@ def look(spans_of: Callable[[str], str], size: int, batches: Callable[[str], Ite
     if part < 1:  # the first digits of an id's hash spread evenly, whoever made the ids
         chosen = f"substr(md5(trace_id), 1, 4) < '{int(part * _PARTS):04x}'"
         note = f" Only {part:.0%} of the trajectories were looked at."
-    loops, calls = WordTally(), WordTally()
+    loops: Marks = {}
+    calls: Marks = {}
     replies = f"{spans_of(chosen)} AS span WHERE kind = 'LLM' AND reply IS NOT NULL"
-    for trace, step, reply in _values(batches(f"SELECT trace_id, step, reply FROM {replies}")):  # noqa: S608
-        loops.add(trace, step, is_repetitive(reply))
-        if _CALL in reply:
-            calls.add(trace, step, is_unparsable(reply))
-    return Looked(loops.counts(), calls, note)
-
-
-def _values(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of Arrow batches."""
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    for batch in batches(f"SELECT trace_id, step, reply FROM {replies}"):  # noqa: S608
+        for trace, step, reply in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            mark(loops, trace, step, is_repetitive(reply))
+            if _CALL in reply:
+                mark(calls, trace, step, is_unparsable(reply))
+    return Looked(loops, calls, note)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from otel_rollout.exporting.batching import grouped
 from otel_rollout.look.analysis.health.findings import Finding, unobserved
 from otel_rollout.look.analysis.health.rates import (
+    MIN_BASELINE,
     Count,
     Fault,
     RateLimits,
@@ -21,6 +22,7 @@ from otel_rollout.look.analysis.health.rates import (
     steps_said,
 )
 from otel_rollout.look.analysis.health.scope import GROUP, Scope
+from otel_rollout.look.analysis.health.texts import counts_of, mark
 
 _NO_CALL: Final = "No tool call was recorded."
 _UNPARSABLE: Final = Fault(
@@ -40,8 +42,10 @@ def unparsable(scope: Scope) -> Finding:
     """Find steps in which the model writes tool calls that cannot be read."""
     # Some frameworks move the calls that can be read out of the text, so neither source has all calls.
     known = f"SELECT trace_id, step, has_unreadable FROM {scope.signs} WHERE has_unreadable IS NOT NULL"  # noqa: S608
-    calls = scope.looked.calls.joined(scope.engine.batches(known))
-    return judged(calls.counts(), _UNPARSABLE, scope.steps, scope.looked.note)
+    calls = scope.looked.calls.copy()
+    for row in scope.rows(known):
+        mark(calls, row["trace_id"], row["step"], row["has_unreadable"])
+    return judged(counts_of(calls), _UNPARSABLE, scope.steps, scope.looked.note)
 
 
 def error_burst(scope: Scope) -> Finding:
@@ -71,9 +75,10 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
     (tool, error), counts = max(series.items(), key=lambda each: share_of(each[1]))
     if not share_of(counts):
         return "No tool call failed."
+    share = f"{parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})"
     return (
-        f"No error of a tool comes in a burst. The most frequent is {error} of `{tool}`, in "
-        f"{parts(counts, 'trajectories with a call of it')} ({percent(share_of(counts))})."
+        f"No error of a tool rises above {MIN_BASELINE} or more steps before it. The most frequent is "
+        f"{error} of `{tool}`, in {share}."
     )
 
 

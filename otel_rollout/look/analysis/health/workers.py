@@ -71,7 +71,7 @@ class _Slow(NamedTuple):
 
 def slow(scope: Scope) -> Finding:
     """Find a process that takes longer than the others for the same operation, per token if known."""
-    rows = scope.rows(_OPERATIONS.format(spans=scope.spans))
+    rows = scope.rows(_OPERATIONS.format(spans=scope.spans_of()))
     known = [(worker, row) for row in rows if (worker := worker_of(row["resource"]))]
     workers = {worker for worker, _ in known}
     if len(workers) < 2:

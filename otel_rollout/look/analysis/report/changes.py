@@ -290,7 +290,7 @@ class ToolHistory:
     Attributes:
         name: the tool's name; null if none was recorded.
         calls: number of calls.
-        errors: number of failed calls.
+        errors: number of failed calls; null if it is unknown of every call.
         error_types: failed calls by the class of their error, the most frequent first.
         since: name of the step from which on calls fail more often than before, else of the first error.
         steps: the tool's calls in each step; null where it was not called.
@@ -298,7 +298,7 @@ class ToolHistory:
 
     name: str | None
     calls: int
-    errors: int
+    errors: int | None
     error_types: Mapping[str, int]
     since: str | None
     steps: tuple[Tool | None, ...]
@@ -311,18 +311,19 @@ def histories_of(steps: Sequence[StepReport]) -> list[ToolHistory]:
         for tool in step.tools:
             by_name.setdefault(tool.name, [None] * len(steps))[place] = tool
     found = [_history(name, tools, steps) for name, tools in by_name.items()]
-    return sorted(found, key=lambda tool: (-tool.errors, -tool.calls, tool.name or ""))
+    return sorted(found, key=lambda tool: (-(tool.errors or 0), -tool.calls, tool.name or ""))
 
 
 def _history(name: str | None, tools: Sequence[Tool | None], steps: Sequence[StepReport]) -> ToolHistory:
     types = sum((Counter(tool.error_types) for tool in tools if tool), Counter[str]())
     calls = [tool.calls if tool else 0 for tool in tools]
-    errors = [tool.errors if tool else 0 for tool in tools]
+    errors = [(tool.errors or 0) if tool else 0 for tool in tools]
     place = _risen_at(calls, errors)
     if place is None:
         place = next((place for place, number in enumerate(errors) if number), None)
     since = None if place is None else steps[place].name
-    return ToolHistory(name, sum(calls), sum(errors), dict(types.most_common()), since, tuple(tools))
+    failed = sum(errors) if any(tool and tool.errors is not None for tool in tools) else None
+    return ToolHistory(name, sum(calls), failed, dict(types.most_common()), since, tuple(tools))
 
 
 def _risen_at(calls: Sequence[int], errors: Sequence[int]) -> int | None:

@@ -73,9 +73,9 @@ class Measure:
         return 1 if name in _OUTCOMES else 2 if self.unit == "seconds" or name in _FOLLOWING else 0
 
 
-def share(count: int, whole: int) -> Value | None:
+def share(count: int | None, whole: int) -> Value | None:
     """Return a share with its error; the error of no case among a few is not zero."""
-    if not whole:
+    if count is None or not whole:
         return None
     likely = (count + 1) / (whole + 2)
     return Value(count / whole, whole, math.sqrt(likely * (1 - likely) / whole))
@@ -106,7 +106,7 @@ def _ended(step: StepReport) -> int:
 
 
 def _tool_causes(step: StepReport) -> dict[str, int]:
-    return {f"tool {tool.name or 'without a name'}": tool.errors for tool in step.tools}
+    return {f"tool {tool.name or 'without a name'}": tool.errors or 0 for tool in step.tools}
 
 
 _Given = tuple[Any, ...] | None

@@ -154,7 +154,9 @@ def _tool_errors(steps: Sequence[StepReport]) -> dict[str, list[float | None]]:
     """Return the share of failed calls in each step, of the tools with the most calls."""
     tools = sorted(histories_of(steps), key=lambda tool: -tool.calls)[:_MAX_TOOLS]
     return {
-        tool.name or report_text.UNKNOWN: [of.errors / of.calls if of else None for of in tool.steps]
+        tool.name or report_text.UNKNOWN: [
+            None if of is None or of.errors is None else of.errors / of.calls for of in tool.steps
+        ]
         for tool in tools
     }
 

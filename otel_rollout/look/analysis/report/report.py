@@ -105,14 +105,14 @@ class Tool:
     Attributes:
         name: the tool's name; null if none was recorded.
         calls: number of calls.
-        errors: number of failed calls.
+        errors: number of failed calls; null if it is unknown of every call.
         error_types: failed calls by the class of their error.
         seconds_mean: mean duration of a call.
     """
 
     name: str | None
     calls: int
-    errors: int
+    errors: int | None
     error_types: Mapping[str, int]
     seconds_mean: float | None
 
@@ -142,7 +142,7 @@ class StepReport:
         replies_truncated: model calls whose reply was cut by its length.
         tool_calls: calls of tools.
         tool_calls_std: standard deviation of a trajectory's calls of tools; null with one trajectory.
-        tool_errors: failed calls of tools.
+        tool_errors: failed calls of tools; null if it is unknown of every call.
         tools: the calls by tool, the most called first.
         parse_failures: unparsable calls: spans that tell of a tool call that cannot be parsed.
         seconds: the durations.
@@ -171,7 +171,7 @@ class StepReport:
     replies_truncated: int
     tool_calls: int
     tool_calls_std: float | None
-    tool_errors: int
+    tool_errors: int | None
     tools: tuple[Tool, ...]
     parse_failures: int
     seconds: Seconds
@@ -285,10 +285,10 @@ def _tools(rows: _Rows) -> list[Tool]:
     """Return the calls of each tool in a step, the most called tool first."""
     found = []
     for name, parts in grouped(rows, lambda row: row["tool_name"]).items():
-        calls, timed = (sum(row[column] for row in parts) for column in ("calls", "timed"))
+        calls, timed, known = (sum(row[column] for row in parts) for column in ("calls", "timed", "known"))
         types = {row["error_type"]: row["calls"] for row in parts if row["error_type"] is not None}
         mean = sum(row["seconds"] or 0.0 for row in parts) / timed if timed else None
-        found.append(Tool(name, calls, sum(types.values()), types, mean))
+        found.append(Tool(name, calls, sum(types.values()) if known else None, types, mean))
     return sorted(found, key=lambda tool: (-tool.calls, tool.name or ""))
 
 
@@ -308,7 +308,8 @@ SELECT
   CAST(sum(turns) AS BIGINT) AS replies, CAST(sum(replies_ended) AS BIGINT) AS replies_ended,
   CAST(sum(truncated) AS BIGINT) AS replies_truncated,
   CAST(sum(tool_calls) AS BIGINT) AS tool_calls, stddev_samp(tool_calls) AS tool_calls_std,
-  CAST(sum(tool_errors) AS BIGINT) AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
+  CASE WHEN sum(tool_calls) > 0 THEN CAST(sum(tool_errors) FILTER (WHERE tool_calls > 0) AS BIGINT) ELSE 0 END
+    AS tool_errors, CAST(sum(unparsed) AS BIGINT) AS parse_failures,
   percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS seconds_p50,
   percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS seconds_p95, max(seconds) AS seconds_max,
   first_value(CASE WHEN seconds IS NOT NULL THEN path END ORDER BY seconds DESC NULLS LAST, path)
@@ -360,6 +361,6 @@ ORDER BY failed DESC, error_type
 _TOOLS = """
 SELECT
   validate, step, step_text, tool_name, error_type, CAST(sum(calls) AS BIGINT) AS calls,
-  CAST(sum(timed) AS BIGINT) AS timed, sum(duration_ns) / 1e9 AS seconds
+  CAST(sum(timed) AS BIGINT) AS timed, CAST(sum(known) AS BIGINT) AS known, sum(duration_ns) / 1e9 AS seconds
 FROM called_tools"""
 _OF_TOOLS = "GROUP BY validate, step, step_text, tool_name, error_type"

@@ -27,7 +27,7 @@ class StepGroup:
         mean: the mean reward; null without one.
         spread: the greatest reward less the least; null with fewer than two.
         turns: mean model calls of a trajectory.
-        tool_errors: failed tool calls.
+        tool_errors: failed tool calls; None if it is unknown of every call.
         seconds: duration of its longest trajectory.
     """
 
@@ -36,7 +36,7 @@ class StepGroup:
     mean: float | None
     spread: float | None
     turns: float
-    tool_errors: int
+    tool_errors: int | None
     seconds: float | None
 
 
@@ -85,6 +85,7 @@ def step_of(engine: Engine, run: Run, step: filters.Step, validate: bool = False
 
 def _group(rows: list[dict[str, Any]]) -> StepGroup:
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    errors = [row["tool_errors"] for row in rows if row["tool_calls"]]
     path = rows[0]["group_path"] if rows[0]["sample_index"] is not None else None
     return StepGroup(
         path,
@@ -92,7 +93,7 @@ def _group(rows: list[dict[str, Any]]) -> StepGroup:
         mean=sum(rewards) / len(rewards) if rewards else None,
         spread=max(rewards) - min(rewards) if len(rewards) > 1 else None,
         turns=sum(row["turns"] for row in rows) / len(rows),
-        tool_errors=sum(row["tool_errors"] for row in rows),
+        tool_errors=None if set(errors) == {None} else sum(filter(None, errors)),
         seconds=max((row["seconds"] for row in rows if row["seconds"] is not None), default=None),
     )
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from otel_rollout.look.analysis.report.changes import RunChange, histories_of
+from otel_rollout.look.analysis.report.changes import RunChange, ToolHistory, histories_of
 from otel_rollout.look.analysis.report.measures import Unit
 from otel_rollout.look.analysis.report.report import StepReport
 from otel_rollout.look.conversation.formatting import duration, steps_in_words
@@ -41,9 +41,9 @@ def seconds(value: float | None) -> str:
     return "0 s" if value == 0 else duration(value) or UNKNOWN
 
 
-def share(part: int, whole: int) -> str:
-    """Return a share in percent, or a dash if there is nothing to share."""
-    return percent(part / whole) if whole else UNKNOWN
+def share(part: int | None, whole: int) -> str:
+    """Return a share in percent, or a dash if it is unknown, or of nothing."""
+    return UNKNOWN if part is None or not whole else percent(part / whole)
 
 
 def percent(value: float) -> str:
@@ -112,17 +112,21 @@ def tools(steps: Sequence[StepReport], most: int) -> list[tuple[str, list[str]]]
     return [
         ("tool", [tool.name or UNKNOWN for tool in found]),
         ("calls", [str(tool.calls) for tool in found]),
-        ("tool errors", [f"{tool.errors} ({share(tool.errors, tool.calls)})" for tool in found]),
+        ("tool errors", [_errors(tool) for tool in found]),
         ("since step", [tool.since or UNKNOWN for tool in found]),
         *(
             (
                 f"step {steps[place].name}",
-                [f"{of.errors}/{of.calls}" if (of := tool.steps[place]) else "" for tool in found],
+                [f"{number(of.errors)}/{of.calls}" if (of := tool.steps[place]) else "" for tool in found],
             )
             for place in range(first, len(steps) if len(steps) > 1 else 0)
         ),
         ("by type", [", ".join(error_types(tool.error_types)) for tool in found]),
     ]
+
+
+def _errors(tool: ToolHistory) -> str:
+    return UNKNOWN if tool.errors is None else f"{tool.errors} ({share(tool.errors, tool.calls)})"
 
 
 def error_types(counts: Mapping[str, int]) -> list[str]:

@@ -59,7 +59,11 @@ def straggling(timeline: Timeline) -> str:
         return "There is one trajectory, so no other one waited for it."
     if timeline.tail is not None:
         return _tail(timeline.tail, timeline)
-    return "No stragglers: the step did not wait for a few trajectories alone."
+    longest = max(timeline.lanes, key=lambda lane: (lane.seconds, lane.trace_id))
+    return (
+        "No stragglers: the step did not wait for a few trajectories alone. "
+        f"The longest is {in_one_line(longest.name.path)}: {duration(longest.seconds)}."
+    )
 
 
 def slow(timeline: Timeline, worker: SlowWorker) -> str:
