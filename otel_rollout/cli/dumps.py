@@ -69,6 +69,17 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
     return with_map
 
 
+def source_options(from_: str | DumpName | None, run: str | None) -> dict[str, str | None]:
+    """Return the options with which another command reads the same run of the same source.
+
+    Args:
+        from_: the option ``--from``.
+        run: name of the run; None where no name is needed.
+    """
+    mapped = from_.mapped if isinstance(from_, DumpName) else None
+    return {"--run": run, "--from": str(from_ or ""), "--map": mapped}
+
+
 def named(text: str) -> DumpName | None:
     """Return what a text names as a dump, which may be ``FORMAT:PATH``; None for anything else."""
     prefix, _, rest = text.partition(":")

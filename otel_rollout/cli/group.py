@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Final
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from otel_rollout.base.printable import in_one_line
-from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.dumps import reading, source_options
 from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer
 from otel_rollout.cli.show import FromOption, RunOption, opened, refuse_options
 from otel_rollout.look.analysis.group import text as group_text
@@ -46,7 +47,7 @@ def group(
     names_in(name)  # a wrong name is reported before the source is read
     with opened(from_, run) as source:
         tree = tree_of(siblings_in(source, name))
-    show = partial(show_group, tree, Console(highlight=False))
+    show = partial(show_group, tree, Console(highlight=False), source_options(from_, run))
     answer(html, json, partial(page_of_group, tree), partial(document_of, tree), show)
 
 
@@ -71,7 +72,7 @@ _MAX_TEXT: Final = 700
 """Characters of a text that are printed side by side."""
 
 
-def show_group(tree: GroupTree, console: Console) -> None:
+def show_group(tree: GroupTree, console: Console, options: Mapping[str, str | None]) -> None:
     """Print a group's facts, its tree, and what the good branch did differently."""
     console.print(text_of(f"group {tree.group.path}", "bold"))
     further = (("from", tree.group.location), ("note", "\n".join(tree.group.notes)))
@@ -82,6 +83,9 @@ def show_group(tree: GroupTree, console: Console) -> None:
     console.print(Panel(text_of(group_text.verdict(tree), "bold"), style="cyan" if found else "dim"))
     if found:
         console.print(_contrast(found))
+        comparing = f"compare {formatting.quoted(found.left.reference)}"
+        hint = f"All turns: {formatting.command(comparing, [found.right.reference], options)}"
+        console.print(text_of(hint, "dim"), soft_wrap=True)
 
 
 def _tree(branch: Branch, parted_at: int | None, columns: int, depth: int = 0) -> Tree:
@@ -150,9 +154,4 @@ def _contrast(found: Contrast) -> RenderableType:
     pair = (found.left, found.right)
     names = [text_of(f"{in_one_line(each.name)} · {group_text.marks(each)}", "bold") for each in pair]
     where = text_of(formatting.divergence(found.comparison), "red")
-    hint = text_of(
-        f"All turns: otel-rollout compare {formatting.quoted(found.left.reference)} "
-        f"{formatting.quoted(found.right.reference)}",
-        "dim",
-    )
-    return Group(where, beside([names]), continuations(shown), hint)
+    return Group(where, beside([names]), continuations(shown))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Final
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.base.setting_parsers import listed
-from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.dumps import reading, source_options
 from otel_rollout.cli.page_output import HtmlOption, JsonOption, answer
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption
@@ -20,7 +21,7 @@ from otel_rollout.look.analysis.health import checks
 from otel_rollout.look.analysis.health.findings import ORDER, Health
 from otel_rollout.look.analysis.report.page import page_of_health
 from otel_rollout.look.analysis.run_choice import run_of, source_said
-from otel_rollout.look.conversation.formatting import counted, show_command
+from otel_rollout.look.conversation.formatting import command, counted
 from otel_rollout.look.fitted_table import print_sentence
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
@@ -65,7 +66,8 @@ def health(
         engine = Engine(store.open())
         chosen = checks.chosen(*named, store.location.uri)
         found = checks.health_of(engine, run_of(engine, run), chosen, steps)
-        show = partial(_show, found, source_said(engine, run, location), run, is_all=all_)
+        options = source_options(from_, run)
+        show = partial(_show, found, source_said(engine, run, location), options, is_all=all_)
     answer(html, json, partial(page_of_health, found), found.as_json, show)
     if found.is_unhealthy:
         raise typer.Exit(_UNHEALTHY)
@@ -81,17 +83,17 @@ def _names(text: str | None, option: str) -> list[str]:
     return names
 
 
-def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
+def _show(health: Health, location: str, options: Mapping[str, str | None], is_all: bool) -> None:
     """Print what is wrong, what could be observed and how, and the number of the other checks.
 
     Args:
         health: the answers.
         location: name of the source.
-        run: the run that a person chose.
+        options: the options that name run and source, for the commands that are printed.
         is_all: whether healthy checks are printed, too.
     """
     console = Console(highlight=False)
-    left = 0
+    left = []
     ways: dict[str, list[str]] = {}
     # On the terminal, a person looks at the last lines.
     for finding in sorted(health.findings, key=lambda each: -ORDER.index(each.status)):
@@ -100,12 +102,12 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
             print_sentence(console, Text(f"{mark}  {in_one_line(finding.name)}", style))
             console.print(Padding.indent(Text(in_one_line(finding.message)), 3))
             if finding.evidence:
-                shown = show_command(finding.evidence[:_SHOWN], run)
+                shown = command("show", finding.evidence[:_SHOWN], options)
                 console.print(Text(f"   {shown}", "dim"), soft_wrap=True)
         elif finding.status == "unobserved" and (way := checks.WAYS.get(finding.name, "")):
             ways.setdefault(_WHY if health.is_of_dump else way, []).append(finding.name)
         else:
-            left += 1
+            left.append(finding.status)
     if ways:
         console.print(Text("\nunobserved:" if health.is_of_dump else "\nnot observed yet:", "bold"))
     for way, names in ways.items():
@@ -113,5 +115,6 @@ def _show(health: Health, location: str, run: str | None, is_all: bool) -> None:
     name = in_one_line(health.run.name)
     print_sentence(console, Text(f"\n{name}: {health.checked}, {health.verdict}"))
     if left:
-        console.print(Text(f"{counted(left, 'other check')}: --all", "dim"))
+        of_them = f" ({number} unobserved)" if (number := left.count("unobserved")) else ""
+        console.print(Text(f"{counted(len(left), 'other check')}{of_them}: --all", "dim"))
     print_sentence(console, Text(f"from {in_one_line(location)}", "dim"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from otel_rollout.account.report import said_of_operations_outside
 from otel_rollout.base.printable import in_one_line, printable
-from otel_rollout.cli.dumps import reading
+from otel_rollout.cli.dumps import reading, source_options
 from otel_rollout.cli.page_output import HtmlOption, answer
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table import FromOption, NewestRunOption, StepOption, ended_by_ctrl_c
@@ -33,6 +33,8 @@ from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import QueryError
 
+OptionsOf: TypeAlias = Callable[[str | None], Mapping[str, str | None]]
+"""Function: name of a run → the options that name it and its source."""
 _STEPS: Final = re.compile(
     r"\s*(?P<first>-?\d+)(?:\s*-\s*(?P<last>-?\d+))?\s*\.\."
     r"\s*(?P<first_after>-?\d+)(?:\s*-\s*(?P<last_after>-?\d+))?\s*"
@@ -70,11 +72,12 @@ def report(
             found = report_of(engine, chosen, "true" if step is None else filters.steps(step, "--step"))
             if not found.steps:
                 raise no_step(engine, chosen, f"step {step}")
-            show = partial(show_report, found, source_said(engine, run, location))
+            location, options = source_said(engine, run, location), source_options(from_, run)
+            show = partial(show_report, found, location, options)
             answer(html, json, partial(page_of_report, found), found.as_json, show)
         else:
             changed = _changes(engine, chosen, compare, step, validation)
-            show = partial(show_changes, changed, location, all_)
+            show = partial(show_changes, changed, location, all_, partial(source_options, from_))
             answer(html, json, partial(page_of_changes, changed), changed.as_json, show)
 
 
@@ -152,7 +155,7 @@ _CURVES: Final = {
 """Name of a line → the measure that it shows."""
 
 
-def show_report(report: RunReport, location: str) -> None:
+def show_report(report: RunReport, location: str, options: Mapping[str, str | None]) -> None:
     """Print sparklines over steps, a row per step, and the tools."""
     console = Console(highlight=False)
     console.print(Text(printable(report.run.name), style="bold"))
@@ -170,7 +173,8 @@ def show_report(report: RunReport, location: str) -> None:
         for note, names in report_text.trainer_notes(shown):
             console.print(Text(in_one_line(note), "bold red" if names else ""), soft_wrap=True)
             if names:
-                console.print(Text(f"    {formatting.show_command(names)}", "dim"), soft_wrap=True)
+                opening = formatting.command("show", names, options)
+                console.print(Text(f"    {opening}", "dim"), soft_wrap=True)
         if len(steps) > _MAX_STEPS:
             print_sentence(
                 console, Text(f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others")
@@ -182,7 +186,7 @@ def show_report(report: RunReport, location: str) -> None:
     print_sentence(console, Text(printable(f"from {location}")))
 
 
-def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None:
+def show_changes(comparison: RunComparison, location: str, is_all: bool, options_of: OptionsOf) -> None:
     """Print what changed, possible causes first, with trajectories to open."""
     console = Console(highlight=False)
     before, after = comparison.before, comparison.after
@@ -194,7 +198,7 @@ def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None
     changes = comparison.changes if is_all else report_text.once(comparison.changes)[:_MAX_CHANGES]
     moved = [change for change in comparison.others if change.surprise]
     for change in (*changes, *(moved if is_all else ())):
-        for line in _lines(change):
+        for line in _lines(change, options_of):
             console.print(line, soft_wrap=True)
     if not comparison.changes:
         print_sentence(console, Text("No figure changed by that much."))
@@ -204,14 +208,14 @@ def show_changes(comparison: RunComparison, location: str, is_all: bool) -> None
     print_sentence(console, Text(printable(f"from {location}")))
 
 
-def _lines(change: RunChange) -> Iterator[Text]:
+def _lines(change: RunChange, options_of: OptionsOf) -> Iterator[Text]:
     style = {True: "bold red", False: "bold green", None: "bold"}[change.is_worse]
     line = Text(in_one_line(report_text.change(change)), style)
     yield line.append(f"   {report_text.times_usual(change)}", "not bold default")
     for part in report_text.parts(change):
         yield Text(f"    {in_one_line(part)}")
     if change.examples:
-        yield Text(f"    {formatting.show_command(change.examples, change.run)}", "dim")
+        yield Text(f"    {formatting.command('show', change.examples, options_of(change.run))}", "dim")
 
 
 def sparkline(values: Sequence[float | None], most: int = _SPARK) -> str:

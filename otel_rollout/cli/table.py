@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from otel_rollout.base.suggest import did_you_mean, unknown
-from otel_rollout.cli.dumps import DumpName, reading
+from otel_rollout.cli.dumps import reading, source_options
 from otel_rollout.cli.page_output import writing
 from otel_rollout.cli.sources import as_table
 from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
-from otel_rollout.look.analysis.run_choice import Run, run_of, tools_of
-from otel_rollout.look.conversation.formatting import quoted, steps_in_words
+from otel_rollout.look.analysis.run_choice import Run, reference_of, run_of, tools_of
+from otel_rollout.look.conversation.formatting import command, steps_in_words
 from otel_rollout.look.listings import LISTINGS, STEPS, ListedColumn, Listing, of_query
 from otel_rollout.table import figures, filters, views
 from otel_rollout.table.query import Engine, dicts_of
@@ -140,23 +140,14 @@ def _list(
             listing = selected.listing
             if not rows.num_rows:
                 notes = [selected.nothing()]
-            runs = _columns_of_runs(engine)
+            known = _runs_in(engine)
             found = dicts_of(rows)
             if found and listing.opened_by and "path" in found[0]:
-                notes.append(f"open the first: {_opening(listing, found[0], runs, from_)}")
-            shown = _shown(listing, rows.column_names, _parts(columns), runs, selected.asked)
+                run = reference_of(Run(*map(found[0].get, Run._fields)), known) if len(known) > 1 else None
+                opening = command(listing.opened_by, [found[0]["path"]], source_options(from_, run))
+                notes.append(f"open the first: {opening}")
+            shown = _shown(listing, rows.column_names, _parts(columns), _columns_of(known), selected.asked)
             print_table(found, shown, [*notes, f"from {location}"], wide)
-
-
-def _opening(
-    listing: Listing, row: Mapping[str, Any], runs: Sequence[str], from_: str | DumpName | None
-) -> str:
-    """Return the command that opens a row; it names the run if the table has several."""
-    run = next((row.get(name) for name in ("run_id", "experiment") if name in runs), None)
-    mapped = from_.mapped if isinstance(from_, DumpName) else None
-    named = {"": row["path"], " --run": run, " --from": from_ and str(from_), " --map": mapped}
-    words = "".join(f"{option} {quoted(value)}" for option, value in named.items() if value is not None)
-    return f"otel-rollout {listing.opened_by}{words}"
 
 
 class Selected:
@@ -299,15 +290,18 @@ def _shown(
     ]
 
 
-def _columns_of_runs(engine: Engine) -> list[str]:
-    """Return the columns that tell the table's runs apart; none if it has one run."""
-    names = Run._fields
-    sql = f"SELECT DISTINCT {', '.join(names)} FROM {views.RECORDED} WHERE validate IS NOT NULL"  # noqa: S608
-    runs = engine.dicts(f"{sql} AND score_name IS NULL")
-    values = {name: {run[name] for run in runs} for name in names}
+def _runs_in(engine: Engine) -> list[Run]:
+    """Return the runs that have spans of trajectories, without choosing roots."""
+    sql = f"SELECT DISTINCT {', '.join(Run._fields)} FROM {views.RECORDED} WHERE validate IS NOT NULL"  # noqa: S608
+    return [Run(**row) for row in engine.dicts(f"{sql} AND score_name IS NULL")]
+
+
+def _columns_of(runs: Sequence[Run]) -> list[str]:
+    """Return the columns that tell runs apart; none of one run."""
+    values = {name: {getattr(run, name) for run in runs} for name in Run._fields}
     if len(values["run_id"]) == len(runs) > 1:
         return ["run_id"]
-    return [name for name in names if len(values[name]) > 1]
+    return [name for name, of_runs in values.items() if len(of_runs) > 1]
 
 
 @contextmanager

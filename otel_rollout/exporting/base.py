@@ -263,6 +263,6 @@ def needing(extra: str) -> Iterator[None]:
         if (error.name or "").startswith("otel_rollout"):
             raise
         raise ModuleNotFoundError(
-            f"The exporter {extra!r} needs the package {error.name!r}: pip install 'otel-rollout[{extra}]'",
+            f"No module named {error.name!r}: pip install 'otel-rollout[{extra}]'",
             name=error.name,
         ) from error

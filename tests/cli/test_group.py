@@ -27,7 +27,7 @@ from tests.viewer.test_hostile import written as printed
 
 def shown(found: Siblings, width: int = 70) -> str:
     on = Console(file=io.StringIO(), width=width, highlight=False)
-    show_group(tree_of(found), on)
+    show_group(tree_of(found), on, {})
     return printed(on)
 
 
@@ -77,7 +77,7 @@ from       {table}
     assert "The mean reward differs most from turn 2 on: 1.0 (1 sibling) against 0.0 (1 sibling)." in rest
     assert "They part at turn 2 (assistant), character 8 of it (“42.” and “41.”)." in rest
     assert re.search(r"1/7/0 · reward 1\.0 +1/7/1 · reward 0\.0 · failed", rest)
-    assert rest.endswith("All turns: otel-rollout compare 1/7/0 1/7/1\n")
+    assert rest.endswith(f"All turns: otel-rollout compare 1/7/0 1/7/1 --from {table}\n")
 
 
 def test_run_is_chosen_by_id_or_experiment(table: Path) -> None:
@@ -127,7 +127,7 @@ def test_wrong_input_is_reported_in_one_line(table: Path, arguments: list[str], 
 def test_group_of_any_text_does_not_control_the_terminal(found: Siblings) -> None:
     """The output has no control character but the colours that rich writes."""
     on = console()
-    show_group(tree_of(found), on)
+    show_group(tree_of(found), on, {})
     assert is_plain(OWN.sub("", printed(on)))
 
 

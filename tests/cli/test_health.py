@@ -84,7 +84,13 @@ def test_what_could_be_observed_is_named_with_the_way(tmp_path: Path) -> None:
     named = printed.partition("not observed yet:\n")[2].partition("\n\n")[0]
     assert all(line.startswith("   ") for line in named.splitlines())  # also where a line breaks
     assert "scores_unresolved" not in printed
-    assert "other checks: --all" in printed
+    ((unobserved,), (others,)) = (
+        re.findall(pattern, printed)
+        for pattern in (r", (\d+) unobserved, ", r" other checks \((\d+) unobserved\): --all")
+    )
+    assert int(unobserved) == int(others) + sum(
+        f" {check.name}" in re.sub(r"\W", " ", named) for check in BUILT_IN
+    )
 
 
 def test_only_and_skip_choose_checks_and_step_their_range(broken: Path) -> None:
@@ -171,8 +177,8 @@ def test_one_trajectory_is_not_unhealthy(tmp_path: Path) -> None:
     assert {check["status"] for check in checks} == {"healthy", "unobserved"}
 
 
-def test_trajectories_of_an_older_run_with_a_newer_ones_names_are_named_by_trace_id(tmp_path: Path) -> None:
-    """`show` would take the name for the newer one's."""
+def test_trajectories_of_an_older_run_are_named_by_path_beside_the_run(tmp_path: Path) -> None:
+    """`show` finds them with the run, although a newer one has the same names."""
     rows = [
         root(
             f"{run_number}{number}",
@@ -188,8 +194,9 @@ def test_trajectories_of_an_older_run_with_a_newer_ones_names_are_named_by_trace
     ]
     small(tmp_path / "table", [*rows, *rewards])
     ran = run("--from", tmp_path / "table", "--run", "run-1", "--only", "reward_constant", "--json", code=1)
-    (check,) = json.loads(ran.stdout)["checks"]
-    assert check["evidence"] == ["10".zfill(32)]
+    document = json.loads(ran.stdout)
+    assert [document[name] for name in ("run_id", "project", "experiment")] == ["run-1", "project", "first"]
+    assert document["checks"][0]["evidence"] == ["1/7/0"]
 
 
 def test_trajectories_of_a_run_are_named_by_their_paths_beside_another_run(tmp_path: Path) -> None:
@@ -205,4 +212,4 @@ def test_trajectories_of_a_run_are_named_by_their_paths_beside_another_run(tmp_p
                 )
     small(tmp_path / "table", rows)
     told = run("--from", tmp_path / "table", "--run", "e1", "--only", "reward_missing", code=1).output
-    assert "otel-rollout show 1/10/0 --run e1" in told
+    assert f"otel-rollout show 1/10/0 --run e1 --from {tmp_path}" in told

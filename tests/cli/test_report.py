@@ -120,7 +120,7 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     assert "steps 1-5 → steps 6-8" in printed
     assert "tool browser: errors 0 % → 50 %" in printed
     assert "    all TimeoutError\n" in printed
-    assert "otel-rollout show 6/1024/0   # also 6/1025/0, " in printed
+    assert f"otel-rollout show 6/1024/0 --from {table}   # also 6/1025/0, " in printed
     listed = [
         line for line in printed.splitlines() if "the usual change" in line and not line.startswith("The ")
     ]
@@ -137,7 +137,8 @@ def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) ->
     }
     page = tmp_path / "changes.html"
     run(*arguments, "--html", page)
-    assert "6/1024/0" in page.read_text()
+    html = page.read_text()
+    assert re.search(r"Look at:\s+<code>6/1024/0</code>,\s+<code>6/1025/0</code>", html)
 
 
 def test_two_runs_are_compared(table: Path) -> None:

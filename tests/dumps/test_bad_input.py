@@ -31,12 +31,13 @@ GOOD = [orjson.dumps(verl_line(number)) + b"\n" for number in range(4)]
         (zstd.compress(b"".join(GOOD)), 4, ""),
         (b"[" + b",\n".join(line.strip() for line in GOOD) + b"]", 4, ""),
         (b"".join(GOOD).replace(b"\n", b"\r\n"), 4, ""),
+        (GOOD[0] + b'{"input": "a\nb"}\n' + GOOD[1], 2, "(line 2: Invalid control character; line 3: "),
         (b"[" * 100_000 + b"\n" + b"".join(GOOD), 4, "1 record could not be read"),
     ],
     ids=[
         *("half-written end", "malformed", "binary and other values", "half surrogate pair"),
         *("NaN and Infinity", "U+2028", "empty lines", "huge integer", "gzip", "zstd", "one document"),
-        *("CRLF", "deep"),
+        *("CRLF", "line break in a text", "deep"),
     ],
 )  # fmt: skip
 def test_what_can_be_read_is_read(tmp_path, opened, content, trajectories, remark):

@@ -67,6 +67,13 @@ def test_what_a_dump_does_not_say_is_unknown(dump):
         assert found[name] == "unobserved", name
 
 
+def test_a_trajectory_without_times_has_counts_that_do_not_claim_a_duration(dump):
+    """Nobody knows how long it took."""
+    told = run_here("show", "10/1/1", "--from", dump)
+    assert re.search(r"^ *made +\d+ model calls?", told, re.MULTILINE)
+    assert "took" not in told
+
+
 def test_nothing_is_said_of_tool_errors_where_no_call_has_a_known_status(dump, opened):
     """A text does not say whether a tool failed: lists, report and comparison claim no number of errors."""
     found = opened(dump)

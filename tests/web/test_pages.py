@@ -131,7 +131,7 @@ def test_page_of_what_is_missing_leads_to_what_there_is(served: Served) -> None:
     [
         (f"/trajectory?{RUN}&name=9/9/9", "There is no trajectory 9/9/9 in first · run-1."),
         (f"/trajectory?{RUN}&name=nope", "'nope' does not name a trajectory: write STEP/SAMPLE/ROLLOUT"),
-        (f"/trajectory?{RUN}", "The address has no name."),
+        (f"/trajectory?{RUN}", "The address does not say what to show: it lacks the parameter `name`."),
         ("/trajectories?run=run-2", "There is no run with the id 'run-2'."),
         ("/nothing/here", "/nothing/here is no page of this server."),
         ("/mlflow?trace=" + "a" * 32, "This is no trajectory in MLflow."),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_rollout.exporting.batching import grouped
-from otel_rollout.look.analysis.run_choice import Run, StepKey, paths_of, rows_of, run_of
+from otel_rollout.look.analysis.run_choice import Run, StepKey, paths_of, rows_of
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine
 from otel_rollout.table.select import literal
@@ -41,7 +41,7 @@ def examples_of(engine: Engine, searches: Sequence[Search]) -> list[tuple[str, .
     """Return for each search the names of the first few trajectories."""
     found = [(search.run, _found(engine, search)) for search in searches]
     paths = {
-        run: _paths(engine, run, [trace_id for _, ids in of_run for trace_id in ids])
+        run: paths_of(engine, run, [trace_id for _, ids in of_run for trace_id in ids])
         for run, of_run in grouped(found, lambda each: each[0]).items()
     }
     return [tuple(paths[run].get(trace_id, trace_id) for trace_id in ids) for run, ids in found]
@@ -82,9 +82,3 @@ def _with_groups(rows: str) -> str:
         AND max(reward) OVER of_group = min(reward) OVER of_group AS has_group_without_spread
       FROM {rows} WINDOW of_group AS (PARTITION BY group_path)
     ) AS with_groups"""  # noqa: S608
-
-
-def _paths(engine: Engine, run: Run, trace_ids: Sequence[str]) -> dict[str, str]:
-    """Return trace id → path; nothing of an older run without an id, which ``--run`` cannot name."""
-    can_be_named = run.run_id is not None or run_of(engine) == run
-    return paths_of(engine, run.condition, trace_ids) if can_be_named else {}

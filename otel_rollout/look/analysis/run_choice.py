@@ -85,6 +85,12 @@ def run_of(engine: Engine, reference: str | None = None) -> Run:
     raise QueryError(f"There is no run {reference!r}.{did_you_mean(str(reference), names)} Runs: {known}.")
 
 
+def reference_of(run: Run, known: Iterable[Run]) -> str | None:
+    """Return the id or experiment that names a run, and no other one, for ``--run``; None if neither does."""
+    names = [name for each in known for name in {each.run_id, each.experiment}]
+    return next((name for name in (run.run_id, run.experiment) if name and names.count(name) == 1), None)
+
+
 def source_said(engine: Engine, reference: str | None, location: str) -> str:
     """Name a source for a person, with its other runs if nobody has chosen one.
 
@@ -93,12 +99,11 @@ def source_said(engine: Engine, reference: str | None, location: str) -> str:
         reference: the run that a person named, if any.
         location: name of the source.
     """
-    newest, *others = runs_in(engine)
-    if reference is not None or not others:
+    known = runs_in(engine)
+    if reference is not None or len(known) == 1:
         return location
-    names = (each.experiment if each.run_id in (None, newest.run_id) else each.run_id for each in others)
-    listed = ", ".join([name for name in dict.fromkeys(names) if name][:_NAMED])
-    return f"{location} · one of {len(others) + 1} runs; others: --run {listed}"
+    listed = ", ".join([name for each in known[1:] if (name := reference_of(each, known))][:_NAMED])
+    return f"{location} · one of {len(known)} runs; others: --run {listed}"
 
 
 def runs_in(engine: Engine) -> list[Run]:
@@ -123,14 +128,18 @@ def no_step(engine: Engine, run: Run, wanted: str) -> QueryError:
     return QueryError(f"{run.name} has no {wanted}. It has {known}.")
 
 
-def paths_of(engine: Engine, condition: str, trace_ids: Iterable[str]) -> dict[str, str]:
-    """Return trace id → path of those trajectories that their path alone names.
+def paths_of(engine: Engine, run: Run, trace_ids: Iterable[str]) -> dict[str, str]:
+    """Return trace id → path of a run's trajectories that ``show`` finds by their path.
+
+    Without ``--run``, it looks in the newest run first; ``--run`` may not be able to name an older one.
 
     Args:
         engine: the table.
-        condition: SQL condition of the trajectories among which the path names one.
+        run: the run.
         trace_ids: ids of their traces.
     """
+    known = runs_in(engine)
+    condition = run.condition if run == known[0] or reference_of(run, known) else "true"
     wanted = filters.equals("trace_id", sorted(set(trace_ids)))
     rows = engine.dicts(
         "SELECT min(trace_id) AS trace_id, path FROM roots "  # noqa: S608

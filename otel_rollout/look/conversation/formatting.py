@@ -130,7 +130,8 @@ def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
     yield "trace", summary.trace_id
     yield "run", run(summary)
     yield "began", start_time(summary)
-    yield "took", totals(conversation)
+    is_timed = summary.seconds is not None or summary.state == "running"
+    yield "took" if is_timed else "made", totals(conversation)
     for name, value in summary.facts.items():
         yield name, as_text(value)
 
@@ -275,8 +276,14 @@ def steps_in_words(steps: Iterable[int | str | None]) -> str:
     return f"step{'s' if len(numbers) + len(named) > 1 else ''} {', '.join(texts)}{others}"
 
 
-def show_command(names: Sequence[str], run: str | None = None) -> str:
-    """Return the command that shows the first of some trajectories; its comment names the others."""
+def command(opening: str, names: Sequence[str], options: Mapping[str, str | None]) -> str:
+    """Return the command that opens the first of some names, for a shell; its comment has the others.
+
+    Args:
+        opening: the subcommand.
+        names: what it opens, such as the paths of trajectories.
+        options: options with their values; None stands for an option that is not needed.
+    """
     first, *others = map(quoted, names)
-    of_run = f" --run {quoted(run)}" if run else ""
-    return f"otel-rollout show {first}{of_run}" + (f"   # also {', '.join(others)}" if others else "")
+    given = "".join(f" {name} {quoted(value)}" for name, value in options.items() if value)
+    return f"otel-rollout {opening} {first}{given}" + (f"   # also {', '.join(others)}" if others else "")

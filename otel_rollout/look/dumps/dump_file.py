@@ -44,6 +44,8 @@ _MAX_FIELDS: Final = 12
 _ROWS: Final = 256
 """Rows of Parquet that are decoded at once."""
 _GZIP, _ZSTD, _PARQUET, _ZIP, _PICKLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04", b"\x80"
+_JSON_PLACE: Final = re.compile(r"(?: starting)?(?: at)?: line .*", re.DOTALL)
+"""What follows the reason in an error about JSON."""
 _STEP: Final = re.compile(r"(?:global_)?step_(\d+)")
 _VALIDATION: Final = re.compile(
     r"(^|[_-])(val|valid|validation|eval|evals|evaluation)([_-]|\d|\.|$)", re.IGNORECASE
@@ -191,7 +193,7 @@ class DumpFile:
                     if number == 1 and b"\0" in line[: 1 << 16]:
                         return  # no text
                     if line.endswith(b"\n"):
-                        self.leave_out(number, str(error).partition(": line ")[0])
+                        self.leave_out(number, _JSON_PLACE.sub("", str(error)))
                     else:
                         self._is_cut = True
                     continue

@@ -93,7 +93,7 @@ class Asked:
             QueryError: the address has none.
         """
         if not self.given.get(parameter):
-            raise QueryError(f"The address has no {parameter}.")
+            raise QueryError(f"The address does not say what to show: it lacks the parameter `{parameter}`.")
         return self.given[parameter]
 
     def trajectory(self, parameter: str) -> tuple[Summary, int | None]:

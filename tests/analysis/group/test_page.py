@@ -111,6 +111,17 @@ def test_page_shows_rewards_marks_and_the_words_that_differ() -> None:
     assert "<nav" not in page
 
 
+def test_a_verdict_is_green_only_where_a_good_branch_is_found() -> None:
+    """Equal rewards teach nothing, and a reward that the text does not decide is red."""
+    good = group(sibling(0, said("a"), 0.0), sibling(1, said("b"), 1.0))
+    equal = group(
+        sibling(0, said("a"), 0.0), sibling(1, said("b"), 0.0), sibling(2, said("c"), state="error")
+    )
+    mixed = group(sibling(0, said("a"), 0.0), sibling(1, said("a"), 1.0))
+    for found, style in ((good, "divergence none"), (equal, "divergence untold"), (mixed, "divergence")):
+        assert f'<div class="{style}">' in page_of_group(tree_of(found))
+
+
 def test_leaves_and_pairs_have_links_under_a_server() -> None:
     """A leaf links to its trajectory and to its comparison with the best sibling."""
     tree = tree_of(group(sibling(0, said("a"), 0.0), sibling(1, said("b"), 1.0)))

@@ -219,7 +219,7 @@ def test_group_without_a_good_branch_says_why() -> None:
     assert verdict(*silent) == f"The siblings 1/7/0, 1/7/1 have rewards 0.0, 1.0. {not_recorded}"
     assert verdict(silent[0], sibling(1, silent[0].conversation.turns, 0)) == not_recorded
     assert verdict(*equal) == "All 2 rewards are 1.0: the group teaches nothing."
-    assert verdict(*equal, sibling(2, said("c"))) == "The known 2 rewards are 1.0: the group teaches nothing."
+    assert verdict(*equal, sibling(2, said("c"))) == "All 2 known rewards are 1.0: the group teaches nothing."
 
 
 def test_many_siblings_that_part_one_after_another_are_merged() -> None:

@@ -246,6 +246,19 @@ def test_scores_that_belong_to_no_trajectory_are_named_by_reason(tmp_path: Path)
     assert [trace.lstrip("0") for trace in finding.evidence] == ["71", "72"]
 
 
+def test_scores_of_several_unknown_trajectories_are_named_in_the_plural(tmp_path: Path) -> None:
+    """The sentence agrees with the number of identities."""
+    unknown = [
+        each
+        for number in range(3)
+        for each in outcome({"advantage": 0.5}, step=1, sample_index=str(90 + number), rollout_n=0)
+    ]
+    finding = found(tmp_path, "scores_unresolved", [*trained(0, 1), *unknown])
+    assert (
+        "3 identities are unknown, because no trajectory has them: `advantage` of 1/90/0" in finding.message
+    )
+
+
 def test_all_scores_that_are_attached_are_healthy(tmp_path: Path) -> None:
     """They are counted."""
     finding = found(tmp_path, "scores_unresolved", list(trained(0, 1, {"advantage": 0.5, "trained": True})))

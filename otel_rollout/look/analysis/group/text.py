@@ -125,8 +125,8 @@ def _verdict(tree: GroupTree) -> str:
     if not tree.root.rewards:
         return "No reward was recorded: nothing says which branch is the good one."
     known = len(tree.root.rewards)  # all equal: else there is a contrast, or a leaf is mixed
-    which = "All" if known == len(tree.root.siblings) else "The known"
-    return f"{which} {known} rewards are {number(tree.root.rewards[0])}: the group teaches nothing."
+    which = "" if known == len(tree.root.siblings) else "known "
+    return f"All {known} {which}rewards are {number(tree.root.rewards[0])}: the group teaches nothing."
 
 
 def heading(branch: Branch) -> str:

@@ -28,7 +28,7 @@ from otel_rollout.look.analysis.health import (
 )
 from otel_rollout.look.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
 from otel_rollout.look.analysis.health.scope import Scope
-from otel_rollout.look.analysis.run_choice import Run, no_step, paths_of, run_of
+from otel_rollout.look.analysis.run_choice import Run, no_step, paths_of
 from otel_rollout.look.rollout_table import open_table
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.query import Engine
@@ -179,9 +179,8 @@ def _complete(finding: Finding, name: str) -> Finding:
 
 def _with_paths(scope: Scope, findings: Sequence[Finding]) -> Iterator[Finding]:
     """Yield findings whose evidence is a path; a trace id where ``show`` would take it for another one's."""
-    among = scope.run.condition if run_of(scope.engine) == scope.run else "true"
     traces = (trace for each in findings for trace in each.evidence if _TRACE.fullmatch(trace))
-    paths = paths_of(scope.engine, among, traces)
+    paths = paths_of(scope.engine, scope.run, traces)
     for each in findings:
         yield replace(each, evidence=tuple(paths.get(trace, trace) for trace in each.evidence))
 

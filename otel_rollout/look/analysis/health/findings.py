@@ -78,7 +78,10 @@ class Health:
 
     def as_json(self) -> dict[str, Any]:
         """Return the answers as ``otel-rollout health --json`` prints them."""
-        return {"checks": [{key: getattr(each, key) for key in _KEYS} for each in self.findings]}
+        return {
+            **self.run._asdict(),
+            "checks": [{key: getattr(each, key) for key in _KEYS} for each in self.findings],
+        }
 
 
 def unobserved(message: str) -> Finding:

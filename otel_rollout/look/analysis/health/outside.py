@@ -12,7 +12,7 @@ from otel_rollout.table import filters
 
 _NAMED: Final = 3
 """Scores that a message names at most, for each reason."""
-_WHY: Final = {"unknown": "no trajectory has it", "ambiguous": "several trajectories have it"}
+_WHY: Final = {"unknown": "no trajectory has", "ambiguous": "several trajectories have"}
 """Reason → its words."""
 _HINTS: Final = {
     "unknown": " That is no fault if OTEL_TRACES_SAMPLER, a sampler of the application or "
@@ -116,9 +116,10 @@ def _said(reason: str, rows: list[dict[str, Any]], validate: bool) -> str:
         return ""
     names = ", ".join(f"`{row['name']}` of {_path(row, validate)}" for row in having[:_NAMED])
     more = " and so on" if len(having) > _NAMED else ""
-    plural = "identity is" if len(having) == 1 else "identities are"
+    plural, object_ = ("identity is", "it") if len(having) == 1 else ("identities are", "them")
     return (
-        f"{len(having):,} {plural} {reason}, because {_WHY[reason]}: {names}{more}.{_HINTS.get(reason, '')}"
+        f"{len(having):,} {plural} {reason}, because {_WHY[reason]} {object_}: {names}{more}."
+        f"{_HINTS.get(reason, '')}"
     )
 
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 from otel_rollout.look.analysis.evidence import Search, examples_of
 from otel_rollout.look.analysis.report.measures import Measure, Unit, Value, measures_of
 from otel_rollout.look.analysis.report.report import StepReport, Tool
-from otel_rollout.look.analysis.run_choice import Run, run_of
+from otel_rollout.look.analysis.run_choice import Run, reference_of, runs_in
 from otel_rollout.table.query import Engine
 
 SURPRISING: Final = 3.0
@@ -86,7 +86,7 @@ class RunChange:
         is_worse: whether it went where a trainer does not want it; None where either may be right.
         parts: its causes that changed, the largest change first.
         examples: names of trajectories that show it, for ``otel-rollout show``.
-        run: id of their run if it is not the newest, for ``--run``.
+        run: name of their run if it is not the newest, for ``--run``.
     """
 
     name: str
@@ -153,9 +153,9 @@ def compare(
     surprising = [pair for pair in surprising if not _is_told(pair[1], surprising)]
     searches = [_search(change, measure, before, after) for change, measure in surprising]
     examples = examples_of(engine, searches)
-    newest = run_of(engine)
+    newest, *_ = known = runs_in(engine)
     changes = tuple(
-        replace(change, examples=names, run=None if search.run == newest else search.run.run_id)
+        replace(change, examples=names, run=None if search.run == newest else reference_of(search.run, known))
         for (change, _), search, names in zip(surprising, searches, examples, strict=True)
     )
     others = tuple(change for change, _ in found if change.surprise < SURPRISING)
