@@ -159,13 +159,11 @@ class TailSampling(ForwarderThread):
         is_new = False
         for name in layout.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
-            try:
+            with contextlib.suppress(OSError):  # deliveries log the error; the file stays where it is
                 for line, end in recorded_lines(self._node_dir / name.file, position, READ_BYTES):
                     is_new = True
                     self._add(line)
                     self._positions[name.stem] = end
-            except OSError:  # deliveries log the error; the file stays where it is
-                continue
         return is_new
 
     def _first_positions(self) -> dict[str, int]:
