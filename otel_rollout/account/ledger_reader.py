@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -114,27 +113,26 @@ def read_ledger(
     Raises:
         sqlite3.OperationalError: the file cannot be read at present, for example because it is locked.
     """
-    state = LedgerState()
     path = node_dir / FILE
     read = _read_unchanged if writes_nothing else _read
     try:
         check_files(node_dir)
     except FileNotFoundError:  # the directory was removed
-        return state
+        return LedgerState()
     except ForeignFileError as error:
-        return dataclasses.replace(state, problem=f"the ledger cannot be read: {error}")
+        return LedgerState(problem=f"the ledger cannot be read: {error}")
     if path.exists():
         try:
             return read(path, busy_timeout)
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             if not path.exists():
-                return state
+                return LedgerState()
             if isinstance(error, sqlite3.OperationalError) and any(
                 s in str(error) for s in _TEMPORARY_ERRORS
             ):
                 raise
             return LedgerState(problem=f"{path} cannot be read: {error}")
-    return state
+    return LedgerState()
 
 
 def check_files(node_dir: Path) -> None:

@@ -74,11 +74,11 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     writers = _writers(node_dir)
     tallies = summed(writer.state.tallies for writer in writers)
     recorded = sum(writer.recorded for writer in writers)
-    ledger, pending = (
-        _ledger_and_difference(node_dir, exporters, recorded)
-        if at_once
-        else _ledger_and_pending(node_dir, exporters)
-    )
+    if at_once:
+        ledger = read_ledger(node_dir)
+        pending = {name: max(0, recorded - ledger.total(name).done) for name in exporters}
+    else:
+        ledger, pending = _ledger_and_pending(node_dir, exporters)
     return Report(
         started=sum(writer.state.started for writer in writers),
         recorded=recorded,
@@ -94,14 +94,6 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         trajectories=tallies.get("trajectories", 0),
         operations_outside=tallies.get("operations_outside", 0),
     )
-
-
-def _ledger_and_difference(
-    node_dir: Path, exporters: Iterable[str], recorded: int
-) -> tuple[LedgerState, dict[str, int]]:
-    """Read the ledger, and subtract each exporter's counts from the recorded spans."""
-    ledger = read_ledger(node_dir)
-    return ledger, {name: max(0, recorded - ledger.total(name).done) for name in exporters}
 
 
 def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[LedgerState, dict[str, int]]:

@@ -145,12 +145,11 @@ class Delivery(ForwarderThread):
         line would be delivered again.
         """
         cursors = ledger.cursors(self.name)
-        batch = ledger.batch(self.name)
-        if self._scores is not None and (cursors or not self._positions):
-            self._scores.load(ledger)
         if cursors or not self._positions:
+            if self._scores is not None:
+                self._scores.load(ledger)
             self._positions, self._tallies = cursors, ledger.tallies(self.name)
-            if self._commits is not None and batch is not None:
+            if self._commits is not None and (batch := ledger.batch(self.name)) is not None:
                 self._commits.batch = batch
             return
         held = self._scores.held if self._scores is not None else ()
@@ -201,8 +200,7 @@ class Delivery(ForwarderThread):
         return not batch and not segments.living_writers(self._node_dir)
 
     def _is_last_link(self, batch: Sequence[Line]) -> bool:
-        is_idle = not batch and not self._link.is_complete() and self._link.may_retry()
-        return is_idle and not segments.living_writers(self._node_dir)
+        return not self._link.is_complete() and self._link.may_retry() and self._is_over(batch)
 
     def _next_batch(self) -> list[Line]:
         """Return undelivered lines, up to a full batch; none while they wait for others."""

@@ -12,7 +12,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger, Outcome
@@ -132,14 +132,11 @@ class TailSampling(ForwarderThread):
         # Dead writers too: crash recovery may not have ended their trajectories yet.
         for writer in layout.journals(self._node_dir):
             with contextlib.suppress(OSError):  # an unreadable root table affects only its own groups
-                self._running.update(self._running_groups(writer))
-
-    def _running_groups(self, writer: str) -> Iterator[Group]:
-        for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX)):
-            running = TrajectoryOutcome(self._settings.outcome_score)
-            running.add(line)
-            if running.group is not None:
-                yield running.group
+                for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX)):
+                    running = TrajectoryOutcome(self._settings.outcome_score)
+                    running.add(line)
+                    if running.group is not None:
+                        self._running.add(running.group)
 
     def _is_drained(self) -> bool:
         """Return whether a process has just begun to wait for delivery."""
@@ -162,13 +159,11 @@ class TailSampling(ForwarderThread):
         is_new = False
         for name in layout.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
-            try:
+            with contextlib.suppress(OSError):  # deliveries log the error; the file stays where it is
                 for line, end in recorded_lines(self._node_dir / name.file, position, READ_BYTES):
                     is_new = True
                     self._add(line)
                     self._positions[name.stem] = end
-            except OSError:  # deliveries log the error; the file stays where it is
-                continue
         return is_new
 
     def _first_positions(self) -> dict[str, int]:
@@ -218,10 +213,9 @@ class TailSampling(ForwarderThread):
             if everything or self._is_complete(group, list(siblings.values()), include_ended)
         }
         outcomes = self._outcomes(complete)
-        for group, outcome in outcomes.items():
-            traces |= dict.fromkeys(complete[group], outcome.kept)
-        for group in complete.keys() - outcomes.keys():  # scores by identity of trajectories elsewhere
-            traces |= dict.fromkeys(complete[group], True)
+        for group, siblings in complete.items():
+            # A group without outcome has scores by identity alone, of trajectories elsewhere.
+            traces |= dict.fromkeys(siblings, outcomes[group].kept if group in outcomes else True)
         if traces:
             self._ledger.decide(outcomes.values(), traces)
         for group, outcome in outcomes.items():

@@ -18,7 +18,7 @@ from otel_rollout.table.annotations import append, scores_in
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
-from otel_rollout.table.row_set import Rows, of_query
+from otel_rollout.table.row_set import Rows
 from otel_rollout.table.select import literal
 from otel_rollout.table.store import Store
 
@@ -128,7 +128,7 @@ class RolloutTable:
         Raises:
             QueryError: the text is no query, or a wrong one. The message is one sentence.
         """
-        return of_query(self._engine, query)
+        return Rows(self._engine, self._engine.check(query))
 
     def trajectory(
         self,

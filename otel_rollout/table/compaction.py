@@ -139,24 +139,18 @@ def clean(store: Store, retention_hours: int) -> int:
         store: the table.
         retention_hours: hours for which replaced files stay.
     """
+    removed = 0
     try:
-        removed = _remove(store, retention_hours)
-    except TableError as error:
+        with store.describing():
+            removed = vacuum(store.open(), retention_hours)
+            table = store.open()
+            table.create_checkpoint()
+            table.cleanup_metadata()
+    except TableError as error:  # if temporary, another commit came first, or an answer was lost
         if not error.is_temporary:
             raise
-        removed = 0  # another commit came first, or an answer was lost: the next run removes them
     if store.location.path is not None:
         for directory in store.location.path.glob(f"{DIRECTORY}/*"):
             with suppress(OSError):  # it has files
                 directory.rmdir()
-    return removed
-
-
-def _remove(store: Store, retention_hours: int) -> int:
-    with store.describing():
-        table = store.open()
-        removed = vacuum(table, retention_hours)
-        table = store.open()
-        table.create_checkpoint()
-        table.cleanup_metadata()
     return removed

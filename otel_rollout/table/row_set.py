@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.table import filters
 from otel_rollout.table.query import Engine, dicts_of
-from otel_rollout.table.select import query
 
 if TYPE_CHECKING:
     from arro3.core import Table
@@ -179,16 +178,6 @@ class Rows:
         changed = copy.copy(self)
         vars(changed).update(changes, _table=None)
         return changed
-
-
-def of_query(engine: Engine, sql: str) -> Rows:
-    """Return the rows of a query that a user has written.
-
-    Raises:
-        QueryError: the text is no query, or a wrong one.
-    """
-    engine.check(sql)
-    return Rows(engine, query(sql))
 
 
 def _cell(value: Any) -> str:

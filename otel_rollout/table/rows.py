@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -9,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from otel_rollout.base import semconv
-from otel_rollout.exporting.batching import chunks
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.origin import Resource
 from otel_rollout.otlp.score_identity import is_by_identity
@@ -87,8 +87,6 @@ OF_SCORE: Final = {
 
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
 """Text that is also the text of an integer; ``01`` is another text."""
-_NEAR: Final = 256
-"""Rows whose values become columns together: so few stay in the processor's cache."""
 _NOWHERE: Final = Held("", type(NotImplemented))
 """Holds no attribute."""
 
@@ -100,14 +98,8 @@ def row_of(span: Span) -> Row:
 
 def rows_of(spans: Sequence[Span]) -> list[Row]:
     """Return the rows of spans; a resource that spans share is read once."""
-    resources: dict[Resource, Row] = {}
-    rows = []
-    for span in spans:
-        of_resource = resources.get(span.resource)
-        if of_resource is None:
-            of_resource = resources[span.resource] = _of_resource(span.resource)
-        rows.append(_row_of(span, of_resource))
-    return rows
+    of_resource = functools.cache(_of_resource)
+    return [_row_of(span, of_resource(span.resource)) for span in spans]
 
 
 def _of_resource(resource: Resource) -> Row:
@@ -292,13 +284,13 @@ def batch_of(rows: Sequence[Row]) -> RecordBatch:
     """Return rows as an Arrow batch with all columns of the table."""
     from arro3.core import RecordBatch
 
-    columns: dict[str, list[Any]] = {name: [] for name in set().union(*rows)}
-    for part in chunks(rows, _NEAR):
-        for name, values in columns.items():
-            values += map(dict.get, part, itertools.repeat(name))
+    present: set[str] = set().union(*rows)
     nothing = [None] * len(rows)
     arrays: dict[str, Any] = {
-        column.name: _array(columns.get(column.name, nothing), column) for column in schema.COLUMNS
+        column.name: _array(
+            [row.get(column.name) for row in rows] if column.name in present else nothing, column
+        )
+        for column in schema.COLUMNS
     }
     return RecordBatch.from_pydict(arrays, schema=schema.arrow_schema())
 

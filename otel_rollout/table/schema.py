@@ -137,19 +137,21 @@ SCORE_FIELDS: Final[tuple[tuple[str, ColumnType], ...]] = (
 
 def data_type(type_: ColumnType) -> DataType:
     """Return the Arrow type of a column."""
-    from arro3.core import DataType
+    from arro3.core import DataType, Field
 
     if type_ == "timestamp":
         return DataType.timestamp("us", tz="UTC")
     if type_ == "scores":
-        return DataType.list(_field("element", DataType.struct(score_fields())))
+        return DataType.list(Field("element", DataType.struct(score_fields())))
     plain = {"int64": DataType.int64, "float64": DataType.float64, "bool": DataType.bool}
     return plain.get(type_, DataType.string)()
 
 
 def score_fields() -> list[Field]:
     """Return the Arrow fields of an entry of column ``scores``."""
-    return [_field(name, data_type(type_)) for name, type_ in SCORE_FIELDS]
+    from arro3.core import Field
+
+    return [Field(name, data_type(type_)) for name, type_ in SCORE_FIELDS]
 
 
 @cache
@@ -160,19 +162,13 @@ def arrow_schema(without_meaning: frozenset[str] = frozenset()) -> Schema:
         without_meaning: names of columns that a table of an older version has; its meanings may differ, and
             cannot be merged.
     """
-    from arro3.core import Schema
+    from arro3.core import Field, Schema
 
     return Schema(
         [
-            _field(column.name, data_type(column.type_)).with_metadata(
+            Field(column.name, data_type(column.type_)).with_metadata(
                 {} if column.name in without_meaning else {COMMENT: column.meaning}
             )
             for column in COLUMNS
         ]
     )
-
-
-def _field(name: str, type_: DataType) -> Field:
-    from arro3.core import Field
-
-    return Field(name, type_, nullable=True)

@@ -27,12 +27,8 @@ def span_of(row: Row) -> Span:
         _attributes(row),
         is_running=duration is None,
         resource=Resource({**_with_held(row, rows.OF_RESOURCE), **_json(row["resource"], {})}),
-        events=[
-            Event(event["name"], event["time_ns"], event["attributes"]) for event in _json(row["events"], [])
-        ],
-        links=[
-            Link(link["trace_id"], link["span_id"], link["attributes"]) for link in _json(row["links"], [])
-        ],
+        events=[Event(**event) for event in _json(row["events"], [])],
+        links=[Link(**link) for link in _json(row["links"], [])],
         scope=SpanScope(row["scope"] or ""),
         status=_CODES.get(row["status"], 0),
         message=row["error_message"] or "",

@@ -16,7 +16,7 @@ from otel_rollout.table.errors import NO_TABLE, IncompleteListingError, NoTableE
 from otel_rollout.table.location import Location
 
 if TYPE_CHECKING:
-    from arro3.core import RecordBatch, Schema
+    from arro3.core import RecordBatch
     from deltalake import DeltaTable
 
 _COMMIT_RETRIES: Final = 100
@@ -219,6 +219,8 @@ class Store:
 
     def _check(self, table: DeltaTable) -> None:
         """Check that a table is a rollout table that this software can read and write."""
+        from deltalake import Schema as DeltaSchema
+
         uri = self.location.uri
         version = table.metadata().configuration.get(schema.VERSION_PROPERTY) or ""
         known = {field.name: field.type for field in table.schema().fields}
@@ -229,11 +231,11 @@ class Store:
                 f"The table at {uri} has version {version} of the columns, and this software knows version "
                 f"{schema.SCHEMA_VERSION}: update otel-rollout."
             )
-        for name, type_ in _delta_types(schema.arrow_schema()).items():
-            if name in known and known[name] != type_:
+        for field in DeltaSchema.from_arrow(schema.arrow_schema()).fields:
+            if field.name in known and known[field.name] != field.type:
                 raise TableError(
-                    f"Column {name} of the table at {uri} has type {known[name]}, not {type_}: move the "
-                    "table away."
+                    f"Column {field.name} of the table at {uri} has type {known[field.name]}, not "
+                    f"{field.type}: move the table away."
                 )
 
     @contextmanager
@@ -245,12 +247,6 @@ class Store:
             raise
         except BaseException as error:
             raise errors.described(error, self.location) from error
-
-
-def _delta_types(columns: Schema) -> dict[str, Any]:
-    from deltalake import Schema as DeltaSchema
-
-    return {field.name: field.type for field in DeltaSchema.from_arrow(columns).fields}
 
 
 def writer_properties(max_group_rows: int | None = None) -> Any:

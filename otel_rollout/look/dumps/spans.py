@@ -125,11 +125,7 @@ class DumpSpans:
 
 def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known as attributes can hold it."""
-    return {
-        name: value if type(value) is str else _storable(value)
-        for name, value in given.items()
-        if value is not None
-    }
+    return {name: _storable(value) for name, value in given.items() if value is not None}
 
 
 def _storable(value: Any) -> Any:

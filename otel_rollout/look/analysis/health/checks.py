@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import unknown
 from otel_rollout.look.analysis.health import (
-    context,
     outside,
     policy,
     replies,
@@ -79,8 +78,8 @@ BUILT_IN: Final = (
     Check("tool_error_burst", tools.error_burst, not_in_dump="whether a tool call failed"),
     Check("siblings_identical", replies.copied),
     Check("special_tokens_in_text", replies.special_tokens, _TEXTS),
-    Check("context_edited", context.edited, not_in_dump="what each model call was sent"),
-    Check("answers_retokenized", context.retokenized, _IDS),
+    Check("context_edited", replies.edited, not_in_dump="what each model call was sent"),
+    Check("answers_retokenized", replies.retokenized, _IDS),
     Check("reward_disagrees", rewards.disagrees),
     Check("policy_lag", policy.lag, _VERSIONS),
     Check("slow_worker", workers.slow, "record more than one process"),

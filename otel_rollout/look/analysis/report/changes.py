@@ -279,10 +279,6 @@ def _search(change: RunChange, measure: Measure, before: Side, after: Side) -> S
 # --- since when a tool fails --------------------------------------------------------------------------------
 
 
-_SURPRISING: Final = 3.0
-"""Standard errors from which on a tool's share of errors has risen, and not by chance."""
-
-
 @dataclass(frozen=True, slots=True)
 class ToolHistory:
     """A tool over the steps of a run.
@@ -332,7 +328,7 @@ def _risen_at(calls: Sequence[int], errors: Sequence[int]) -> int | None:
     if not 0 < bad < whole:
         return None
     spread = math.sqrt(bad / whole * (1 - bad / whole))
-    best, found = _SURPRISING, None
+    best, found = SURPRISING, None
     for place, (before, failed) in enumerate(
         zip(accumulate(calls), accumulate(errors), strict=True), start=1
     ):
