@@ -83,7 +83,7 @@ def test_readers_at_any_pace_get_every_line_within_the_bound(node_dir, data, max
             for taken in itertools.islice(reader.read(segment, start, limit), at_most)
         ]
         assert found == list(expected)
-        assert cache._lines.size <= max_bytes
+        assert cache._lines._total <= max_bytes
 
 
 def test_no_line_is_cached_for_an_exporter_that_waits(node_dir):
