@@ -190,7 +190,7 @@ def test_status_of_several_runs_explains_its_counts_once() -> None:
 
 
 def test_tables_of_counts_and_findings_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`status` leaves out columns of zeros first; `doctor` breaks what it found at blanks; all of it is there."""
+    """`status` leaves out columns of zeros first, `doctor` breaks at blanks; all of it is there."""
     steps = {StepKey("1", False): StepCount(recorded=10**9, delivered=7, dropped={"spool_limit": 3})}
     exporters = {
         "mlflow": ExporterCount(delivered=10**9, retried=2),
