@@ -2,7 +2,7 @@
 SELECT
   trace_id, run_id, project, experiment, step, step_text, sample_index, validate, group_path,
   tool['tool_name'] AS tool_name, tool['error_type'] AS error_type, tool['error'] AS error, tool['is_own'] AS is_own,
-  tool['calls'] AS calls, tool['timed'] AS timed, tool['duration_ns'] AS duration_ns
+  tool['calls'] AS calls, tool['known'] AS known, tool['timed'] AS timed, tool['duration_ns'] AS duration_ns
 FROM (
   SELECT
     trace_id, run_id, project, experiment, step, step_text, sample_index, validate, group_path, unnest(tools) AS tool
