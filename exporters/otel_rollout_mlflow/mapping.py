@@ -27,7 +27,7 @@ from otel_rollout_mlflow.storable import (
     storable_text,
     tag_attribute,
 )
-from otel_rollout_mlflow.tags import TRAJECTORY_ID, trace_tags, trajectory_id_of, useful_resource
+from otel_rollout_mlflow.tags import trace_tags, useful_resource
 
 PLACEHOLDER_PARENT: Final = "f" * 16
 """Span id that no span has: the parent of spans that stand for running roots."""
@@ -66,19 +66,13 @@ def placeholder(root: Span) -> Span:
     mapped = to_mlflow(root)
     return mapped.copy(
         parent_id=PLACEHOLDER_PARENT,
-        resource=Resource({**mapped.resource.attributes, **_tags_of(mapped)}),
+        resource=Resource({**mapped.resource.attributes, **trace_tags(mapped.attributes)}),
         events=(),
         links=(),
         status=0,
         message="",
         end_ns=mapped.start_ns,  # without an end, MLflow would compute a negative duration
     )
-
-
-def _tags_of(root: Span) -> dict[str, str]:
-    """Return the tags of a root's trace."""
-    is_trajectory = semconv.is_of_trajectory(root.attributes)
-    return trace_tags(root.attributes) | ({TRAJECTORY_ID: trajectory_id_of(root)} if is_trajectory else {})
 
 
 def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
@@ -98,7 +92,7 @@ def to_mlflow(span: Span, resource: Resource | None = None) -> Span:
     if not model_calls.NAMES_OF_COUNTS.isdisjoint(source):
         attributes.setdefault(CHAT_USAGE, _usage(source))
     if not span.parent_id:
-        for key, text in _tags_of(span).items():
+        for key, text in trace_tags(source).items():
             attributes[TRACE_TAG_PREFIX + key] = tag_attribute(text)
         attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = tag_attribute(trace_name(span))
     # Set the session on every span: MLflow takes that of the first span that arrives, and without a session

@@ -18,7 +18,6 @@ from otel_rollout_mlflow.storable import storable_text
 from otel_rollout_mlflow.tags import (
     FEEDBACK_ONLY,
     NOT_FOR_SCORES,
-    TRAJECTORY_ID,
     problem_of_tag,
     quoted,
     tag_text,
@@ -46,13 +45,11 @@ class MlflowFeedback(Evaluation):
         span_id: id of the scored span, 16 hex digits; empty for a score by identity, given to the trace.
         tagged: whether the score is the trajectory's; the newest of its name becomes a trace tag, unless
             training made it (``FEEDBACK_ONLY``).
-        identity: what the score's span names; None for a score that a root repeats, or by identity.
     """
 
     trace_id: str
     span_id: str
     tagged: bool = False
-    identity: TrajectoryIdentity | None = None
 
     @property
     def id(self) -> str:
@@ -78,22 +75,6 @@ class MlflowFeedback(Evaluation):
     def tag_text(self) -> str:
         """The value as a trace tag."""
         return tag_text(self.value)
-
-    def in_trace(self, info: Mapping[str, Any]) -> MlflowFeedback:
-        """Return the score; one of a trajectory inside is no tag, as the view ``newest_scores`` says.
-
-        A score that names no trajectory is of the span that it scores. Until MLflow has the root, any score
-        may be the trajectory's.
-        """
-        tags = info.get("tags") or {}
-        known = TrajectoryIdentity.of_stored(tags, "", None)
-        if self.identity is None or TRAJECTORY_ID not in tags:
-            return self
-        if self.identity.validate is not None:
-            is_inside = self.identity.member != known.member
-        else:
-            is_inside = self.origin == semconv.ORIGIN_OUTSIDE and self.span_id not in tags[TRAJECTORY_ID]
-        return replace(self, tagged=self.tagged and not is_inside)
 
     def to_mlflow(self) -> dict[str, Any]:
         """Make the assessment in the form of MLflow's API."""
@@ -138,11 +119,9 @@ def is_given_outside(span: Span) -> bool:
 def feedback_of(span: Span) -> list[MlflowFeedback]:
     """Read the scores of a root span, or the score of an evaluation span."""
     trace_id = trace_id_of(span)
-    is_score = evaluations.recorded_in(span.attributes, span.start_ns) is not None
-    identity = TrajectoryIdentity.of(span.attributes, None) if is_score else None
     return [
-        replace(_feedback(trace_id, scored_id, score, tagged=may_be_tag), identity=identity)
-        for scored_id, score, may_be_tag in evaluations.scores_of(span)
+        _feedback(trace_id, scored_id, score, tagged=is_of_trajectory)
+        for scored_id, score, is_of_trajectory in evaluations.scores_of(span)
         if len(score.name) <= MAX_NAME_CHARS
     ]
 
@@ -153,7 +132,6 @@ def _feedback(trace_id: str, scored_id: str, score: Evaluation, *, tagged: bool)
         storable_text(score.value) if isinstance(score.value, str) else score.value,
         score.time_ns,
         storable_text(score.comment),
-        score.origin,
         is_dated=score.is_dated,
         trace_id=trace_id,
         span_id=scored_id,

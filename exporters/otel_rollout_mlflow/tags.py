@@ -19,8 +19,6 @@ from otel_rollout_mlflow.storable import storable_attribute, storable_text
 
 TRACE_ID_PREFIX: Final = "tr-"
 """Prefix of MLflow's trace ids, before OpenTelemetry's trace id in hex."""
-TRAJECTORY_ID: Final = "rollout.trajectory.id"
-"""Tag with the id of the trajectory, as ``score(trajectory=…)`` takes it; it has the id of the root span."""
 MAX_TAG_CHARS: Final = 8000
 """Maximum characters of a tag's value; a longer one is cut. MLflow's servers cut it too, or drop the tag."""
 MAX_TAG_NAME_CHARS: Final = 250
@@ -37,9 +35,7 @@ _BOOKKEEPING: Final = "mlflow."
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
 """Identity attributes that become tags: all but the project, which names the experiment."""
 _TAG_NAME: Final = re.compile(r"[/\w.\- :]+")
-NOT_FOR_SCORES: Final = frozenset(
-    {TRAJECTORY_ID, *RESOURCE_ATTRIBUTES, *map(semconv.short_name, semconv.IDENTITY)}
-)
+NOT_FOR_SCORES: Final = frozenset({*RESOURCE_ATTRIBUTES, *map(semconv.short_name, semconv.IDENTITY)})
 """Tags that identify the trajectory; a score with one of these names is feedback only."""
 FEEDBACK_ONLY: Final = frozenset(
     value for name, value in vars(training_scores).items() if name.isupper() and isinstance(value, str)
@@ -53,11 +49,6 @@ _logger = logging.getLogger(__name__)
 def trace_id_of(span: Span) -> str:
     """Return MLflow's id of a span's trace; MLflow derives it from the trace id."""
     return f"{TRACE_ID_PREFIX}{span.trace_id}"
-
-
-def trajectory_id_of(root: Span) -> str:
-    """Return the id of a root's trajectory: a ``traceparent``."""
-    return f"00-{root.trace_id}-{root.span_id}-01"
 
 
 def quoted(text: str) -> str:

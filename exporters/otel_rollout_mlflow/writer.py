@@ -105,9 +105,7 @@ class TraceWriter:
             raise UndeliveredError(kind, f"MLflow has no trace {still[0]} to score.")
         for decide in (tags_of, changes_of):
             changes = [
-                change
-                for id_, of_trace in by_trace.items()
-                for change in decide([score.in_trace(infos[id_]) for score in of_trace], infos[id_])
+                change for id_, of_trace in by_trace.items() for change in decide(of_trace, infos[id_])
             ]
             if changes:
                 self._target.write_feedback(changes)

@@ -106,15 +106,14 @@ def repeated_by(span: Span) -> list[Evaluation]:
 
 
 def scores_of(span: Span) -> Iterator[tuple[str, Evaluation, bool]]:
-    """Yield each score in a span, after the id of the scored span; last, whether it may be a trajectory's."""
+    """Yield each score in a span, after the id of the scored span; last, whether it is a trajectory's."""
     for score in repeated_by(span):
         yield span.span_id, score, True
     recorded = recorded_in(span.attributes, span.start_ns)
     if recorded is not None:
         # An evaluation is a child of the span that it evaluates, so a late reward and the
-        # `rollout.score.*` of its root are one score. The root repeats what `score()` gives inside alone.
-        is_repeated = recorded.origin is None and span.scope.name == semconv.SCOPE
-        yield span.parent_id or span.span_id, recorded, not is_repeated
+        # `rollout.score.*` of its root are one score.
+        yield span.parent_id or span.span_id, recorded, recorded.origin is not None
 
 
 def attributes_of(name: str, value: Value, comment: str | None, origin: str | None) -> dict[str, Value]:

@@ -70,11 +70,6 @@ class TrajectoryIdentity(NamedTuple):
         return cls.of({**attributes, semconv.PROJECT_NAME: project, semconv.VALIDATE: is_validation}, run)
 
     @property
-    def member(self) -> TrajectoryIdentity:
-        """Step, dataset row, rollout and validation alone."""
-        return self._replace(project="", experiment="", run="")
-
-    @property
     def path(self) -> str:
         """Project, experiment, step, sample and rollout for a person."""
         validation = "validation/" if self.validate else ""

@@ -12,9 +12,7 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout.otlp import json_line
-from tests.contracts.test_facts import queried
-from tests.sdk_spans import decoded, deliver
+from tests.sdk_spans import deliver
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -172,57 +170,6 @@ def test_score_named_as_an_attribute_leaves_the_tag_unchanged(uri, project, traj
     assert after.info.tags == before.info.tags
     values = {one.name: one.value for one in after.info.assessments}
     assert values == {"reward": 0.1, **dict.fromkeys(names, 7.0)}
-
-
-@pytest.mark.parametrize(
-    ("parent", "sample", "origin"),
-    [
-        *(("root", None, OUTSIDE), ("inner", None, OUTSIDE)),  # by id
-        *(("tool", 7, PROCESS), ("call", "inner", PROCESS), ("inner", "inner", PROCESS)),
-        *(
-            ("tool", 7, INSIDE),
-            ("root", 7, INSIDE),
-            ("call", "inner", INSIDE),
-            ("tool", None, INSIDE),
-        ),  # by hand
-    ],
-)
-@pytest.mark.parametrize("late", [False, True])
-def test_tag_is_the_score_that_the_views_give_the_trajectory(
-    uri, project, rollouts, exporter_for, parent, sample, origin, late
-):
-    """A trajectory inside another one keeps its scores; one that is made by hand needs no copy."""
-    spans = {"root": rollouts.begin("Agent.run", START, openinference__span__kind="AGENT")}
-
-    def above(name):
-        return otel.set_span_in_context(otel.NonRecordingSpan(spans[name].get_span_context()))
-
-    inside = {"rollout__sample_index": "inner"}
-    for name, around, given in (
-        ("tool", "root", {"openinference__span__kind": "TOOL"}),
-        ("inner", "root", {"openinference__span__kind": "AGENT", **inside}),
-        ("call", "inner", {"openinference__span__kind": "LLM", **inside}),
-    ):
-        spans[name] = rollouts.begin(name, START + 1, above(around), **given)
-    for span in reversed(spans.values()):
-        span.end(START + SECOND)
-    recorded = rollouts.ended()
-    scored = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": 0.5}
-    scored |= {"rollout.score_origin": origin} if origin else {}
-    named = {**rollouts.identity, "rollout.sample_index": sample}
-    rollouts.identity = named if sample else {"rollout.project_name": project}
-    rollouts.begin("score reward", START + 20, above(parent), **scored).end(START + 20)
-    [score] = rollouts.ended()
-    exporter = exporter_for(uri)
-
-    for batch in (recorded, [score]) if late else ([*recorded, score],):
-        deliver(exporter, batch)
-
-    lines = [json_line.line_of([decoded(span)]).decode() for span in (*recorded, score)]
-    [row] = queried("\n".join(lines), "SELECT reward FROM trajectories")
-    [found] = stored(uri, project)
-    assert found.info.tags.get("reward") == (None if row["reward"] is None else str(row["reward"]))
-    assert [one.value for one in found.info.assessments] == [0.5]
 
 
 REFUSED = ("a*b", "mlflow.user", "n" * 251, "a//b", "/a", "../a", "r\u00e9ponse?")
