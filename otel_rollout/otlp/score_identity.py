@@ -6,7 +6,6 @@ score is an evaluation span of its own trace. It belongs to the only trajectory 
 - A run that records trajectories is scored by its own processes: another run's trajectory of an equal
   identity, such as an earlier attempt of the experiment, does not count.
 - A run without trajectories scores those of other runs.
-- A score without step, dataset row or the boolean ``validate`` names no trajectory.
 - A score without ``rollout_n`` fits each trajectory of the dataset row in the step.
 - If several fit, a trajectory that began after the score was given does not count: a step that is repeated
   takes no score from its earlier attempt.
@@ -17,11 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from otel_rollout.base import semconv
-
-_BOOLEANS: Final = {"True": True, "False": False}
 
 
 class Unresolved(Enum):
@@ -36,8 +33,7 @@ class Unresolved(Enum):
 class TrajectoryIdentity(NamedTuple):
     """The identity of a trajectory, or the identity that a score names, as text.
 
-    ``rollout_n`` is empty if it is not named, and ``validate`` None. ``run`` is the id of the run that
-    recorded the span.
+    ``rollout_n`` is empty if it is not named. ``run`` is the id of the run that recorded the span.
     """
 
     project: str
@@ -45,29 +41,27 @@ class TrajectoryIdentity(NamedTuple):
     step: str
     sample_index: str
     rollout_n: str
-    validate: bool | None
+    validate: bool
     run: str
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any], run: object) -> TrajectoryIdentity:
-        """Read an identity from the attributes of a span."""
-        validate = attributes.get(semconv.VALIDATE)
+        """Read an identity from the attributes of a span, or from their texts in a backend."""
         return cls(
             project=_text(attributes.get(semconv.PROJECT_NAME)),
             experiment=_text(attributes.get(semconv.EXPERIMENT_NAME)),
             step=_text(attributes.get(semconv.STEP)),
             sample_index=_text(attributes.get(semconv.SAMPLE_INDEX)),
             rollout_n=_text(attributes.get(semconv.ROLLOUT_N)),
-            validate=validate if isinstance(validate, bool) else None,
+            validate=attributes.get(semconv.VALIDATE) in (True, "True"),
             run=_text(run),
         )
 
     @classmethod
     def of_stored(cls, known: Mapping[str, Any], project: str, run: object) -> TrajectoryIdentity:
-        """Read an identity from a tracker, which has the attributes, or their texts, by their short names."""
+        """Read an identity from a tracker, which has the attributes by their short names."""
         attributes = {name: known.get(semconv.short_name(name)) for name in semconv.IDENTITY}
-        is_validation = _BOOLEANS.get(str(attributes[semconv.VALIDATE]))
-        return cls.of({**attributes, semconv.PROJECT_NAME: project, semconv.VALIDATE: is_validation}, run)
+        return cls.of({**attributes, semconv.PROJECT_NAME: project}, run)
 
     @property
     def path(self) -> str:
@@ -79,8 +73,6 @@ class TrajectoryIdentity(NamedTuple):
 
     def fits(self, trajectory: TrajectoryIdentity) -> bool:
         """Return whether a score with this identity may be that of a trajectory of any run."""
-        if not (self.step and self.sample_index) or self.validate is None:
-            return False
         return self._replace(rollout_n="", run="") == trajectory._replace(rollout_n="", run="") and (
             self.rollout_n in ("", trajectory.rollout_n)
         )

@@ -18,7 +18,6 @@ from otel_rollout.look.sources.spool_source import SpoolSource
 from otel_rollout.otlp.json_line import spans_of
 from otel_rollout.otlp.outcome import TrajectoryOutcome
 from otel_rollout.otlp.scan import parsed_step_of
-from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity, Unresolved, trajectory_of
 from otel_rollout_mlflow.tags import trace_tags
 from tests.contracts.asked import _Meter
 from tests.contracts.test_facts import START, queried
@@ -73,24 +72,6 @@ def test_tail_sampling_takes_an_agent_inside_for_no_trajectory(validate: object)
     for each in lines(validate):
         outcome.add(each.encode())
     assert outcome.score == 1.0
-
-
-@pytest.mark.parametrize("missing", ["rollout.validate", "rollout.step", "rollout.sample_index"])
-def test_score_by_an_identity_without_it_is_of_nobody(validate: object, missing: str) -> None:
-    """The views and the forwarder agree: a trajectory is named by step, dataset row and a boolean."""
-    named = {**identity(False), "openinference.span.kind": "AGENT"}
-    whole, lacking = dict(named), {name: value for name, value in named.items() if name != missing}
-    given = {**lacking, "gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": 1.0}
-    if missing == "rollout.validate" and validate is not None:
-        given[missing] = validate
-    else:
-        whole = {**lacking, "rollout.validate": False}
-    given |= {"rollout.score_origin": "identity", "openinference.span.kind": "EVALUATOR"}
-    spans = [line(ROOT, "", 0, whole, "a" * 32), line("f" * 16, "", 1, given, "b" * 32)]
-    assert queried("\n".join(spans), "SELECT * FROM newest_scores") == []
-    known = [Candidate(TrajectoryIdentity.of(whole, "run"), "a" * 32)]
-    score = TrajectoryIdentity.of(given, "run")
-    assert trajectory_of(score, known, has_own=True, given_ns=START) is Unresolved.UNKNOWN
 
 
 def test_mlflow_gets_no_tag_by_which_trajectories_are_searched(validate: object) -> None:

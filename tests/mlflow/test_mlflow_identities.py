@@ -62,9 +62,8 @@ def test_score_by_identity_is_feedback_of_its_trace_alone(uri, project, rollouts
         given(rollouts, 0.9, 30, 5, 0),
         given(rollouts, 0.9, 30, 1, 0, rollout__step=2),
         given(rollouts, 0.9, 30, 1, 0, rollout__experiment_name="other's"),
-        given(rollouts, 0.9, 30, 1, 0, rollout__validate="False"),
     )
-    assert problems == [Unresolved.UNKNOWN] * 4
+    assert problems == [Unresolved.UNKNOWN] * 3
     assert rewards(uri, project) == {
         "1/0": [],
         "1/1": [(0.5, 20, "0.5")],

@@ -50,9 +50,8 @@ def test_score_by_identity_is_feedback_of_its_trajectory(weave, project, rollout
             given(rollouts, 0.9, start, 1, 0, rollout__step=2),
             given(rollouts, 0.9, start, 1, 0, rollout__validate=True),
             given(rollouts, 0.9, start, 1, 0, rollout__experiment_name="other"),
-            given(rollouts, 0.9, start, 1, 0, rollout__validate="False"),
         )
-        == [Unresolved.UNKNOWN] * 5
+        == [Unresolved.UNKNOWN] * 4
     )
     assert rewards(weave, project) == [0.5, 0.7]
     assert resolve(exporter, given(rollouts, 0.3, start + 5_000, 1, 0)) == []
