@@ -182,8 +182,14 @@ def _read_unchanged(path: Path, busy_timeout: float | None) -> LedgerState:
 
 def _sizes_and_times(*paths: Path) -> list[tuple[int, int, int] | None]:
     """Return what changes with the content of files; None for a missing one."""
-    states = (path.stat() if path.exists() else None for path in paths)
-    return [(state.st_ino, state.st_size, state.st_mtime_ns) if state else None for state in states]
+    found: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:  # no look at whether it exists before: it may go in between
+            state = path.stat()
+            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+        except FileNotFoundError:
+            found.append(None)
+    return found
 
 
 def _read(path: Path, busy_timeout: float | None, mode: str = "mode=rw") -> LedgerState:
