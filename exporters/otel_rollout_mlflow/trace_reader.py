@@ -9,16 +9,15 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
-from google.protobuf.json_format import ParseDict
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtobufSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
-from otel_rollout.otlp import evaluations, received_protobuf
+from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.json_line import line_of
 from otel_rollout.otlp.json_values import time_of_timestamp
 from otel_rollout.otlp.origin import Resource
+from otel_rollout.otlp.protobuf import span_without_links
 from otel_rollout.otlp.span import Span
 from otel_rollout_mlflow import scores, settings
 from otel_rollout_mlflow.database_target import StoreTarget
@@ -141,7 +140,7 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | Non
         with_running: whether the root of a trajectory that runs is wanted. Its end is 0.
     """
     info = trace.get("trace_info") or {}
-    stored = [_as_recorded(span_of(span)) for span in trace.get("spans") or ()]
+    stored = [_as_recorded(span_without_links(span, _ATTRIBUTES)) for span in trace.get("spans") or ()]
     spans = [span for span in stored if span.parent_id != PLACEHOLDER_PARENT]
     if with_running and info.get("state") == RUNNING:
         placeholders = [span for span in stored if span.parent_id == PLACEHOLDER_PARENT]
@@ -156,20 +155,10 @@ def as_line(trace: Mapping[str, Any], with_running: bool = False) -> bytes | Non
     return line_of(spans)
 
 
-def span_of(stored: Mapping[str, Any]) -> Span:
-    """Read a span, which MLflow has as protobuf's JSON, without its links."""
-    message = ParseDict(stored, ProtobufSpan(), ignore_unknown_fields=True)
-    message.ClearField("links")
-    message.end_time_unix_nano = message.end_time_unix_nano or message.start_time_unix_nano
-    for entry in message.attributes:
-        entry.key = _ATTRIBUTES.get(entry.key, entry.key)
-    return received_protobuf.span_of(message)
-
-
 def _as_recorded(span: Span) -> Span:
     """Encode input and output as the JSON text that was recorded: MLflow returns them decoded."""
     for name, mime_type in semconv.MIME_TYPES.items():
-        value = span.attributes.get(name, "")
+        value = span.complete().attributes.get(name, "")
         if not isinstance(value, str):
             span.attributes |= {name: orjson.dumps(value).decode(), mime_type: semconv.JSON_MIME_TYPE}
     return span

@@ -1,14 +1,20 @@
-"""Convert spans to protobuf's fields; protobuf is not imported."""
+"""Convert spans to protobuf's fields, and from protobuf's own JSON; protobuf is not imported."""
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from opentelemetry.trace import SpanKind
+
 from otel_rollout.otlp.span import Event, Link, Span
 
 _NO_VALUE: Final = (TypeError, ValueError, RecursionError)
+_IDS: Final = ("traceId", "spanId", "parentSpanId")
+_STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+_KINDS: Final = {f"SPAN_KIND_{kind.name}": kind.value + 1 for kind in SpanKind}
 _logger = logging.getLogger(__name__)
 
 
@@ -91,3 +97,41 @@ def _any_value(value: Any) -> dict[str, Any]:
     if isinstance(value, Sequence):
         return {"array_value": {"values": [_any_value(entry) for entry in value]}}
     raise TypeError(f"OTLP has no type for {type(value).__name__}")
+
+
+def _ids_to_hex(holder: dict[str, Any]) -> None:
+    for key in _IDS:
+        if holder.get(key):
+            holder[key] = base64.b64decode(holder[key]).hex()
+
+
+def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) -> Span:
+    """Convert a span of protobuf's JSON with protobuf's names of fields, without its links.
+
+    Args:
+        stored: the span. A field with protobuf's default may be missing.
+        renamed: name of an attribute → its name in the result.
+    """
+    span: dict[str, Any] = _camel_case(stored)
+    _ids_to_hex(span)
+    for entry in span.get("attributes", ()):
+        entry["key"] = renamed.get(entry["key"], entry["key"])
+    status = span.get("status") or {}
+    status["code"] = _STATUS_CODES.get(str(status.get("code")), 0)
+    span["status"] = status
+    span["kind"] = _KINDS.get(str(span.get("kind")), 0)
+    span.setdefault("startTimeUnixNano", 0)
+    span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
+    span.pop("links", None)
+    return Span(span)
+
+
+def _camel_case(message: Any) -> Any:
+    if isinstance(message, Mapping):
+        return {_camel(name): _camel_case(value) for name, value in message.items()}
+    return [_camel_case(entry) for entry in message] if isinstance(message, list) else message
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -30,18 +30,14 @@ def scopes_of(request: Any, redact: RedactResource | None = None) -> Iterator[Re
             head = received.scope_head(
                 scope.name, scope.version, _attributes(scope.attributes), of_scope.schema_url
             )
-            yield ReceivedScope(resource, scope.name, head, of_scope.spans, _accepted)
-
-
-def _accepted(message: Any) -> Span:
-    return received.accepted(span_of(message))
+            yield ReceivedScope(resource, scope.name, head, of_scope.spans, span_of)
 
 
 def span_of(message: Any) -> Span:
-    """Return a message as a span, with all of its attributes.
+    """Return a message as a span.
 
     Raises:
-        RefusedSpanError: the span has no valid ids.
+        RefusedSpanError: the span has no valid ids or times.
     """
     trace_id, span_id, parent_id = message.trace_id, message.span_id, message.parent_span_id
     if len(trace_id) != _TRACE_ID_BYTES or not any(trace_id):
@@ -50,7 +46,7 @@ def span_of(message: Any) -> Span:
         raise RefusedSpanError("has no valid span id")
     if len(parent_id) not in (0, _SPAN_ID_BYTES):
         raise RefusedSpanError("has no valid parent id")
-    return Span.made(
+    span = Span.made(
         (trace_id.hex(), span_id.hex(), parent_id.hex() if any(parent_id) else ""),
         message.name,
         (message.start_time_unix_nano, message.end_time_unix_nano),
@@ -68,6 +64,7 @@ def span_of(message: Any) -> Span:
         status=message.status.code,
         message=message.status.message,
     )
+    return received.accepted(span)
 
 
 def _event(event: Any) -> Event:
