@@ -41,7 +41,7 @@ demo-train: .venv/.trl build/tiny-model/config.json  ## GRPO by TRL with a tool,
 	@examples/trl/demo.sh
 
 test:  ## What the README promises: with real Ray, MLflow and Weave
-	@echo "== make test installs two environments below this folder (about 5 GB), checks style and types, and tests."
+	@echo "== make test installs two environments below this folder (about 8 GB), checks style and types, and tests."
 	@echo "== On two cores it takes up to 10 minutes the first time, and up to 8 after that. It needs no root, Go or npm."
 	$(call part,make test,$(MAKE) --no-print-directory built-for-tests && $(call in_pairs,lint types) && \
 		$(MAKE) --no-print-directory promises)
