@@ -234,10 +234,14 @@ def _said(column: ChartColumn, parts: Sequence[Slice], values: Sequence[float], 
 
 def _figure(title: str, legend: Sequence[tuple[str, str]], height: int = _HEIGHT, **shapes: Any) -> Markup:
     """Return a chart with the shapes that its template names."""
-    page = render(
-        "chart.html", title=title, legend=legend, width=_WIDTH, height=height, left=_LEFT, right=_RIGHT,
-        bottom=_BOTTOM, **shapes,
-    )  # fmt: skip
+    edges: dict[str, Any] = {
+        "width": _WIDTH,
+        "height": height,
+        "left": _LEFT,
+        "right": _RIGHT,
+        "bottom": _BOTTOM,
+    }
+    page = render("chart.html", title=title, legend=legend, **edges, **shapes)
     return Markup(page)  # noqa: S704 (the template has escaped every text)
 
 

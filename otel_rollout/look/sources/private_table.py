@@ -105,7 +105,7 @@ class PrivateTableSource:
                 yield TableSource(Engine(store.open()), self.location), number
 
     def notes_on(self, reference: Reference | None, found: Sequence[Summary]) -> tuple[str, ...]:
-        """Return remarks about trajectories that were found in a table; a trace id means no newer run."""
+        """Return remarks about trajectories that were found; none where a trace id names the one meant."""
         return () if reference and reference.trace else self._spans.notes(reference, found)
 
     def conversation(self, trace_id: str, part: int | None = None) -> Conversation:
