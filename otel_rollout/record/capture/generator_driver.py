@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from opentelemetry.context import Context, attach, get_current
 
-from otel_rollout.base.errors import fault, internal_errors
+from otel_rollout.base.errors import fault
 from otel_rollout.base.finalizers import COLLECTING, is_collecting
 
 
@@ -101,16 +101,20 @@ class _Steps:
     def _ended(self, value: Any, closed: bool) -> None:
         self.value = value
         if self._observer is not None:
-            with internal_errors("recording the end of a generator"):
+            try:
                 self._observer.ended(value, closed)
+            except Exception as error:  # noqa: BLE001
+                fault("recording the end of a generator", error)
 
     def _failed(self, error: BaseException, closed: bool) -> None:
         if self._observer is not None:
-            with internal_errors("recording the exception of a generator"):
+            try:
                 if closed and isinstance(error, GeneratorExit):
                     self._observer.ended(None, True)
                 else:
                     self._observer.failed(error)
+            except Exception as internal:  # noqa: BLE001
+                fault("recording the exception of a generator", internal)
 
 
 class Steps(_Steps):

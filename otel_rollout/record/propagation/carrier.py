@@ -20,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, internal_errors, logger
+from otel_rollout.base.errors import fault, logger
 from otel_rollout.otlp import writer
 from otel_rollout.record.recording.entered import present_context
 from otel_rollout.record.recording.identity import NO_IDENTITY, Identity, identity_in, with_identity
@@ -39,10 +39,12 @@ _ESSENTIAL: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semc
 
 _propagator: Final = TraceContextTextMapPropagator()
 
+# These functions run for each Ray call and each submission to a pool, so their guards are written by hand.
+
 
 def active_context() -> Context | None:
     """Return the OTel context; None without a span or chosen rows. Never raises."""
-    try:  # by hand: this runs at each submission to a pool, also outside any trajectory
+    try:
         context = present_context()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
         return context if is_inside or chosen_in(context) is not None else None
@@ -56,7 +58,7 @@ def inject() -> dict[str, str] | None:
     context = active_context()
     if context is None:
         return None
-    with internal_errors("writing the context of an outgoing call"):
+    try:
         carrier: dict[str, str] = {}
         span = span_above(context)
         _propagator.inject(carrier, trace.set_span_in_context(span, context))
@@ -69,7 +71,9 @@ def inject() -> dict[str, str] | None:
             with contextlib.suppress(TypeError):  # JSON cannot hold these rows; the receiver samples
                 carrier[CHOSEN_KEY] = orjson.dumps(list(chosen)).decode()
         return carrier
-    return None
+    except Exception as error:  # noqa: BLE001 - the call goes out without context
+        fault("writing the context of an outgoing call", error)
+        return None
 
 
 def inject_span() -> dict[str, str] | None:
@@ -84,7 +88,7 @@ def inject_span() -> dict[str, str] | None:
 def extract(carrier: Mapping[str, str]) -> Context:
     """Return the context that a carrier describes; it may be empty. Never raises."""
     context = Context()
-    with internal_errors("reading the context of an incoming call"):
+    try:
         context = _propagator.extract(carrier, context)
         encoded = carrier.get(IDENTITY_KEY)
         if encoded is not None:
@@ -92,6 +96,8 @@ def extract(carrier: Mapping[str, str]) -> Context:
         chosen = carrier.get(CHOSEN_KEY)
         if chosen is not None:
             context = with_chosen(frozenset(orjson.loads(chosen)), context)
+    except Exception as error:  # noqa: BLE001 - the call is received without context
+        fault("reading the context of an incoming call", error)
     return context
 
 

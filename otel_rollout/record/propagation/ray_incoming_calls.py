@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from opentelemetry import context as otel_context
 
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Function, Patches
 from otel_rollout.record.capture import remote_call
 from otel_rollout.record.capture.generator_driver import AsyncSteps, Steps
@@ -71,13 +71,15 @@ def decode(encoded: bytes) -> otel_context.Context | None:
     Returns:
         None if the carrier has only a run id.
     """
-    with internal_errors("reading the context of a call of Ray's"):
+    try:
         carried = orjson.loads(encoded)
         run_id = carried.pop(ray_later_runs.RUN_KEY, None)
         if run_id is not None:
             ray_later_runs.join(run_id)
         return carrier.extract(carried) if carried else None
-    return otel_context.Context()
+    except Exception as error:  # noqa: BLE001 - the call runs without context
+        fault("reading the context of a call of Ray's", error)
+        return otel_context.Context()
 
 
 def in_context(result: Any, context: otel_context.Context) -> Any:

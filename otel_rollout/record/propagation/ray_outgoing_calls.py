@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Function, Patches
 from otel_rollout.record.propagation import carrier, ray_later_runs
 from otel_rollout.record.propagation.ray_private_api import RayNames
@@ -60,13 +60,15 @@ def _sending(patches: Patches, cross_language: str | None, original: Function) -
     @functools.wraps(original)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
         if patches.active and (carrier.active_context() is not None or ray_later_runs.is_later_run()):
-            with internal_errors("preparing a call of Ray's"):
+            try:
                 if not _is_cross_language(self, cross_language):
                     if len(args) > position:
                         carrying = KeywordArguments(args[position], self)
                         args = (*args[:position], carrying, *args[position + 1 :])
                     else:
                         kwargs["kwargs"] = KeywordArguments(kwargs.get("kwargs"), self)
+            except Exception as error:  # noqa: BLE001 - the call goes out without context
+                fault("preparing a call of Ray's", error)
         return original(self, *args, **kwargs)
 
     return send
@@ -107,11 +109,13 @@ def _adding_carrier(names: RayNames, original: Function) -> Function:
     def flatten_args(signature_parameters: Any, args: Any, kwargs: Any) -> Any:
         flat = original(signature_parameters, args, kwargs)
         if type(kwargs) is KeywordArguments:
-            with internal_errors("adding the context to a call of Ray's"):
+            try:
                 if _removes_carrier(names, kwargs.receiver):
                     carried = carrier_of_call()
                     if carried is not None:
                         flat = [*flat, ARGUMENT, orjson.dumps(carried)]
+            except Exception as error:  # noqa: BLE001 - the call goes out without context
+                fault("adding the context to a call of Ray's", error)
         return flat
 
     return flatten_args
