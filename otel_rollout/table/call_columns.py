@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -101,5 +100,8 @@ def _decoded(row: Mapping[str, Any], attributes: Mapping[str, Any], column: str,
 
 def _role_counts(conversation: Any) -> dict[str, int]:
     """Count a conversation's messages by role; return nothing if none has a known role."""
-    counts = Counter(_ROLES[role] for role in messages.roles_in(conversation) if role in _ROLES)
-    return {column: counts[column] for column in _ROLES.values()} if counts else {}
+    counts = dict.fromkeys(_ROLES.values(), 0)
+    for role in messages.roles_in(conversation):
+        if role in _ROLES:
+            counts[_ROLES[role]] += 1
+    return counts if any(counts.values()) else {}
