@@ -99,12 +99,12 @@ def fault(doing: str, error: Exception) -> None:
                 doing,
                 exc_info=error,
             )
-    except Exception:  # noqa: BLE001 - no memory, no stack, a logging handler that fails
-        return
+    except Exception as failed:  # noqa: BLE001 - no memory, no stack, a logging handler that fails
+        pass_on(failed)
 
 
 def warn_once(message: str, once_for: str | None = None, logger: logging.Logger = logger) -> None:
-    """Log a warning, once for its text or for ``once_for``. Never raises.
+    """Log a warning, once for its text or for ``once_for``. Raises nothing of its own.
 
     Args:
         message: text of the warning, without a full stop.
@@ -114,8 +114,8 @@ def warn_once(message: str, once_for: str | None = None, logger: logging.Logger 
     try:
         if is_new(message if once_for is None else once_for):
             logger.warning("otel-rollout: %s.", message)
-    except Exception:  # noqa: BLE001 - a logging handler that fails
-        return
+    except Exception as failed:  # noqa: BLE001 - a logging handler that fails
+        pass_on(failed)
 
 
 def is_new(message: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -77,6 +78,31 @@ def test_exception_of_a_signal_handler_goes_through(cause: bool, caplog: pytest.
     finally:
         signal.signal(signal.SIGALRM, before)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "report",
+    [lambda: fault("testing", ValueError()), lambda: warn_once("a mistake")],
+    ids=["error", "warning"],
+)
+def test_time_limit_that_strikes_while_a_message_is_logged_goes_through(
+    report: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application's exception is not taken for one of a logging handler."""
+    before = signal.signal(signal.SIGALRM, ring)
+
+    class Interrupted(logging.Handler):
+        def emit(self, _: logging.LogRecord) -> None:
+            signal.raise_signal(signal.SIGALRM)
+
+    handler = Interrupted()
+    errors.logger.addHandler(handler)
+    try:
+        with pytest.raises(TimeUp):
+            report()
+    finally:
+        errors.logger.removeHandler(handler)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_failing_log_handler_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
