@@ -159,9 +159,9 @@ def child_environment() -> dict[str, str]:
 
     ``TRACEPARENT`` (and ``TRACESTATE``) name the current span. If ``OTEL_ROLLOUT_RECEIVE`` is set,
     ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables name the run's receiver on this machine. The first
-    call waits until it listens: usually a second, at most thirty; a coroutine calls
-    ``await asyncio.to_thread(otel_rollout.child_environment)``. If the environment names an endpoint already,
-    that one stays. Never raises; without tracing the result is empty.
+    call waits until the receiver listens: usually a second, at most thirty. So a coroutine calls
+    ``await asyncio.to_thread(otel_rollout.child_environment)``. An endpoint that the environment already
+    names stays. Never raises; without tracing the result is empty.
     """
     from otel_rollout.record.propagation import (
         child_environment as child,  # here: most processes start no agents
@@ -275,7 +275,7 @@ def _register_exit() -> None:
 
 @_internal_errors("waiting for frameworks")
 def _wait_for_frameworks() -> None:
-    """Trace frameworks also in a program that sets the variables itself, after Python has started."""
+    """Trace frameworks also in a program that sets the variables after Python has started."""
     try:
         import otel_rollout_autoload
     except ImportError:  # this package is not installed, only found by a path
@@ -293,7 +293,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _present_settings() -> Settings:
-    """Return this process's settings, without deciding them: the program may still set variables."""
+    """Return this process's settings without fixing them: the program may still set variables."""
     return _runs.settings or _settings_reader.from_environment(_os.environ)[0]
 
 
