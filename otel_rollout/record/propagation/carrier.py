@@ -54,7 +54,7 @@ def active_context() -> Context | None:
 
 
 def inject() -> dict[str, str] | None:
-    """Return the current context as a carrier; None if it is empty. Never raises."""
+    """Return the current context as a carrier; None if there is nothing to carry. Never raises."""
     context = active_context()
     if context is None:
         return None

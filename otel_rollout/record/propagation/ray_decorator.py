@@ -57,9 +57,9 @@ def _carrying(function: Function) -> Function:
 
 
 def _wrapper(function: Function) -> Function:
-    """Wrap a function in one of its own type, by which Ray decides how to run it.
+    """Wrap a function in one of the same type: plain, coroutine, generator or asynchronous generator.
 
-    The types are plain, coroutine, generator and asynchronous generator.
+    Ray decides by the type how to run a function.
     """
     receive = receiving(function)
     if inspect.iscoroutinefunction(function):
