@@ -181,7 +181,7 @@ class RecordedCall(SampledOutCall):
 
 
 def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SampledOutCall | None:
-    """Start to record a call, or return None; the caller attaches ``inside``."""
+    """Start to record a call; return None if it is not recorded. The caller makes ``inside`` current."""
     if (active := runtime.current()) is None:
         return None
     around: Any = (outside := get_current()).get(TRAJECTORY)

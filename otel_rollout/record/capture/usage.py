@@ -64,7 +64,7 @@ def record_once(span: Span, above: Any, found: Mapping[str, Attribute]) -> None:
 
 
 def read(reply: Any) -> dict[str, Attribute]:
-    """Return the attributes of a reply or a stream's event; none for other values."""
+    """Return the attributes of a reply or a stream's event; empty for other values."""
     fields = _fields(reply)
     if fields is None:
         return {}

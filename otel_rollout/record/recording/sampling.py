@@ -58,7 +58,7 @@ class GroupSampling:
         ) < self._settings.sample_rate
 
     def excludes(self, group: Group) -> bool:
-        """Return whether every process leaves out a group of a dataset row, by its name alone."""
+        """Return whether a group's name alone makes every process leave out the group."""
         decided = self._by_step(group)
         return self._hash(group) >= self._settings.sample_rate if decided is None else not decided
 

@@ -23,10 +23,10 @@ from otel_rollout.base.errors import pass_on, warn_once
 from otel_rollout.spool import layout
 
 MAX_TOKENIZERS: Final = 16
-"""Maximum number of tokenizers of one process; none is ever released."""
+"""Maximum number of tokenizers of one process, which keeps them in memory until its end."""
 _SAMPLES: Final = 1024
-"""Approximate number of vocabulary tokens in the digest that names a tokenizer. All added tokens are in it,
-too."""
+"""Approximate number of vocabulary tokens in the digest that names a tokenizer. The digest also has all added
+tokens."""
 _SLICE: Final = 1000
 """Number of tokens read at once, while other threads wait for the GIL."""
 _PAUSE: Final = 0.0005

@@ -195,7 +195,7 @@ class SegmentWriter:
         Args:
             request: ids of the request's span.
             attributes: attributes of that span.
-            start_ns: its start, Unix time in ns.
+            start_ns: start of that span, Unix time in ns.
             identity: identity of the request's trajectory.
         """
         from otel_rollout.otlp import engine_phases  # here: few processes record an engine's requests
@@ -392,8 +392,8 @@ class SegmentWriter:
 _WAIT: Final = SegmentWriter._wait_for_room.__code__
 _WRITE: Final = SegmentWriter.write.__code__
 _WAIT_FOR_ROOM: Final = [_WAIT, _WRITE]
-"""What code has interrupted that may wait for room, too. Code that has interrupted such code may not: if
-signals come faster than room, their handlers would pile up on the stack."""
+"""The interrupted methods with which a handler may wait for room, too. A handler that interrupts this handler
+may not: if signals come faster than room, the handlers would pile up on the stack."""
 
 
 def _whole(body: Line) -> bytes:
