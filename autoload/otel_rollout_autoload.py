@@ -128,7 +128,7 @@ class Waiting:
 def _found(
     finders: Sequence[Any], fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
-    """Ask finders for a module."""
+    """Return the spec of a module from the first finder that has one; None if no finder has."""
     for finder in finders:
         find = getattr(finder, "find_spec", None)
         spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None

@@ -134,7 +134,8 @@ def instrument() -> None:
 def uninstrument() -> None:
     """Undo :func:`instrument` in this process; a running job's workers do not change.
 
-    Spans of other libraries are then no longer joined.
+    Spans of other libraries are then recorded only if their tracer comes from an SDK provider that the
+    application has set, or from :func:`tracer_provider`.
     """
     from otel_rollout.integrations.state import state as integrations
     from otel_rollout.record.propagation import instrument as propagation
@@ -193,8 +194,8 @@ def tracer_provider() -> TracerProvider:
 
     Most instrumentors need none: inside a trajectory, tracers of OpenTelemetry's API record by themselves.
     Hand this provider to a library that does not ask the API for its tracer, or that has been given another
-    provider. If the application has set a provider of OpenTelemetry's SDK, the spans go through it. Outside
-    trajectories, and while tracing is off, the spans are not recorded.
+    provider. If the application has set a provider of OpenTelemetry's SDK, the spans go through it. This
+    package does not record them outside trajectories, and while tracing is off.
     """
     from otel_rollout.record.recording import joining
 

@@ -152,7 +152,11 @@ def is_inherited(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def _published(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the founder of the run has published, unchecked, without its part for the forwarder."""
+    """Return the settings that the run's founder has published, unchecked, without the forwarder's.
+
+    Raises:
+        ValueError: ``CONFIG_VARIABLE`` cannot be read.
+    """
     value = environ.get(CONFIG_VARIABLE)
     if not value:
         return {}
