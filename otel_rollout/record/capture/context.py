@@ -26,7 +26,7 @@ OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 
 
 def trajectory_in(context: Context) -> EnteredTrajectory | None:
-    """Return the current trajectory if it was started in this process, or None."""
+    """Return the trajectory of a context if it was started in this process, or None."""
     return context.get(TRAJECTORY)  # type: ignore[return-value] # nobody else has the key
 
 

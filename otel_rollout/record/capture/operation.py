@@ -67,7 +67,7 @@ class Operation:
         return Operation, (self.function, self.options)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return what is recorded of a call's arguments, also of those that the function does not accept."""
+        """Return what is recorded of a call's arguments, even if the function does not accept them."""
         try:
             return self.bind(*args, **kwargs)
         except TypeError:  # the function itself is about to raise the same error

@@ -214,7 +214,13 @@ def _finish(span: Span, name: str, value: Score, comment: str | None, origin: st
 
 
 def is_score_name(name: object, function: str, result: str = "recorded nothing") -> TypeGuard[str]:
-    """Return whether a score may have a name; if not, warn of the ``result`` of ``function``."""
+    """Return whether a score may have a name; if not, warn.
+
+    Args:
+        name: the name.
+        function: the public function that was called, for the warning.
+        result: what the function did, for the warning.
+    """
     text: Any = name if issubclass(type(name), str) else None  # `isinstance` asks the object, which may raise
     if text is not None and 0 < len(text) <= semconv.MAX_SCORE_NAME_CHARS:
         return True

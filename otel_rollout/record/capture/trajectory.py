@@ -74,8 +74,9 @@ def rollout_trace_attr(
         sample_index: index of the dataset row that was the prompt.
         step: training step. ``1``, ``1.0`` and NumPy's 1 are one step. This holds for ``sample_index`` and
             ``rollout_n``, too.
-        rollout_n: index, from 0, of this sibling in the group sampled for one prompt.
-        name: name of the root span, and of the trace in MLflow.
+        rollout_n: index, from 0, of this trajectory in the group sampled for one prompt.
+        name: name of the root span. MLflow and Weave list the trace by this name, but with the default name
+            by step, sample and rollout: ``12/430/0``.
         validate: whether this is validation rather than training.
         trace: False records nothing inside the block, at next to no cost.
         token2text: whether operations inside, in this process, show token ids as text, unless an operation

@@ -48,7 +48,7 @@ def _import_what_exit_needs() -> None:
 
 
 def run() -> None:
-    """Shut down the process's run and earlier runs, and log the result. Never raises."""
+    """Shut down the runs that this process has founded, or flush its spans; log the result. Never raises."""
     state.is_exiting = True
     before = None
     try:

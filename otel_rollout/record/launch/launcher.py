@@ -68,9 +68,9 @@ def forwarder_runs(node_dir: Path) -> bool:
 def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     """Start a forwarder for this directory unless one runs. Starting takes 2 ms.
 
-    Several processes may start forwarders at once: one forwarder takes the lock, and the others exit. If the
-    running forwarder lacks access variables (credentials, certificates, proxies) of this process, start a
-    successor.
+    Several processes may start forwarders at once: one forwarder takes the lock, and the others exit. A
+    successor is started if the running forwarder lacks access variables (credentials, certificates, proxies)
+    of this process, or if a target refuses it and this process has other values of them.
     """
     environ = _forwarder_environment(os.environ, configured)
     with closing(ForwarderLock(node_dir)) as lock:

@@ -43,7 +43,7 @@ _propagator: Final = TraceContextTextMapPropagator()
 
 
 def active_context() -> Context | None:
-    """Return the OTel context; None without a span or chosen rows. Never raises."""
+    """Return the current OTel context; None if it has neither a span nor chosen rows. Never raises."""
     try:
         context = present_context()
         is_inside = trace.get_current_span(context).get_span_context().is_valid

@@ -89,7 +89,7 @@ def _text(value: Any) -> str:
 
 
 def _with(given: Headers, added: Mapping[str, str]) -> Any:
-    """Return a copy of headers with further ones, of the same type if that has a method ``copy``."""
+    """Return a copy of headers with further ones: a dict, or the headers' type if it has ``copy``."""
     copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
     copied.update(added)
     return copied

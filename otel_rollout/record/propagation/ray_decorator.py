@@ -31,6 +31,9 @@ def carry_context(decorated: Decorated) -> Decorated:
         @ray.remote
         @carry_context
         class Server: ...
+
+    Args:
+        decorated: the function of a task, or the class of an actor. The methods of the class are replaced.
     """
     if not inspect.isclass(decorated):
         return _carrying(decorated)  # type: ignore[return-value] # a function with the same parameters

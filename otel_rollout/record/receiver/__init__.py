@@ -1,4 +1,4 @@
-"""Receive OTLP/HTTP from other programs on this machine, and record it in the run.
+"""Receive spans of other programs by OTLP/HTTP, and record them in the run.
 
 The receiver is a process of its own, one for each run and node:
 ``python -m otel_rollout.record.receiver NODE_DIRECTORY``. :mod:`otel_rollout.record.launch.launcher` starts

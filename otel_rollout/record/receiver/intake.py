@@ -158,7 +158,11 @@ class Intake:
             self._write(taken, line)
 
     def _write(self, taken: _Taken, line: bytes) -> bool:
-        """Record a line; return False if it cannot be redacted."""
+        """Record a line; return False if it cannot be redacted.
+
+        Raises:
+            FullError: the journal has no room.
+        """
         writer = self._writer
         writer.started()
         redact = self._policy.redact

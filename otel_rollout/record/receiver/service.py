@@ -125,7 +125,7 @@ class Service:
         watching.cancel()
 
     async def _watch(self) -> None:
-        """Publish the counts, and stop when nobody needs the receiver any more."""
+        """Publish the counts; stop when the lock is lost, or some time after the run's last other process."""
         published = copy.deepcopy(self._counts)
         last_alive = time.monotonic()
         while not self._server.should_exit:

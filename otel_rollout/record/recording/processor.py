@@ -54,7 +54,7 @@ class _OpenSpan:
 
     Attributes:
         identity: the trajectory's identity.
-        is_ours: whether our own tracer started the span. Only then are all the following data kept.
+        is_ours: whether our own tracer started the span. Only then are attributes, events and links kept.
         limits: what may be recorded of the content of another library's span.
         above, trajectory: the span above another library's span, and the trajectory around it.
         has_replies_below: whether tokens are counted below.

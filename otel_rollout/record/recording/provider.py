@@ -157,7 +157,7 @@ class BlockTracer(Tracer):
 
 
 class RecordingTracer(BlockTracer):
-    """Starts recording spans."""
+    """A tracer whose spans are recorded."""
 
     def __init__(self, provider: RecordingTracerProvider, scope: bytes, writer: LineWriter) -> None:
         self.provider = provider

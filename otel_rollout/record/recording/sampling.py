@@ -106,7 +106,7 @@ def chosen_in(context: otel_context.Context) -> frozenset[Any] | None:
 
 
 def decision_of(name: str, argument: str) -> Decision | None:
-    """Return a sampler's decision for traces that start here; None: all are recorded.
+    """Return a sampler's decision for traces that start in this process; None: all are recorded.
 
     Below an existing span, that span's decision holds, whatever the sampler: a trace is recorded whole or not
     at all.

@@ -100,7 +100,7 @@ class RecordingSpan(Span):
     """A span that is recorded when it ends.
 
     This class is on the hot path. So the span's ids are hex digits as bytes, and its name is JSON, as in the
-    line. Its ``SpanContext`` is made on the first request. Its attributes are public, without properties.
+    line. Its ``SpanContext`` is made on the first request. Its fields are public, without accessors.
 
     Attributes:
         head_below: beginning of the lines of spans below this one; None before the first such span.

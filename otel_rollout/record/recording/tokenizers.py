@@ -126,7 +126,7 @@ class Tokenizers:
 
 
 def _backend(tokenizer: Any) -> Any:
-    """Return the object of library ``tokenizers`` behind a tokenizer or processor."""
+    """Return the object of library ``tokenizers`` behind a tokenizer or processor; None without one."""
     for candidate in (tokenizer, getattr(tokenizer, "tokenizer", None)):
         backend = getattr(candidate, "backend_tokenizer", candidate)
         if type(backend).__module__.partition(".")[0] == "tokenizers" and hasattr(backend, "id_to_token"):
@@ -174,7 +174,7 @@ def _json_of(backend: Any) -> Iterator[bytes]:
 
 
 def _local_file(default: str) -> Path | None:
-    """Find a tokenizer's file by file, directory or a downloaded model's name."""
+    """Return a tokenizer's file by path, directory or name of a downloaded model; None if there is none."""
     path = Path(default).expanduser()
     for candidate in (path, path / _FILE):
         if candidate.is_file():

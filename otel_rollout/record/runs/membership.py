@@ -203,7 +203,7 @@ def _has_begun() -> bool:
 
 
 def _end_run() -> None:
-    """End recording, and the run if this process founded it; do not wait."""
+    """End recording, and the run if this process founded it; do not wait for delivery."""
     active = recording.take_runtime()
     if active is not None:
         active.close(waits().close)
