@@ -35,7 +35,7 @@ from otel_rollout.settings import (
 FOUNDER_KEY: Final = "delivery"
 """Entry of :data:`CONFIG_VARIABLE` with the founder's settings for the forwarder, and its version.
 
-The version is not a setting of its own: processes of the first versions refuse unknown ones.
+The version is not a setting of its own, because processes of the first versions refuse unknown settings.
 """
 VERSION_KEY: Final = "version"
 _SHOWN_CHARACTERS: Final = 200

@@ -22,7 +22,7 @@ from otel_rollout.base.state import state
 logger: Final = logging.getLogger("otel_rollout")
 """The logger of processes that record."""
 forwarder_logger: Final = logging.getLogger("otel_rollout.forwarder")
-"""The logger of what delivers: of forwarders, and of commands that forward."""
+"""The logger of forwarders, and of commands that forward."""
 MAX_REPORTED: Final = 10_000
 """Maximum number of different messages that a process logs through this module; more are not logged."""
 

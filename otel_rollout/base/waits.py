@@ -208,7 +208,7 @@ class Waits:
 
 
 def waits() -> Waits:
-    """Return this process's waiting times. A call takes a microsecond, so callers keep no copy."""
+    """Return this process's waiting times. A call takes a microsecond, so callers need no copy."""
     return _given(os.environ.get(WAITS_VARIABLE, ""))
 
 
