@@ -74,7 +74,7 @@ _POINTS: Final = {
     semconv.LATENCY_DECODE: ("first_token_ts", "last_token_ts"),
     semconv.LATENCY_INFERENCE: ("scheduled_ts", "last_token_ts"),
 }
-"""Our attribute → fields of ``RequestOutput.metrics`` between which the time lies."""
+"""Our attribute → two fields of ``RequestOutput.metrics``: the start and the end of the attribute's time."""
 _MAX_NUMBER: Final = 1e12
 _NS: Final = 1_000_000_000
 _NO_TIMES: Final = (
@@ -92,8 +92,8 @@ def record_engine_times(metrics: object, request_id: str | None = None) -> None:
     Call this in the operation that calls the model, as soon as the response is there. A span ``llm_request``
     becomes the child of the current operation, with the spans ``queue``, ``prefill`` and ``decode`` below it,
     as far as their times are known. Where vLLM traces its requests, or runs in a process with our
-    integration, there is such a span already. Outside any trajectory nothing is recorded. Never raises: a
-    value that is no time causes a warning.
+    integration, there is such a span already. Outside any trajectory nothing is recorded. Never raises:
+    metrics without a usable time cause a warning.
 
     Args:
         metrics: vLLM's numbers, in one of two forms. ``metrics`` of a response of its OpenAI server, as a

@@ -93,7 +93,7 @@ def spread(values: Any, rows: int) -> Any:
 
 
 def _buffer_of(values: Any, length: int) -> tuple[str, bytes] | None:
-    """Return code and bytes of a one-dimensional array or tensor of numbers; None for anything else."""
+    """Return column code and bytes of a one-dimensional array or tensor of numbers; None for other values."""
     try:
         if _has_missing(values):
             return None

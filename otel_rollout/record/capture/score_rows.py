@@ -20,7 +20,7 @@ from otel_rollout.record.recording.sampling import GroupSampling
 _INTEGERS: Final = frozenset("bBhHiIqQ")
 _INDICES: Final = frozenset({int, str, type(None)})
 _FLAG: Final = frozenset({bool})
-"""Types of the parts of an identity that are recorded unchanged; ``validate`` is a flag."""
+"""Types of values that are recorded unchanged: ``_INDICES`` for indices, ``_FLAG`` for ``validate``."""
 _UNKNOWN: Final = "score_of_unknown"
 _UNRECORDED: Final = "score_of_unrecorded"
 

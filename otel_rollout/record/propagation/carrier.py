@@ -29,7 +29,8 @@ from otel_rollout.record.recording.sampling import chosen_in, with_chosen
 
 IDENTITY_KEY: Final = "otel-rollout-identity"
 CHOSEN_KEY: Final = "otel-rollout-chosen"
-"""Entry with the rows of a step to record. The process that sees the whole batch chooses them."""
+"""Entry of a carrier with the rows of a step to record. The process that sees the whole batch chooses the
+rows."""
 MAX_IDENTITY_BYTES: Final = 4096
 """Maximum bytes of the identity in a carrier. In a larger one, values are cut or omitted."""
 _MAX_CUT_VALUE: Final = 256

@@ -39,7 +39,7 @@ HIDDEN: Final = "hidden-by-otel-rollout"
 _OF_NODE: Final = frozenset(
     {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 )
-"""Variables that a node may set for itself: its value takes precedence over the driver's."""
+"""Variables that a node may set for itself: the node's value takes precedence over the driver's."""
 _HOOK: Final = "worker_process_setup_hook"
 SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable by which ``ray job submit`` gives the driver a runtime_env.

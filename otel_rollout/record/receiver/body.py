@@ -21,7 +21,7 @@ MAX_MESSAGES: Final = 1 << 20
 """Maximum number of spans, attributes, values, … of a body. Each takes as few as two bytes in the body, but
 some hundred bytes when it is decoded."""
 _SMALL_BYTES: Final = 2 * MAX_MESSAGES
-"""Bytes of a body that cannot have more than ``MAX_MESSAGES``, because each takes two bytes."""
+"""Bytes of a body that cannot have more than ``MAX_MESSAGES``, because each takes at least two bytes."""
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a character in JSON. JavaScript writes one where it has cut a text within a character."""
 PROTOBUF: Final = "application/x-protobuf"

@@ -65,6 +65,9 @@ def listen(node_dir: Path, configured: Settings) -> tuple[socket.socket, Receive
         node_dir: the node directory, whose lock the caller holds.
         configured: settings of the run.
 
+    Returns:
+        The listening socket, and its address with the token.
+
     Raises:
         ListenError: the address is not allowed, or taken.
     """

@@ -44,7 +44,7 @@ REPEATED: Final = (
     "numbers that it seeds, as vLLM does in its workers. Nothing is lost; to keep that program's ids, give "
     "its tracer provider an id_generator that draws from random.SystemRandom()"
 )
-"""Warning about the first such span."""
+"""Warning about the first span whose id repeats that of another span."""
 OURS: Final = (
     "spans came with ids of this run's own spans, and got new ones: a sender takes the span id of its "
     "TRACEPARENT for its own span. Nothing is lost; that id is the parent's: draw a random one for each span"
@@ -94,7 +94,7 @@ class SpanIds:
         if span.has_local_parent:
             parent_id = self._left.get(hash((trace_id, sender, parent_id)), parent_id)
         if self._is_ours(span_id, root_id):
-            if not parent_id:  # of a trajectory of another node: no second root
+            if not parent_id:  # the root is on another node, and stays the only one
                 span.put_below(parent_id := span_id)
             span_id = _derived(span_id, sender + span.start_ns.to_bytes(8, "big"))
             self._left[hash((trace_id, sender, span.span_id))] = span_id

@@ -49,7 +49,7 @@ class Counters:
         return False
 
     def skip(self, reason: str, number: int = 1) -> None:
-        """Count a trajectory or scores that are not recorded on purpose."""
+        """Count a trajectory or scores that are not recorded, without a failure: sampled out, for example."""
         if self._is_abandoned:
             return
         with self.lock:

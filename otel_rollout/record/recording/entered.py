@@ -52,7 +52,7 @@ class EnteredTrajectory(Protocol):
 
 
 ENTERED: Final[ContextVar[EnteredTrajectory | None]] = ContextVar("otel-rollout-entered", default=None)
-"""The trajectory that this task has entered last and not left, or that its starter was in."""
+"""The trajectory that this task has entered last and not left, or the one in which the task was started."""
 
 
 def present_context(is_for_score: bool = False) -> Context:

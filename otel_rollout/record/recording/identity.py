@@ -21,7 +21,7 @@ _KEY: Final = otel_context.create_key("otel-rollout-identity")
 
 
 SUBMITTED: Final[ContextVar[otel_context.Context | None]] = ContextVar("otel-rollout-submitted", default=None)
-"""OpenTelemetry's context in which the running work of a thread pool was submitted."""
+"""OpenTelemetry's context in which the running work of a pool was submitted."""
 
 
 class Identity:

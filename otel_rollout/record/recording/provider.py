@@ -276,7 +276,7 @@ def current_span(
     For a span of ours, the exception that leaves the block stays as it is: ``use_span`` would call its
     ``__str__``, whose own exception would replace it. In a garbage collection, the context stays as it is.
     """
-    if not span.get_span_context().is_valid:  # current, an invalid span would hide the span around it
+    if not span.get_span_context().is_valid:  # an invalid current span would hide the span around it
         yield
         return
     if not isinstance(span, (RecordingSpan, NonRecordingSpan)):  # the application's

@@ -31,7 +31,7 @@ SPAN: Final = next(iter(trace.set_span_in_context(INVALID_SPAN, Context())))
 """OpenTelemetry's key of the current span. With this key, one copy of a context sets a span and other
 values."""
 _ABOVE: Final = otel_context.create_key("otel-rollout-above")
-"""Key of the id of a span that only Datadog's tracer knows, and of the span above that span."""
+"""Key of a pair: the id of a span that only Datadog's tracer knows, and the span above that span."""
 
 TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
 """Key of the trajectory of a context."""
@@ -63,7 +63,7 @@ class WholeRuntimeContext:
         """Make a context current, here and in Datadog's tracer."""
         token = self._theirs.attach(context)
         above = _known_span(context)
-        if above is not get_current_span(context):  # their span ends without our knowledge
+        if above is not get_current_span(context):  # ddtrace's span ends without our knowledge
             context = Context({**context, SPAN: above})
         if above is INVALID_SPAN:
             self._leave()

@@ -105,7 +105,7 @@ class RecordingSpan(Span):
     Attributes:
         head_below: beginning of the lines of spans below this one; None before the first such span.
         trajectory: the trajectory whose root span this is, for ``capture``.
-        has_replies_below: whether an operation directly below has returned a model's reply.
+        has_replies_below: whether the tokens of a model's reply are counted on a span below.
         long: whether the attributes are large; then the line is written in pieces, which saves a copy.
     """
 

@@ -56,9 +56,9 @@ class State(RoomState):
     sdk_spans: dict[int, Any] = field(default_factory=dict)
     """Id of an open span of the application's SDK → this package's data about the span."""
     never_ended: deque[tuple[Any, int]] = field(default_factory=deque)
-    """Spans of other libraries that were released open, each with the Unix time of that in ns."""
+    """Spans of other libraries that were released before their end, each with the time of that in Unix ns."""
     values_to_measure: int = 0
-    """Number of next values to measure before encoding, after a value was larger than its limit."""
+    """How many more values are measured before they are encoded, after a value exceeded its limit."""
 
     def present_runtime(self) -> Recorder | None:
         """Return the runtime, also one that an interrupted start has created since."""
