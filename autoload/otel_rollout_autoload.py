@@ -1,12 +1,13 @@
-"""Import an integration when its framework is imported, in a process in which tracing is configured.
+"""Import an integration when its framework is imported, in a process where tracing is configured.
 
 Ray, TRL, verifiers and vLLM load no plugins of ours, so ``otel_rollout_autoload.pth`` calls :func:`wait` when
 the interpreter starts. Python reads that file in the site directory of this module. Neither file imports
 anything of the package ``otel_rollout`` before one of these frameworks is used. A program that sets the
 variables itself imports the package, which calls :func:`wait`, too.
 
-``ray.init`` is the first use of Ray: Ray's own processes import Ray and do not call it. ``torchrun`` and
-``accelerate launch`` start one process per rank, and found the run into which all ranks record.
+Ray counts as used when ``ray.init`` is called: Ray's own processes import Ray, but do not call ``ray.init``.
+``torchrun`` and ``accelerate launch`` start one process per rank, and found the run into which all ranks
+record.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RAY = "otel_rollout.record.propagation.instrument"
 LAUNCHERS = {"torch.distributed.run": "otel_rollout"}
 """Module of a launcher → the module that founds the run which the launched processes join."""
 DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
-"""Variable of OpenTelemetry's zero-code instrumentation: names of frameworks that are left alone."""
+"""Variable of OpenTelemetry's zero-code instrumentation with the names of frameworks that are not traced."""
 
 
 def wait() -> None:
@@ -60,10 +61,10 @@ def is_on(framework: str) -> bool:
 
 
 class Waiting:
-    """A finder that has the other finders find a framework, and notices when it is executed.
+    """A finder that asks the other finders for a framework, and notices when the framework is executed.
 
-    Nothing is imported while modules are looked for: Python holds a lock then, and would execute a module
-    twice that is imported meanwhile.
+    No integration is imported while a finder looks for a module. Python holds a lock then, and would execute
+    the module a second time if the integration imported it.
     """
 
     def __init__(self) -> None:
@@ -79,12 +80,12 @@ class Waiting:
             return None
         if fullname != "ray" and fullname.partition(".")[0] not in self._waiting:
             return None
-        # One of the others may ask this one; another library may have wrapped it.
+        # Another finder may ask this one, and another library may have wrapped this one.
         if self._asks_others or self not in sys.meta_path:
             return None
         self._asks_others = True
         try:
-            # Those before this one have been asked: by Python, or they ask this one now.
+            # The finders before this one have been asked by Python, or one of them asks this one now.
             spec = _found(sys.meta_path[sys.meta_path.index(self) + 1 :], fullname, path, target)
             if spec is not None:
                 self._wrap_loader(spec)
@@ -93,7 +94,7 @@ class Waiting:
             self._asks_others = False
 
     def import_integration(self, package: str) -> None:
-        """Import the integration of a framework, unless that was tried before, or tracing is off."""
+        """Import the integration of a framework, unless this was tried before or tracing is off."""
         if is_on(package):
             integration = self._waiting.pop(package, None)  # None: another thread was faster
             if integration is not None:
@@ -117,7 +118,7 @@ class Waiting:
             execute(module)
             if name == "ray":
                 _prepare_init(module)
-            elif name == package or not _is_being_imported(package):  # as a whole: it is patched now
+            elif name == package or not _is_being_imported(package):  # the package is complete
                 self.import_integration(package)
 
         exec_module.otel_rollout_waits_for = name  # type: ignore[attr-defined]
@@ -127,7 +128,7 @@ class Waiting:
 def _found(
     finders: Sequence[Any], fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
-    """Ask finders for a module."""
+    """Return the spec of a module from the first finder that has one; None if no finder has."""
     for finder in finders:
         find = getattr(finder, "find_spec", None)
         spec: ModuleSpec | None = find(fullname, path, target) if find is not None else None
@@ -145,7 +146,7 @@ def _prepare_init(ray: ModuleType) -> None:
     # Reading an attribute of a module that is loaded lazily would load it.
     untraced = object.__getattribute__(ray, "__dict__").get("init")
     if type(untraced) is not type(_prepare_init) or hasattr(untraced, "otel_rollout_untraced"):
-        return  # no Ray, or a stand-in of a test; or it is done
+        return  # no Ray, a test's stand-in for Ray, or `init` is replaced already
     import functools
 
     @functools.wraps(untraced)
@@ -161,7 +162,7 @@ def _prepare_init(ray: ModuleType) -> None:
     ray.init = init  # type: ignore[attr-defined]
     home = sys.modules.get(init.__module__)
     if getattr(home, init.__name__, None) is untraced:
-        setattr(home, init.__name__, init)  # by which it is pickled
+        setattr(home, init.__name__, init)  # pickle looks a function up in its module
 
 
 def _is_initialized(ray: Any) -> bool:
@@ -172,7 +173,7 @@ def _is_initialized(ray: Any) -> bool:
 
 
 def _found_run(founder: str) -> None:
-    """Import the module that founds a run, in a launcher; a failure is for the launched processes to log."""
+    """Import the module that founds a run, in a launcher; the launched processes log a failure."""
     try:  # noqa: SIM105 - contextlib is not imported
         __import__(founder)
     except Exception:  # noqa: BLE001, S110 - the launched processes import it, too

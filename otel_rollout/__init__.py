@@ -134,7 +134,8 @@ def instrument() -> None:
 def uninstrument() -> None:
     """Undo :func:`instrument` in this process; a running job's workers do not change.
 
-    Spans of other libraries are then no longer joined.
+    Spans of other libraries are then recorded only if their tracer comes from an SDK provider that the
+    application has set, or from :func:`tracer_provider`.
     """
     from otel_rollout.integrations.state import state as integrations
     from otel_rollout.record.propagation import instrument as propagation
@@ -159,9 +160,9 @@ def child_environment() -> dict[str, str]:
 
     ``TRACEPARENT`` (and ``TRACESTATE``) name the current span. If ``OTEL_ROLLOUT_RECEIVE`` is set,
     ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables name the run's receiver on this machine. The first
-    call waits until it listens: usually a second, at most thirty; a coroutine calls
-    ``await asyncio.to_thread(otel_rollout.child_environment)``. If the environment names an endpoint already,
-    that one stays. Never raises; without tracing the result is empty.
+    call waits until the receiver listens: usually a second, at most thirty. So a coroutine calls
+    ``await asyncio.to_thread(otel_rollout.child_environment)``. An endpoint that the environment already
+    names stays. Never raises; without tracing the result is empty.
     """
     from otel_rollout.record.propagation import (
         child_environment as child,  # here: most processes start no agents
@@ -193,8 +194,8 @@ def tracer_provider() -> TracerProvider:
 
     Most instrumentors need none: inside a trajectory, tracers of OpenTelemetry's API record by themselves.
     Hand this provider to a library that does not ask the API for its tracer, or that has been given another
-    provider. If the application has set a provider of OpenTelemetry's SDK, the spans go through it. Outside
-    trajectories, and while tracing is off, the spans are not recorded.
+    provider. If the application has set a provider of OpenTelemetry's SDK, the spans go through it. This
+    package does not record them outside trajectories, and while tracing is off.
     """
     from otel_rollout.record.recording import joining
 
@@ -275,7 +276,7 @@ def _register_exit() -> None:
 
 @_internal_errors("waiting for frameworks")
 def _wait_for_frameworks() -> None:
-    """Trace frameworks also in a program that sets the variables itself, after Python has started."""
+    """Trace frameworks also in a program that sets the variables after Python has started."""
     try:
         import otel_rollout_autoload
     except ImportError:  # this package is not installed, only found by a path
@@ -293,7 +294,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _present_settings() -> Settings:
-    """Return this process's settings, without deciding them: the program may still set variables."""
+    """Return this process's settings without fixing them: the program may still set variables."""
     return _runs.settings or _settings_reader.from_environment(_os.environ)[0]
 
 

@@ -46,6 +46,9 @@ def extract_headers(headers: Mapping[str, str]) -> Context:
     Attach the context while the request is served::
 
         token = opentelemetry.context.attach(extract_headers(request.headers))
+
+    Args:
+        headers: headers of the request; the case of their names does not matter.
     """
     carried: dict[str, str] = {}
     with internal_errors("reading the trajectory from HTTP headers"), reading("headers="):

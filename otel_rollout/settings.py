@@ -1,7 +1,8 @@
 """Declare every setting: name, environment variable, parser and default.
 
-docs/configuration.md says what each means. Settings that OpenTelemetry's specification defines have its
-variables; others begin with ``OTEL_ROLLOUT_``. :mod:`otel_rollout.settings_reader` reads the values.
+docs/configuration.md says what each setting means. A setting that OpenTelemetry's specification defines has
+the specification's variable; the variables of other settings begin with ``OTEL_ROLLOUT_``.
+:mod:`otel_rollout.settings_reader` reads the values.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Giver: TypeAlias = Literal["founder", "starter"]
 
 
 class SettingsError(ValueError):
-    """A setting does not exist, or its value cannot be used; says how to fix it."""
+    """A setting does not exist, or its value cannot be used; the message says how to fix it."""
 
 
 def _default_spool_dir() -> Path:

@@ -35,7 +35,7 @@ from otel_rollout.settings import (
 FOUNDER_KEY: Final = "delivery"
 """Entry of :data:`CONFIG_VARIABLE` with the founder's settings for the forwarder, and its version.
 
-The version is not a setting of its own: processes of the first versions refuse unknown ones.
+The version is not a setting of its own, because processes of the first versions refuse unknown settings.
 """
 VERSION_KEY: Final = "version"
 _SHOWN_CHARACTERS: Final = 200
@@ -69,7 +69,7 @@ def is_enabled(environ: Mapping[str, str]) -> bool:
 def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Read the settings of a process that has not called ``configure()``.
 
-    A wrong value does not stop training: the default is used.
+    A wrong value does not stop training: the default is used, or a value that records less.
 
     Returns:
         The settings, and one sentence for each value that could not be used.
@@ -152,7 +152,11 @@ def is_inherited(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def _published(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the founder of the run has published, unchecked, without its part for the forwarder."""
+    """Return the settings that the run's founder has published, unchecked, without the forwarder's.
+
+    Raises:
+        ValueError: ``CONFIG_VARIABLE`` cannot be read.
+    """
     value = environ.get(CONFIG_VARIABLE)
     if not value:
         return {}
@@ -175,7 +179,8 @@ def _known(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _usable(published: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the published settings that this version understands, and a sentence for each other value.
 
-    Such a value costs its own setting alone, and never makes this process record more than the founder meant.
+    A value that this version does not understand affects its own setting only. It never makes this process
+    record more than the founder meant.
     """
     fields = {field.name: field for field in dataclasses.fields(Settings)}
     usable: dict[str, Any] = {}
@@ -198,8 +203,8 @@ def _usable(published: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _otherwise(field: dataclasses.Field[Any], value: Any) -> Any:
     """Return what replaces a published value that cannot be used; None for the default.
 
-    Without its exporters a process would not record. It records with those that it understands; if there are
-    none, the spans wait in the spool.
+    Without exporters, a process would not record. So it records with the exporters that it understands; if
+    there are none, the spans wait in the spool.
     """
     if field.name != "exporters":
         return field.metadata["otherwise"]
@@ -215,7 +220,7 @@ def _shortened(text: str) -> str:
 
 
 def version_of_founder(environ: Mapping[str, str]) -> str | None:
-    """Return the version of the process that founded the run; None if it is one of the first versions."""
+    """Return the version of the run's founder; None if it is not published, as by the first versions."""
     try:
         return in_one_line(str(json.loads(environ.get(CONFIG_VARIABLE, ""))[FOUNDER_KEY][VERSION_KEY]))[:40]
     except (KeyError, TypeError, ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""Provide what every other room may import."""
+"""Provide the code that every other package may import."""

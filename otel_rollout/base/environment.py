@@ -1,4 +1,4 @@
-"""Know environment variables: those of exporters, those that give access, and those that we set.
+"""Recognize environment variables: of exporters, of access to targets, and of the run's receiver.
 
 No other module lists prefixes of variables, or the variables of an exporter.
 """
@@ -65,7 +65,10 @@ DELIVERY_PREFIXES: Final = (*PREFIXES, "AWS_", "AZURE_", "GOOGLE_")
 
 
 def begins_with_exporter(variable: str, exporters: Iterable[str]) -> bool:
-    """Return whether a variable begins with the name of an exporter that is not listed: ``LOGBOOK_URL``."""
+    """Return whether a variable begins with the name of an exporter outside ``KNOWN_EXPORTERS``.
+
+    For example, ``LOGBOOK_URL`` begins with the name of the exporter ``logbook``.
+    """
     return any(
         variable.startswith(exporter.upper().replace("-", "_") + "_")
         for exporter in exporters
@@ -84,7 +87,7 @@ _ACCESS_NAME: Final = re.compile(f"{_CREDENTIAL_NAME.pattern}|CA_BUNDLE|CERT|INS
 def may_be_credential(name: str, value: str) -> bool:
     """Return whether a variable or option may hold a credential.
 
-    Its name says so (``API_KEY``), or its value is a URL with a user.
+    The name says so (``API_KEY``), or the value is a URL with a user.
     """
     return _CREDENTIAL_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
 
@@ -95,7 +98,10 @@ def without_credentials(value: str) -> str:
 
 
 def gives_access(name: str, value: str) -> bool:
-    """Return whether a variable is a credential, a certificate, a proxy or the like."""
+    """Return whether a variable is a credential, a certificate, a proxy or the like.
+
+    This package's own variables (``OTEL_ROLLOUT_``) never are.
+    """
     if name.startswith("OTEL_ROLLOUT_"):
         return False
     return _ACCESS_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
@@ -110,7 +116,7 @@ def access_in(environ: Mapping[str, str]) -> dict[str, str]:
 #
 # An agent's OpenTelemetry SDK reads OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_ENDPOINT. This package reads
 # them too: in a process that records with it, they would name another target, and the forwarder would deliver
-# the run to the run's own receiver. So they are told from those that the user has set.
+# the run to the run's own receiver. So NAMES_VARIABLE tells them from the variables that the user has set.
 
 
 NAMES_VARIABLE: Final = "OTEL_ROLLOUT_RECEIVER_VARIABLES"
@@ -118,7 +124,7 @@ NAMES_VARIABLE: Final = "OTEL_ROLLOUT_RECEIVER_VARIABLES"
 
 
 def marked(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for a child process, and the one that names them."""
+    """Return variables for a child process, with ``NAMES_VARIABLE``, which holds their names."""
     return {**variables, NAMES_VARIABLE: ",".join(variables)}
 
 

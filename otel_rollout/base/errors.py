@@ -22,17 +22,19 @@ from otel_rollout.base.state import state
 logger: Final = logging.getLogger("otel_rollout")
 """The logger of processes that record."""
 forwarder_logger: Final = logging.getLogger("otel_rollout.forwarder")
-"""The logger of what delivers: of forwarders, and of commands that forward."""
+"""The logger of forwarders, and of commands that forward."""
 MAX_REPORTED: Final = 10_000
 """Maximum number of different messages that a process logs through this module; more are not logged."""
 
 
 class ReportedError(Exception):
-    """Something cannot be done; a command ends with the message, which is for a person."""
+    """The error of a command that cannot do its work; the command ends with the message."""
 
 
 class Unusable(Exception):
-    """Raised for an argument of the caller's; the function that gives up warns of it, and raises nothing.
+    """The error of an argument that cannot be used.
+
+    The public function that received the argument logs a warning, and raises nothing.
 
     Args:
         predicate: what is wrong, as the end of a sentence: ``"has 2 entries for 3 trajectories"``.
@@ -119,7 +121,10 @@ def warn_once(message: str, once_for: str | None = None, logger: logging.Logger 
 
 
 def is_new(message: str) -> bool:
-    """Return whether a message was not logged before, and note it; no, if there are too many messages."""
+    """Return whether a message is new, and remember the message.
+
+    After ``MAX_REPORTED`` different messages, no further one counts as new.
+    """
     if message in state.reported or len(state.reported) >= MAX_REPORTED:
         return False
     state.reported.add(message)

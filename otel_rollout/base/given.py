@@ -1,4 +1,4 @@
-"""Read what a caller gives: its methods may raise, its length may be wrong, and its entries may never end."""
+"""Read arguments of user code: their methods may raise, and their entries may never end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 from otel_rollout.base.errors import Unusable, pass_on, warn_once
 
 MAX_NAMES: Final = 1 << 16
-"""Maximum entries of a mapping that is no dict, and may be endless."""
+"""Maximum entries that are read from a mapping other than a dict: such a mapping may be endless."""
 Entry = TypeVar("Entry")
 Name = TypeVar("Name")
 
 
 def listed(entries: Iterable[Entry], most: int) -> list[Entry]:
-    """Return the entries of an iterable.
+    """Return the entries of an iterable as a list.
 
     Raises:
         Unusable: there are more than ``most``.
@@ -30,16 +30,16 @@ def items(mapping: Mapping[Name, Entry]) -> Iterable[tuple[Name, Entry]]:
     """Return the entries of a mapping.
 
     Raises:
-        Unusable: there are too many.
+        Unusable: a mapping other than a dict has more than ``MAX_NAMES``.
     """
     return mapping.items() if type(mapping) is dict else listed(mapping.items(), MAX_NAMES)
 
 
 def text_given(value: Any) -> str:
-    """Return an argument that has to be a text.
+    """Return an argument that has to be a text as a builtin str.
 
     Raises:
-        Unusable: it is none.
+        Unusable: the argument is not a text.
     """
     if not issubclass(type(value), str):  # `isinstance` asks the object, which may raise
         raise Unusable(f"is a {type(value).__name__}, and no text")
@@ -50,7 +50,7 @@ def truth(name: str, value: Any) -> bool:
     """Return whether an argument is true.
 
     Raises:
-        Unusable: it cannot say so.
+        Unusable: the argument raised an exception.
     """
     with reading(name):
         return bool(value)
@@ -58,15 +58,15 @@ def truth(name: str, value: Any) -> bool:
 
 
 class reading:
-    """A block that calls methods of an argument: their exceptions are the caller's, and no internal errors.
+    """A block that calls methods of an argument, whose exceptions are errors of the caller.
 
     Args:
         subject: the argument, as a warning names it.
-        loss: what is lost, for the warning; after it, the program continues after the block. Without it, the
-            block raises :class:`Unusable`, for which the function warns that gives up.
+        loss: what is lost, as the beginning of a warning. With ``loss``, an exception is logged as a warning,
+            and the program continues after the block.
 
     Raises:
-        Unusable: in place of an exception of the argument.
+        Unusable: in place of an exception of the argument, without ``loss``.
     """
 
     def __init__(self, subject: str, loss: str = "") -> None:

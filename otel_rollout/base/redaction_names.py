@@ -7,15 +7,15 @@ from typing import Final
 from otel_rollout.base.setting_parsers import listed, meant
 
 SHIPPED: Final = "secrets"
-"""Replaces texts that look like secrets."""
+"""Name of the redaction that replaces texts that look like secrets."""
 EVERYTHING: Final = "everything"
-"""Replaces all text except names, identity and kind."""
+"""Name of the redaction that replaces all text except names, identity and kind."""
 MARK: Final = "[redacted]"
 """Text that replaces a secret."""
 
 
 def problem(names: str) -> str:
-    """Complete a sentence about a setting with a word that names no redaction; empty without such a word."""
+    """Return what is wrong with names of redactions, as the end of a sentence; empty if nothing is."""
     for word in listed(names):
         if word not in (SHIPPED, EVERYTHING) and ":" not in word:
             allowed = f"{SHIPPED}, {EVERYTHING}, module:function{meant(word, (SHIPPED, EVERYTHING))}"

@@ -65,7 +65,7 @@ SCORE_ORIGIN: Final = "rollout.score_origin"
 """str. On an evaluation span whose score is not on the root span. ``process``: the score was given inside the
 trajectory, in another process than the root's. ``outside``: the score was given by the trajectory's id, or by
 a task that outlived the trajectory. ``identity``: the score was given by the trajectory's identity. Its span
-is the only one of its trace; whoever reads the span finds the trajectory. For example ``identity``."""
+is the only one of its trace; readers find the trajectory by that identity. For example ``identity``."""
 ORIGIN_PROCESS: Final = "process"
 ORIGIN_OUTSIDE: Final = "outside"
 ORIGIN_IDENTITY: Final = "identity"
@@ -128,8 +128,8 @@ LATENCY_DECODE: Final = "gen_ai.latency.time_in_model_decode"
 LATENCY_INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
 """float. Seconds of prefill and decode. For example ``1.28``."""
 ENGINE_PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
-"""int. Tokens of the prompt, on the engine's span: the model call counts them by the convention's name. For
-example ``812``."""
+"""int. Tokens of the prompt, on the engine's span. A model call has ``gen_ai.usage.input_tokens`` instead.
+For example ``812``."""
 ENGINE_COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
 """int. Tokens that the engine has made, on its span only. For example ``45``."""
 
@@ -159,8 +159,8 @@ example ``745``."""
 BREAK_REMOVED: Final = "rollout.prefix_break.removed"
 """int. Number of that turn's tokens from the first to the last difference. For example ``2``."""
 BREAK_ADDED: Final = "rollout.prefix_break.added"
-"""int. Number of tokens that this prompt has in their place; absent if it repeats nothing behind them. For
-example ``1``."""
+"""int. Number of tokens that this prompt has in place of the removed ones; absent if it repeats no later
+token. For example ``1``."""
 BREAK_KIND: Final = "rollout.prefix_break.kind"
 """str. What has probably happened: ``retokenized``, ``cut``, ``beginning`` or ``edited``. For example
 ``retokenized``."""
@@ -336,9 +336,9 @@ GEN_AI_TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
 GEN_AI_EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 """str. Name of a score, on its evaluation span. For example ``reward``."""
 GEN_AI_EVALUATION_SCORE_VALUE: Final = "gen_ai.evaluation.score.value"
-"""float. Value of a score that is a number; 0 or 1 of one that is true or false. For example ``0.5``."""
+"""float. Value of a score that is a number; 0 or 1 for a bool. For example ``0.5``."""
 GEN_AI_EVALUATION_SCORE_LABEL: Final = "gen_ai.evaluation.score.label"
-"""str. Value of a score that is a label; ``True`` or ``False`` of one that is. For example ``overlong``."""
+"""str. Value of a score that is a label; ``True`` or ``False`` for a bool. For example ``overlong``."""
 GEN_AI_EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 """str. Comment of a score. For example ``exact match``."""
 
@@ -360,15 +360,12 @@ EXCEPTION_ESCAPED: Final = "exception.escaped"
 
 
 def short_name(name: str) -> str:
-    """Return an attribute's name without ``rollout.``.
-
-    It is the name of MLflow's tag and of Weave's attribute.
-    """
+    """Return an attribute's name without ``rollout.``: the name of MLflow's tag and of Weave's attribute."""
     return name.removeprefix(EXTRA_PREFIX)
 
 
 def is_of_trajectory(attributes: Mapping[str, Any]) -> bool:
-    """Return whether a span is of a trajectory: each of its spans has the boolean ``rollout.validate``."""
+    """Return whether a span belongs to a trajectory: it then has the boolean ``rollout.validate``."""
     return type(attributes.get(VALIDATE)) is bool
 
 

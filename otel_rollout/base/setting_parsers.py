@@ -32,14 +32,14 @@ def text(value: str) -> str:
 
 
 def listed(value: str) -> list[str]:
-    """Return the entries of a text with commas between; empty ones do not count."""
+    """Return the entries of a comma-separated text, without empty ones."""
     return [entry for part in value.split(",") if (entry := part.strip())]
 
 
 def path_text(value: str) -> str:
     """Accept a path that this process can pass to the system.
 
-    Its bytes need not be valid UTF-8.
+    The path's bytes need not be valid UTF-8.
     """
     if "\0" in value:
         raise ValueError("holds a zero byte, which is not allowed in a path")
@@ -99,7 +99,7 @@ def hours(value: str) -> float:
 
 
 def age(value: str) -> str:
-    """Accept no text, or one of which :func:`hours` makes more than nothing."""
+    """Accept an empty text, or a time above zero that :func:`hours` can parse."""
     if value and not hours(value):
         raise ValueError("is no time")
     return value.strip()
@@ -127,12 +127,12 @@ def choice(words: Any) -> Callable[[str], str]:
 
 
 def meant(word: str, allowed: Iterable[str]) -> str:
-    """Return the allowed word that is most similar, in parentheses; nothing if none is similar."""
+    """Return `` (did you mean 'x'?)`` for the most similar allowed word; empty if none is similar."""
     return f" (did you mean {found!r}?)" if (found := closest(word, allowed)) else ""
 
 
 def names(value: str) -> dict[str, dict[str, Any]]:
-    """Parse comma-separated names of exporters: name → options, always empty."""
+    """Parse comma-separated names of exporters: name → empty options; leave out ``none``."""
     return {name: {} for name in listed(value) if name != "none"}
 
 
@@ -206,7 +206,7 @@ def tail_rules(value: str) -> dict[str, float]:
     """Parse ``errors,spread=0.5``: rule → its number; 1 for a rule without a number.
 
     Raises:
-        ValueError: naming the part that cannot be used.
+        ValueError: a part cannot be used; the message names the part.
     """
     found: dict[str, float] = {}
     for part in listed(value):

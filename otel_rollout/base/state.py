@@ -1,8 +1,8 @@
-"""Register the variables of the process: each room holds its own in one object.
+"""Register the variables of the process: each package holds its own in one object.
 
-Modules hold constants, loggers and context keys; a variable that changes during a program is a field of its
-room's state, in ``state.py``. ``tests/test_process_state.py`` names the few exceptions. Reading ``state.off``
-takes as many bytecode instructions as reading a variable of another module.
+Modules hold constants, loggers and context keys. A variable that changes during a program is a field of its
+package's state, in ``state.py``. ``tests/test_process_state.py`` names the few exceptions. Reading
+``state.off`` takes as many bytecode instructions as reading a variable of another module.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ WIRED: Final = {"is_wired": True}
 
 @dataclass(slots=True)
 class RoomState:
-    """The variables of a room; each field has an initial value."""
+    """The variables of a package; each field has an initial value."""
 
     def __reduce__(self) -> str:
-        """Pickle a reference: a function pickled by value uses the state of its receiver."""
+        """Pickle a reference, so that a function pickled by value uses the state of the receiving process."""
         return "state"
 
 
 _RoomState = TypeVar("_RoomState", bound=RoomState)
 _states: Final[list[RoomState]] = []
-"""The states of the rooms that this process has imported."""
+"""The states of the packages that this process has imported."""
 
 
 def register(state: _RoomState) -> _RoomState:
-    """Let :func:`reset` reset a room's state; return the state, which its module names ``state``."""
+    """Register a package's state for :func:`reset`, and return the state.
+
+    The module's variable for the state must be named ``state``.
+    """
     _states.append(state)
     return state
 
 
 def reset(*, after_fork: bool = False) -> None:
-    """Reset every field of every room; after a fork, only fields that a child does not take over."""
+    """Reset the fields of every state, except wired ones; after a fork, only ``PER_PROCESS`` fields."""
     for state in _states:
         initial = type(state)()
         for variable in fields(state):
@@ -48,12 +51,12 @@ def reset(*, after_fork: bool = False) -> None:
 
 
 def do_nothing() -> None:
-    """Do nothing: the hook that an upper room has not set yet."""
+    """Do nothing, in place of a hook that a higher package has not set yet."""
 
 
 @dataclass(slots=True)
 class State(RoomState):
-    """What is logged once per process."""
+    """The messages that this process has logged, and does not repeat."""
 
     reported: set[str] = field(default_factory=set)
 

@@ -28,7 +28,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(noun: str, name: str, known: Collection[str]) -> str:
-    """Return the sentences that nothing has a name, which one may be meant, and which there are."""
+    """Return sentences that reject an unknown name, suggest a similar one, and list the known names."""
     return (
         f"There is no {noun} {name!r}.{did_you_mean(name, known)} {noun.capitalize()}s: {', '.join(known)}."
     )

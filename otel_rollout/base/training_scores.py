@@ -1,6 +1,6 @@
-"""Name the scores that say what training made of a trajectory.
+"""Name the scores that say how training used a trajectory.
 
-Integrations record them, the table and the pages show them.
+Integrations record these scores; the table and the pages show them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 ADVANTAGE: Final = "advantage"
-"""The advantage that the trainer computed; of advantages per token, their mean over the trained tokens."""
+"""The advantage that the trainer computed; if it is per token, the mean over the trained tokens."""
 RETURN: Final = "return"
-"""The return; of returns per token, their mean over the trained tokens."""
+"""The return; if it is per token, the mean over the trained tokens."""
 TRAINED_REWARD: Final = "trained_reward"
 """The reward from which the trainer computed the advantage: the sum over the trajectory's tokens, after
 penalties."""
@@ -27,11 +27,11 @@ POLICY_LAG: Final = "policy_lag"
 LOGPROB_DIFF_MEAN: Final = "logprob_diff_mean"
 """Mean absolute difference of the sampler's and the trainer's log probabilities, over the model's tokens."""
 LOGPROB_DIFF_MAX: Final = "logprob_diff_max"
-"""Largest such difference."""
+"""Maximum absolute difference of the sampler's and the trainer's log probabilities."""
 LOGPROB_DIFF_TOKEN: Final = "logprob_diff_token"  # noqa: S105 - no password
-"""Index, in the response, of the token with the largest difference; from 0."""
+"""Index, from 0, of the response's token with that maximum."""
 LOGPROB_DIFF_TURN: Final = "logprob_diff_turn"
-"""The model turn of that token; from 1."""
+"""Number, from 1, of the model turn that made the token with that maximum."""
 LOGPROB_DIFF_SHARE: Final = "logprob_diff_share"
 """Share of the model's tokens whose difference exceeds ``LOGPROB_DIFF_LIMIT``."""
 LOGPROB_DIFF_LIMIT: Final = 0.1
@@ -58,4 +58,4 @@ NUMBERS: Final = (
 )
 """Scores that are numbers; a bool is 0 or 1."""
 UNUSED: Final = "training ended before it was used"
-"""The trajectory waited in a buffer when training ended, as is usual."""
+"""Comment of ``trained`` for a trajectory that waited in a buffer when training ended, as is usual."""

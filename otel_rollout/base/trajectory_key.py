@@ -1,4 +1,4 @@
-"""Sign a W3C ``traceparent`` into a key of an API, and read it back.
+"""Make an API key of a W3C ``traceparent`` and a signature, and read it back.
 
 An agent that cannot be edited takes a base URL and a key. The key names its trajectory: ``sk-``, the
 traceparent, and a signature over it. Only the holder of the secret can make such a key, so an agent can
@@ -17,7 +17,7 @@ _PREFIX: Final = "sk-"
 _SIGNATURE_CHARS: Final = 32
 """Hex digits of the signature: 128 bits."""
 TRACEPARENT: Final = "00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-"""Pattern of a traceparent, as a trajectory's id is one."""
+"""Pattern of a traceparent, which is the form of a trajectory's id."""
 _KEY: Final = re.compile(f"{_PREFIX}({TRACEPARENT})-([0-9a-f]{{{_SIGNATURE_CHARS}}})")
 
 

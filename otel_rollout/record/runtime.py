@@ -1,4 +1,4 @@
-"""Set up what this process records with, at its first span.
+"""Set up this process's runtime, with which it records, at its first span.
 
 ``capture`` asks :func:`current` for the :class:`Runtime`; None means that tracing is off.
 """
@@ -138,7 +138,7 @@ class Start:
         return self._is_over.is_set() and self._error is not None
 
     def abandon(self) -> Runtime | None:
-        """Return the runtime if it exists; otherwise its thread will close it."""
+        """Return the runtime if it exists; otherwise the thread that creates the runtime will close it."""
         with self._lock:
             self._is_abandoned = True
             return self.runtime
@@ -181,7 +181,7 @@ def current() -> Runtime | None:
         recording.metrics_are_offered = True  # once per process: the instruments serve all its runs
         recording.switch_on_instrumentors()  # instrument() may have come before the variables were set
         with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
-            from otel_rollout.record import metrics  # here, as the next: the import of this package is quick
+            from otel_rollout.record import metrics  # here, so that this package imports quickly
             from otel_rollout.record.launch.shutdown import delivered_here, present_writer
 
             metrics.offer(present_writer, delivered_here)
@@ -260,7 +260,7 @@ def _started(configured: Settings) -> Runtime | None:
 def _may_begin_again() -> bool:
     """Return whether a span after shutdown() begins another run.
 
-    It does not if the program called configure(): then the program begins runs.
+    No run begins if the program has called configure(): such a program begins its runs itself.
     """
     if not runs.is_configured:
         return True
@@ -280,7 +280,7 @@ def _sampler_decision(configured: Settings) -> Decision | None:
 
 
 def _span_observer(configured: Settings) -> Callable[[bytes], object] | None:
-    """Return what measures recorded spans; None if no metrics of spans are wanted."""
+    """Return the function that measures recorded spans; None if no metrics of spans are wanted."""
     if not configured.metrics:
         return None
     from otel_rollout.account.span_metrics import SpanMetrics  # late: it costs time, and is off by default

@@ -1,1 +1,1 @@
-"""Run inside user code without raising, blocking or changing results."""
+"""Record trajectories, operations and scores inside user code: never raise, block or change a result."""

@@ -26,7 +26,7 @@ OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 
 
 def trajectory_in(context: Context) -> EnteredTrajectory | None:
-    """Return the current trajectory if it was started in this process, or None."""
+    """Return the trajectory of a context if it was started in this process, or None."""
     return context.get(TRAJECTORY)  # type: ignore[return-value] # nobody else has the key
 
 
@@ -44,10 +44,11 @@ def is_in_trajectory(context: Context) -> bool:
 
 
 def span_of_another(trajectory: EnteredTrajectory, context: Context) -> Span | None:
-    """Return the current span if a trajectory that starts in the context does not belong to it.
+    """Return the current span if a trajectory that starts in the context does not belong to that span.
 
-    That is so if the span's trajectory, operation, request or call has ended. This process does not know
-    whether a trajectory of another process has ended. It knows whether the call from that process has ended.
+    The trajectory does not belong to the span if the span's trajectory, operation, request or call has ended,
+    or if another caller has started the span's trajectory. This process does not know whether a trajectory of
+    another process has ended. It knows whether the call from that process has ended.
     """
     around = trajectory_in(context)
     if around is not None:
@@ -62,8 +63,9 @@ def span_of_another(trajectory: EnteredTrajectory, context: Context) -> Span | N
 def _is_of_another_caller(trajectory: EnteredTrajectory, around: EnteredTrajectory | None) -> bool:
     """Return whether a trajectory that starts inside ``around`` is not part of it.
 
-    That is so if both were started by different tasks, with different steps, samples or rollouts. A worker
-    task that is started inside one trajectory, and serves others, starts such trajectories.
+    The inner trajectory is not part of the outer one if different tasks have started them, with different
+    steps, samples or rollouts. For example, a worker task that was started inside one trajectory may serve
+    other ones.
     """
     while around is not None and around.task != trajectory.task:
         if are_of_two_trajectories(trajectory.identity, around.identity):
@@ -91,7 +93,8 @@ def leave_ended_trajectories(context: Context) -> None:
 def is_left_by(trajectory: EnteredTrajectory, context: Context) -> bool:
     """Return whether a context that is current when a trajectory ends belongs to that trajectory.
 
-    A library's span may still be open there: a stream was abandoned. Another task's context stays.
+    The context may hold a library's span that is still open, for example of an abandoned stream. A context of
+    another task does not belong to the trajectory.
     """
     around = trajectory_in(context)
     while around is not None and around is not trajectory and around.is_over:

@@ -107,7 +107,7 @@ def _names(exclude: Collection[str]) -> frozenset[str]:
     """Return the names in ``exclude``, which may be no collection, or an endless one.
 
     Raises:
-        TypeError: it is none of names.
+        TypeError: ``exclude`` is no collection of names.
     """
     names = list(islice(exclude, MAX_NAMES + 1))
     if isinstance(exclude, str) or len(names) > MAX_NAMES or not all(isinstance(name, str) for name in names):

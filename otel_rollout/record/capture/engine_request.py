@@ -30,7 +30,7 @@ def record(
 ) -> None:
     """Record a request that is over as a span below a context's span, with the phases whose times are known.
 
-    Nothing is recorded if the context's trace is not.
+    Nothing is recorded if the context's trace is not recorded.
 
     Args:
         context: the context of the model call.
@@ -74,7 +74,7 @@ _POINTS: Final = {
     semconv.LATENCY_DECODE: ("first_token_ts", "last_token_ts"),
     semconv.LATENCY_INFERENCE: ("scheduled_ts", "last_token_ts"),
 }
-"""Our attribute → fields of ``RequestOutput.metrics`` between which the time lies."""
+"""Our attribute → two fields of ``RequestOutput.metrics``: the start and the end of the attribute's time."""
 _MAX_NUMBER: Final = 1e12
 _NS: Final = 1_000_000_000
 _NO_TIMES: Final = (
@@ -92,8 +92,8 @@ def record_engine_times(metrics: object, request_id: str | None = None) -> None:
     Call this in the operation that calls the model, as soon as the response is there. A span ``llm_request``
     becomes the child of the current operation, with the spans ``queue``, ``prefill`` and ``decode`` below it,
     as far as their times are known. Where vLLM traces its requests, or runs in a process with our
-    integration, there is such a span already. Outside any trajectory nothing is recorded. Never raises: a
-    value that is no time causes a warning.
+    integration, there is such a span already. Outside any trajectory nothing is recorded. Never raises:
+    metrics without a usable time cause a warning.
 
     Args:
         metrics: vLLM's numbers, in one of two forms. ``metrics`` of a response of its OpenAI server, as a
@@ -121,12 +121,12 @@ def record_engine_times(metrics: object, request_id: str | None = None) -> None:
 
 
 def times_of_response(metrics: object) -> Times:
-    """Return the times that a response's ``metrics`` say; none if they are of another form."""
+    """Return the times that a response's ``metrics`` hold; empty for metrics of another form."""
     return _summed({key: _duration(metrics, name) for name, key in _DURATIONS.items()})
 
 
 def times_of_state(metrics: object) -> Times:
-    """Return the times that ``RequestOutput.metrics`` say; none if they are of another form."""
+    """Return the times that ``RequestOutput.metrics`` hold; empty for metrics of another form."""
     found = {key: _between(metrics, *names) for key, names in _POINTS.items()}
     first_token = _number(_field(metrics, "first_token_latency"))
     if first_token and first_token <= MAX_SECONDS and found[semconv.LATENCY_PREFILL] is not None:
@@ -135,7 +135,7 @@ def times_of_state(metrics: object) -> Times:
 
 
 def arrival_ns(metrics: object, end_ns: int) -> int | None:
-    """Return when a request arrived, Unix time in ns; None if ``metrics`` do not say it plausibly.
+    """Return when a request arrived, Unix time in ns; None if ``metrics`` hold no plausible time.
 
     Args:
         metrics: ``RequestOutput.metrics``, or the engine's request.
@@ -176,7 +176,7 @@ def _duration(metrics: object, name: str) -> float | None:
 def _between(metrics: object, start: str, end: str) -> float | None:
     """Return the seconds between two points in time; None unless both are known."""
     points = _number(_field(metrics, start)), _number(_field(metrics, end))
-    if not points[0] or not points[1]:  # 0: it has not come to that
+    if not points[0] or not points[1]:  # 0: the request has not reached that point
         return None
     seconds = points[1] - points[0]
     return seconds if 0 <= seconds <= MAX_SECONDS else None
@@ -191,7 +191,7 @@ def _field(metrics: object, name: str) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number of seconds or ms; None for what is none, and for numbers that no clock shows."""
+    """Return a value as a float; None if it is not a number, or not in the range of a clock."""
     type_ = type(value)  # `isinstance` asks the object, which may raise
     if type_ is bool or not issubclass(type_, (int, float)):
         return None

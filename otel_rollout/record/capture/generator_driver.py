@@ -44,7 +44,7 @@ class Observer(Protocol):
 
 
 class _Steps:
-    """The common part of both kinds of generators.
+    """The common part of :class:`Steps` and :class:`AsyncSteps`.
 
     Args:
         context: the context in which the generator runs; None: the consumer's context.
@@ -173,7 +173,8 @@ class AsyncSteps(_Steps):
             return self._generator.athrow(argument) if self._throws else self._generator.asend(argument)
         # An event loop closes every generator whose first step it sees. The wrapper closes this generator,
         # and a second `aclose` would raise. So hide the first step from the loop. The garbage collector, too,
-        # leaves the generator to the wrapper: it would close it without the loop, so no cleanup could wait.
+        # leaves the generator to the wrapper: the collector would close it outside the loop, where no cleanup
+        # can await anything.
         self._has_started = True
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, _leave_to_wrapper)

@@ -67,7 +67,7 @@ class Operation:
         return Operation, (self.function, self.options)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return what is recorded of a call's arguments, also of those that the function does not accept."""
+        """Return what is recorded of a call's arguments, even if the function does not accept them."""
         try:
             return self.bind(*args, **kwargs)
         except TypeError:  # the function itself is about to raise the same error
@@ -181,7 +181,7 @@ class RecordedCall(SampledOutCall):
 
 
 def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SampledOutCall | None:
-    """Start to record a call, or return None; the caller attaches ``inside``."""
+    """Start to record a call; return None if it is not recorded. The caller makes ``inside`` current."""
     if (active := runtime.current()) is None:
         return None
     around: Any = (outside := get_current()).get(TRAJECTORY)

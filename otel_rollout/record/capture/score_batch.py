@@ -44,10 +44,10 @@ def score_batch(
 ) -> None:
     """Score the trajectories of a batch: a whole training step with one call. Never raises.
 
-    Each argument has one entry per trajectory of the batch, or is one value for all of them: a list, or an
-    array of numpy or torch of shape (batch,). Arrays are copied as they are, and the forwarder makes the
-    scores. What has another length than the batch is left out, with a warning. A batch has at most 1,048,576
-    trajectories.
+    Each argument is a list, or a numpy or torch array of shape (batch,), with one entry per trajectory of the
+    batch; or it is one value for all of them. Arrays are copied as they are, and the forwarder makes the
+    scores. Scores, comments and values per token of another length than the batch are left out, with a
+    warning. A batch has at most 1,048,576 trajectories.
 
     Args:
         scores: the score's name → its values, as :func:`otel_rollout.score` takes them; None records nothing
@@ -95,14 +95,14 @@ def _mapping(name: str, given: Any) -> dict[str, Any]:
 
 
 def _named(name: str, given: Any) -> dict[str, Any]:
-    """Return an argument that maps names of scores to values, without those that are no names."""
+    """Return an argument that maps names of scores to values, without names that a score may not have."""
     known = _mapping(name, given)
     loss = "left out a score" if name == "scores" else "left out values per token"
     return {key: values for key, values in known.items() if is_score_name(key, "score_batch", loss)}
 
 
 def _size_of(scores: Mapping[str, Any]) -> int:
-    """Return the length of the first score that has one; 1 without."""
+    """Return the length of the first score with a value for each trajectory; 1 if there is none."""
     for name, values in scores.items():
         with _left_out(f"score {name!r}"):
             if captured.is_column(values):
@@ -111,7 +111,7 @@ def _size_of(scores: Mapping[str, Any]) -> int:
 
 
 def _left_out(what: str) -> reading:
-    """Return a block that leaves out a column whose class raises."""
+    """Return a block whose exceptions become a warning that a column is left out."""
     return reading("it", f"score_batch() recorded no {what}")
 
 
@@ -169,7 +169,7 @@ def _token_column(name: str, arrays: Any, rows: int) -> PackedColumn | None:
 
 
 def _token_columns(token_values: Mapping[str, Any], rows: int) -> list[PackedColumn]:
-    """Return the columns of values per token, and that of the score to which they belong: their number."""
+    """Return the columns of values per token, and a score's column with the number of these values."""
     columns: list[PackedColumn] = []
     lengths = [-1] * rows
     for name, arrays in token_values.items():
@@ -241,7 +241,7 @@ def _write(
     scores: int,
     time_ns: int,
 ) -> None:
-    # Not through the application's own provider: its sampler decides about traces, and this is none of its.
+    # Not through the application's own provider: its sampler decides about the application's traces.
     tracer = active.tracer
     attributes, data = batches.attributes_of(columns, rows)
     pieces = writer.line(

@@ -33,7 +33,7 @@ _CODES: Final = {**{code: code for code in "?bBhHiIqQefd"}, "l": "q", "L": "Q"}
 """Format of a buffer → code of its column, on a machine whose ``long`` has 8 bytes."""
 _LONG_BYTES: Final = 8
 _MISSING: Final = frozenset({"NAType", "NaTType", "MaskedConstant"})
-"""Types of the values by which pandas and numpy say that one is missing."""
+"""Names of the types of pandas' and numpy's marks for a missing value."""
 _TRACEPARENT: Final = re.compile(TRACEPARENT)
 
 
@@ -66,8 +66,8 @@ def length_of(values: Any, most: int = MAX_ROWS) -> int:
     """Return the number of entries of a list or an array.
 
     Raises:
-        Unusable: it has too many, or several dimensions.
-        Exception: of the caller's class.
+        Unusable: there are too many entries, or several dimensions.
+        Exception: raised by a method of the argument.
     """
     length, dimensions = len(values), _dimensions(values)
     if length > most:
@@ -78,11 +78,11 @@ def length_of(values: Any, most: int = MAX_ROWS) -> int:
 
 
 def spread(values: Any, rows: int) -> Any:
-    """Return a column with an entry for each row, also of one value for all.
+    """Return an argument with an entry for each row; repeat one value that is meant for all rows.
 
     Raises:
-        Unusable: it has another number of entries.
-        Exception: of the caller's class.
+        Unusable: the argument has another number of entries.
+        Exception: raised by a method of the argument.
     """
     if not is_column(values):
         return [values] * rows
@@ -93,7 +93,7 @@ def spread(values: Any, rows: int) -> Any:
 
 
 def _buffer_of(values: Any, length: int) -> tuple[str, bytes] | None:
-    """Return code and bytes of a one-dimensional array or tensor of numbers; None for anything else."""
+    """Return column code and bytes of a one-dimensional array or tensor of numbers; None for other values."""
     try:
         if _has_missing(values):
             return None
@@ -136,8 +136,8 @@ def entries(values: Any, length: int) -> list[Any]:
     """Return the entries of a list or an array, with None where an array lacks the value.
 
     Raises:
-        Unusable: there are not as many as its length says.
-        Exception: of the caller's class.
+        Unusable: the number of entries is not ``length``.
+        Exception: raised by a method of the argument.
     """
     if hasattr(values, "isna") and _has_missing(values):
         pairs = listed(zip(values.tolist(), values.isna(), strict=True), length)
@@ -178,7 +178,7 @@ def _column(field: str, name: str, type_: type, values: Sequence[Any]) -> Packed
 
 
 def trace_ids(ids: Iterable[Any]) -> tuple[PackedColumn, bytes, bytes]:
-    """Return the ids of trajectories as a column, which of them are no ids, and which are not recorded."""
+    """Return ids of trajectories as a column, and flags: which are no ids, and which are not recorded."""
     found = [_ids_in(id_) for id_ in ids]
     data = b"".join(packed or bytes(24) for packed, _ in found)
     column = PackedColumn(score_columns.TRACE, "", score_columns.IDS, data)
@@ -187,7 +187,7 @@ def trace_ids(ids: Iterable[Any]) -> tuple[PackedColumn, bytes, bytes]:
 
 
 def _ids_in(id_: Any) -> tuple[bytes, bool]:
-    """Return the packed ids of a ``traceparent``, and whether its trace is recorded; b"" if it is none."""
+    """Return a ``traceparent``'s ids, and whether its trace is recorded; b"" for another value."""
     text = id_ if type(id_) is str else text_of(id_)
     if not _TRACEPARENT.fullmatch(text):
         return b"", False
@@ -196,7 +196,7 @@ def _ids_in(id_: Any) -> tuple[bytes, bool]:
 
 
 def tokens(name: str, arrays: Sequence[Any]) -> tuple[PackedColumn, Any]:
-    """Return the column of values per token, and the first array that is left out, as it holds no numbers.
+    """Return the column of values per token, and the first array that cannot be read, which is left out.
 
     Args:
         name: what the values are.
@@ -236,7 +236,7 @@ def _as_code(code: str, held: str, data: bytes) -> bytes:
 
 
 def converted(values: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], Any]:
-    """Return the values as they are recorded, with None for those that cannot be, and the first of these."""
+    """Return converted values, with None for missing and bad ones, and the first bad one."""
     found: list[Any] = []
     bad = None
     for value in values:

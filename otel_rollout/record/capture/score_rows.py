@@ -20,7 +20,7 @@ from otel_rollout.record.recording.sampling import GroupSampling
 _INTEGERS: Final = frozenset("bBhHiIqQ")
 _INDICES: Final = frozenset({int, str, type(None)})
 _FLAG: Final = frozenset({bool})
-"""Types of the parts of an identity that are recorded unchanged; ``validate`` is a flag."""
+"""Types of values that are recorded unchanged: ``_INDICES`` for indices, ``_FLAG`` for ``validate``."""
 _UNKNOWN: Final = "score_of_unknown"
 _UNRECORDED: Final = "score_of_unrecorded"
 
@@ -38,7 +38,7 @@ def number_of(trajectory: Any, named: Named, size: int) -> int:
         size: number of rows, if each part is one value for all of them.
 
     Raises:
-        Unusable: they are not named in one way.
+        Unusable: ids and identities are given, or neither; or the parts of identities differ in length.
     """
     check_named(trajectory, named)
     if trajectory is not None:
@@ -60,7 +60,7 @@ def number_of(trajectory: Any, named: Named, size: int) -> int:
 def rows_of(
     trajectory: Any, named: Named, number: int, shared: Named, sampling: GroupSampling | None
 ) -> tuple[list[PackedColumn], dict[str, bytes]]:
-    """Return the columns that name the trajectories, and those of which no scores are recorded.
+    """Return the columns that name the trajectories, and the rows whose scores are not recorded.
 
     Args:
         trajectory: ids of the trajectories; None if they are named by their identities.
@@ -70,7 +70,8 @@ def rows_of(
         sampling: says which trajectories are not recorded.
 
     Returns:
-        Ids, or parts of identities; and why scores are not recorded → a byte for each row, 1 if that is so.
+        The columns of ids, or of parts of identities. And a mapping: reason why scores are not recorded → a
+        byte for each row, 1 if the reason applies.
 
     Raises:
         Unusable: an argument cannot be read.

@@ -175,7 +175,7 @@ def _score_by_identity(
     if sampling is not None and sampling.excludes(Group.of(identity.attributes)):
         active.writer.counters.skip("score_of_unrecorded")
         return
-    # Not through the application's own provider: its sampler decides about traces, and this is none of its.
+    # Not through the application's own provider: its sampler decides about the application's traces.
     kind = span_io.KINDS[semconv.KIND_EVALUATOR]
     context = with_identity(identity, Context())
     span = active.tracer.start_apart(f"score {name}", context, {semconv.SPAN_KIND: kind})
@@ -214,7 +214,13 @@ def _finish(span: Span, name: str, value: Score, comment: str | None, origin: st
 
 
 def is_score_name(name: object, function: str, result: str = "recorded nothing") -> TypeGuard[str]:
-    """Return whether a score may have a name; warn with what the function did if not."""
+    """Return whether a score may have a name; if not, warn.
+
+    Args:
+        name: the name.
+        function: the public function that was called, for the warning.
+        result: what the function did, for the warning.
+    """
     text: Any = name if issubclass(type(name), str) else None  # `isinstance` asks the object, which may raise
     if text is not None and 0 < len(text) <= semconv.MAX_SCORE_NAME_CHARS:
         return True

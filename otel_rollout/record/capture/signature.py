@@ -67,7 +67,7 @@ class Parameters:
         return ", ".join(_forwarding(parameter) for parameter in self._parameters)
 
     def as_dict(self, exclude: Collection[str]) -> str:
-        """Return source of a dict of the parameters, without receiver and excluded ones."""
+        """Return the source of a dict of the parameters, without the receiver and excluded ones."""
         hidden = {*exclude, *(self.names[:1] if self.has_receiver else ())}
         items = [f"{name!r}: {name}" for name in self.names if name not in hidden]
         unnamed = sorted(set(exclude).difference(self.names))

@@ -72,7 +72,7 @@ def start(
 def _tally(runtime: Runtime, above: SpanContext, context: Context) -> None:
     """Count a recorded operation that begins outside any trajectory.
 
-    One below another program's span is in that program's trace, which may be a trajectory.
+    An operation below another program's span is not counted: that span may be part of a trajectory.
     """
     if not above.is_remote and not identity_in(context).attributes:
         runtime.writer.counters.began_outside()
@@ -126,7 +126,7 @@ def fail(span: Span, error: BaseException) -> None:
 
 
 def mark_for_text(runtime: Runtime, span: Span, owner: Any) -> bool:
-    """Mark an operation's span, whose token ids are shown as text; return False without a tokenizer.
+    """Mark an operation's span whose token ids are to be shown as text; return False without a tokenizer.
 
     The mark is the name of a tokenizer, with which the forwarder detokenizes the ids
     (:mod:`otel_rollout.turns.line_rewriter`).

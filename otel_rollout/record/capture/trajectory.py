@@ -74,8 +74,9 @@ def rollout_trace_attr(
         sample_index: index of the dataset row that was the prompt.
         step: training step. ``1``, ``1.0`` and NumPy's 1 are one step. This holds for ``sample_index`` and
             ``rollout_n``, too.
-        rollout_n: index, from 0, of this sibling in the group sampled for one prompt.
-        name: name of the root span, and of the trace in MLflow.
+        rollout_n: index, from 0, of this trajectory in the group sampled for one prompt.
+        name: name of the root span. MLflow and Weave list the trace by this name, but with the default name
+            by step, sample and rollout: ``12/430/0``.
         validate: whether this is validation rather than training.
         trace: False records nothing inside the block, at next to no cost.
         token2text: whether operations inside, in this process, show token ids as text, unless an operation
@@ -112,7 +113,7 @@ class Trajectory:
     Attributes:
         identity (dict[str, Any]): attribute of the identity → value, as the caller gave it.
         is_over (bool): whether the trajectory's block has been left.
-        is_left_open (bool): whether the garbage collector has left the block, and the context as it was.
+        is_left_open (bool): whether the garbage collector has left the block, without restoring the context.
         task (int): id of the asyncio task, or of the thread, that entered the block; 0 before.
         inside: the context in the block, while it runs.
         context_outside (Context): the context around the block.
@@ -295,7 +296,7 @@ class Trajectory:
             self._describe(active, span, other)
 
     def _describe(self, active: runtime.Runtime, span: Span, other: Span | None) -> None:
-        """Record extras and a link to another's span; register the running trajectory."""
+        """Record extras, and a link to the span of another trajectory; register the running trajectory."""
         if other is not None and other.get_span_context().trace_flags.sampled:
             span.add_link(other.get_span_context())
         for name, value in self._extra.items():
@@ -406,7 +407,7 @@ class Trajectory:
         self._text_of = text_of
 
     def offer_both(self, input_: bytes | None, output: bytes | None) -> None:
-        """Record input and output of another library's span directly below, as JSON; None if it has none."""
+        """Record input and output of another library's span directly below, as JSON; ignore None."""
         if input_ is not None and self._input is None:
             self._input = input_
         if output is not None:

@@ -23,7 +23,7 @@ Preview = bytes | tuple[bytes, int]
 """JSON of an input or output; for long JSON, its first ``PREVIEW_BYTES`` and the number of remaining
 bytes."""
 _NO_DATASET_ROWS: Final = (bool, float)
-"""Types that a dataset row may be given as by mistake: a comparison, or a division."""
+"""Types of a dataset row that is probably a mistake: the result of a comparison or a division."""
 _ARGUMENTS: Final = ("sample_index", "step", "rollout_n", "validate", "name", "token2text", "group_size")
 _FACTS: Final = frozenset({"agent_name", "group_id"})
 """Extras that integrations record; they are no misspelt arguments."""
@@ -33,7 +33,7 @@ not."""
 
 
 def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return identity values as they are recorded: ``validate`` as a bool, step and rollout never as one.
+    """Return identity values as they are recorded: ``validate`` as a bool, a bool step or rollout as an int.
 
     Raises:
         Unusable: a value cannot be read.
@@ -67,7 +67,7 @@ def _read(key: str, value: Any) -> Scalar:
 
 
 def _warn_of_dataset_row(index: Scalar) -> None:
-    """Warn, once, of a dataset row that is probably another value: no text, no whole number."""
+    """Warn, once, of a dataset row that is neither a text nor a whole number."""
     warn_once(
         f"rollout_trace_attr: sample_index={index!r} is neither an integer nor a text; it names the "
         f"dataset row {str(index)!r}",

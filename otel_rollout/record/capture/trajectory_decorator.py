@@ -88,7 +88,7 @@ def _start_steps(
 
 
 class _Ending:
-    """Ends a trajectory when its generator does."""
+    """Ends a trajectory when its generator ends."""
 
     def __init__(self, trajectory: AbstractContextManager[object]) -> None:
         self._trajectory = trajectory

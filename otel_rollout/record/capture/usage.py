@@ -23,8 +23,8 @@ _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
 _OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
 _CACHE_OF_ANTHROPIC: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _WITHIN: Final = ("message", "response")
-"""Fields that hold the reply in the first and last events of a stream: of Anthropic, of OpenAI's Responses
-API."""
+"""Fields that hold the reply in the first and last events of a stream: ``message`` of Anthropic, ``response``
+of OpenAI's Responses API."""
 _MAX_CHOICES: Final = 128
 """Maximum number of a reply's choices whose finish reasons are recorded."""
 _MAX_COUNT: Final = 1 << 63
@@ -64,7 +64,7 @@ def record_once(span: Span, above: Any, found: Mapping[str, Attribute]) -> None:
 
 
 def read(reply: Any) -> dict[str, Attribute]:
-    """Return the attributes of a reply or a stream's event; none for other values."""
+    """Return the attributes of a reply or a stream's event; empty for other values."""
     fields = _fields(reply)
     if fields is None:
         return {}

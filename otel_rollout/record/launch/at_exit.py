@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _import_what_exit_needs() -> None:
-    """Import the modules that :func:`shutdown` needs, while the exit has not begun.
+    """Import the modules that :func:`shutdown` needs, before the exit begins.
 
     Importing a module with dataclasses while Python exits makes CPython forget that Ctrl-C ended the program.
     The program would then exit with status 1 rather than by SIGINT.
@@ -48,7 +48,7 @@ def _import_what_exit_needs() -> None:
 
 
 def run() -> None:
-    """Shut down the process's run and earlier runs, and log the result. Never raises."""
+    """Shut down the runs that this process has founded, or flush its spans; log the result. Never raises."""
     state.is_exiting = True
     before = None
     try:
@@ -72,10 +72,11 @@ def run() -> None:
 
 
 def _let_ctrl_c_interrupt_once() -> Any:
-    """Ignore Ctrl-C after the first one; return the handler to restore, None if it is the application's own.
+    """Ignore Ctrl-C after the first one; return the handler to restore.
 
-    A second one would interrupt what cleans up after the first. Python prints the traceback of an interrupted
-    finalizer.
+    A second Ctrl-C would interrupt the clean-up after the first one, and Python prints the traceback of an
+    interrupted finalizer. None is returned if nothing is changed, for example because the application has set
+    a handler of its own.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -89,7 +90,7 @@ def _interrupt_once(number: int, frame: FrameType | None) -> None:
 
 
 def close() -> None:
-    """Flush the recorded spans of a process that exits without ``atexit``."""
+    """Flush the recorded spans of a process that exits, unless the process has founded the run."""
     active = recording.present_runtime()
     if active is not None and not runs.is_root:
         active.close(waits().close)
@@ -109,7 +110,7 @@ def _log_delivery(ended: EndedRun) -> None:
     """Log how much of a run was delivered, and where to look at it."""
     node_dir = node_directory(ended.settings)
     report = ended.report
-    # Without one, the wait was interrupted; with spans left, it may be out of date.
+    # Without a report, the wait was interrupted. A report with undelivered spans may be out of date.
     if report is None or (report.undelivered and not runs.other_nodes):
         report = node_report.report(node_dir, ended.settings, at_once=report is None)
     say(report, node_dir)
@@ -119,7 +120,7 @@ def _log_delivery(ended: EndedRun) -> None:
 
 
 def say(report: Report, node_dir: Path) -> None:
-    """Log the line, or print it to standard error where logging is not configured.
+    """Log the line for a report, or print the line to standard error where logging is not configured.
 
     ``logging.getLogger("otel_rollout").setLevel(logging.WARNING)`` silences a line without problems.
     """
@@ -131,7 +132,7 @@ def say(report: Report, node_dir: Path) -> None:
         logger.log(level, "otel-rollout: %s", message)
         return
     line = f"otel-rollout: {message}"
-    if is_on_a_terminal() and not report.undelivered:  # a command, which says what to do then, stays whole
+    if is_on_a_terminal() and not report.undelivered:  # a line with a command is not broken
         import shutil
         import textwrap
 
@@ -218,7 +219,7 @@ def _spans(number: int) -> str:
 
 @contextlib.contextmanager
 def ctrl_c_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C while the line is written: people may press it twice."""
+    """Ignore Ctrl-C inside the block, in which the line is written: people may press Ctrl-C twice."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -67,7 +67,10 @@ def _drain_once(node_dir: Path, configured: Settings, deadline: float, show: Sho
 
 
 def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callable[[], bool]) -> None:
-    """Wait until ``is_over()`` or the deadline, and keep a forwarder running, also with no time to wait."""
+    """Keep a forwarder running until ``is_over()`` is true or the deadline has passed.
+
+    A forwarder is started even if the deadline has passed already.
+    """
     next_start = time.monotonic()
     waiting = WaitingProgram(node_dir)
     while not is_over():
@@ -90,7 +93,7 @@ def _is_incomplete(node_dir: Path) -> bool:
 
 
 def is_settled(node_dir: Path, configured: Settings, target: int) -> bool:
-    """Return whether each exporter has delivered ``target`` spans, or is refused."""
+    """Return whether each exporter is done with ``target`` spans, or is refused."""
     return not _is_incomplete(node_dir) and _is_done(node_dir, configured, target, lambda done, total: None)
 
 
@@ -106,7 +109,7 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> b
         return True
     if not all(map(ledger.is_refused, behind)) or launcher.would_successor_help(node_dir, configured):
         return False
-    # The refusal may be that of a forwarder whose successor has just taken over, and forgotten it.
+    # A successor may have just taken over from the forwarder that was refused, and removed the refusal.
     return all(map(read_ledger(node_dir).is_refused, behind))
 
 

@@ -1,10 +1,10 @@
-"""Start the forwarder beside training, and keep it running, and the receiver of OTLP if one is wanted.
+"""Start the forwarder and, if one is wanted, the receiver of OTLP beside training; keep both running.
 
 Training processes import this module, so it imports nothing heavy. A shell starts the forwarder in a session
 of its own, and exits at once. So the forwarder is no child of a training process. It survives ``ray.kill``,
-``ray.shutdown`` and the driver's exit, which end a worker's children. The receiver is started likewise. The
-supervisor's thread in each recording process looks after both: one that is killed has a successor as long as
-a process of the run lives.
+``ray.shutdown`` and the driver's exit, which end a worker's children. The receiver is started in the same
+way. A supervisor's thread in each recording process replaces a killed forwarder or receiver, so both run as
+long as a process of the run lives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from otel_rollout.spool.locks import SUCCESSOR, ForwarderLock
 from otel_rollout.spool.receiver_files import ReceiverAddress, has_failed_since, is_receiving
 
 _FIRST_CHECKS = 20
-"""Number of first checks."""
+"""Number of checks at the short interval ``Waits.first_check``."""
 
 _PASSED_VARIABLES = frozenset(
     {
@@ -50,7 +50,7 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 def path_with_package(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the ``PYTHONPATH`` by which a process finds this package; empty if it is installed."""
+    """Return the ``PYTHONPATH`` by which a process finds this package; empty if the package is installed."""
     if "site-packages" in _PACKAGE_ROOT:
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [_PACKAGE_ROOT, environ.get("PYTHONPATH")]))}
@@ -68,9 +68,9 @@ def forwarder_runs(node_dir: Path) -> bool:
 def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     """Start a forwarder for this directory unless one runs. Starting takes 2 ms.
 
-    Several processes may start forwarders at once: one forwarder takes the lock, and the others exit. If the
-    running forwarder lacks access variables (credentials, certificates, proxies) of this process, start a
-    successor.
+    Several processes may start forwarders at once: one forwarder takes the lock, and the others exit. A
+    successor is started if the running forwarder lacks access variables (credentials, certificates, proxies)
+    of this process, or if a target refuses it and this process has other values of them.
     """
     environ = _forwarder_environment(os.environ, configured)
     with closing(ForwarderLock(node_dir)) as lock:
@@ -87,9 +87,9 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
 
 
 _MAX_SUCCESSORS = 3
-"""Maximum successors per process and directory that have other values of the forwarder's variables: two
-processes could replace theirs in turns forever. A process that lacks one of the variables starts one
-successor, so that a process with all variables has the last word."""
+"""Maximum successors that a process starts in a directory because its values of the forwarder's variables
+differ: two processes could replace each other's forwarder forever. A process that lacks one of the variables
+starts at most one successor, so that a process with all variables has the last word."""
 
 
 def would_successor_help(node_dir: Path, configured: Settings) -> bool:
@@ -136,7 +136,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     # The run's target takes precedence over the target that this process's variables name.
     of_run = configured.target_variables
     has_target = bool(of_run) or is_inherited("target_variables", environ)
-    of_node = environ.get(NODE_VARIABLES, "").split(",")  # its own agent, for example
+    of_node = environ.get(NODE_VARIABLES, "").split(",")  # the address of its OTLP agent, for example
     of_others = [name for name in passed if has_target and names_target(name, configured)]
     for name in set(of_others).difference(of_node):
         if without_credentials(passed[name].strip()) != of_run.get(name):
@@ -196,7 +196,7 @@ def _receiver_environment(environ: Mapping[str, str], configured: Settings) -> d
 
 
 class ForwarderSupervisor:
-    """Keep a forwarder running from a thread, and log why it cannot deliver.
+    """A thread that keeps a forwarder and a receiver running, and logs what prevents delivery.
 
     Args:
         node_dir: the node directory to forward.
@@ -212,7 +212,7 @@ class ForwarderSupervisor:
         self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it starts the forwarder, so that user code does not wait."""
+        """Start the thread, which starts the forwarder: user code does not wait for the start."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -127,7 +127,7 @@ def _others(ray: Any) -> list[str]:
 
 
 def on_node(ray: Any, node: str, function: Callable[..., Any], **options: Any) -> Any:
-    """Return a task or an actor that runs on ``node`` or not at all, even if all its CPUs are taken."""
+    """Return a remote task or actor for ``node``; it runs on no other node, and needs no free CPU."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -163,7 +163,7 @@ def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float)
 class _Answer(NamedTuple):
     """The answer of another node that was drained, in parts that can be pickled.
 
-    The node may have another version of this package than the driver: fields stay as they are.
+    The node may have another version of this package than the driver. So these fields never change.
 
     Attributes:
         report: fields of the node's report except ``count_steps`` and those that have their default.
@@ -190,7 +190,8 @@ def _drain_here(timeout: float) -> _Answer:
 
 
 _LATER: Final = frozenset({"trajectories", "operations_outside"})
-"""Fields that drivers of the first versions refuse; a driver that publishes its version ignores them."""
+"""Fields of a report that drivers of the first versions refuse. A driver that publishes its version ignores
+fields that it does not know."""
 
 
 def _fields_to_send(report: Report) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from otel_rollout.record.runs.state import EndedRun
 
 @dataclass(slots=True)
 class State(RoomState):
-    """What this process has started and ended."""
+    """The run that this process has ended, and the successors of forwarders that it has started."""
 
     is_exiting: bool = False
     ended_run: EndedRun | None = field(default=None, metadata=PER_PROCESS)

@@ -104,7 +104,7 @@ def _bytes_from(
     """Read whole lines of a segment from byte ``start``, up to ``limit`` bytes.
 
     The last lines may still be in the writer's journal. Only whole lines are read, because a forwarder takes
-    half a line in the copy for damage.
+    half a line in the copy for damage. A line longer than ``limit`` is read in parts.
     """
     path = node_dir / name.file
     with open(path, "rb", opener=open_private) as file:

@@ -29,7 +29,8 @@ from otel_rollout.record.recording.sampling import chosen_in, with_chosen
 
 IDENTITY_KEY: Final = "otel-rollout-identity"
 CHOSEN_KEY: Final = "otel-rollout-chosen"
-"""Entry with the rows of a step to record. The process that sees the whole batch chooses them."""
+"""Entry of a carrier with the rows of a step to record. The process that sees the whole batch chooses the
+rows."""
 MAX_IDENTITY_BYTES: Final = 4096
 """Maximum bytes of the identity in a carrier. In a larger one, values are cut or omitted."""
 _MAX_CUT_VALUE: Final = 256
@@ -43,7 +44,7 @@ _propagator: Final = TraceContextTextMapPropagator()
 
 
 def active_context() -> Context | None:
-    """Return the OTel context; None without a span or chosen rows. Never raises."""
+    """Return the current OTel context; None if it has neither a span nor chosen rows. Never raises."""
     try:
         context = present_context()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
@@ -54,7 +55,7 @@ def active_context() -> Context | None:
 
 
 def inject() -> dict[str, str] | None:
-    """Return the current context as a carrier; None if it is empty. Never raises."""
+    """Return the current context as a carrier; None if there is nothing to carry. Never raises."""
     context = active_context()
     if context is None:
         return None

@@ -27,7 +27,7 @@ _NOT_RECEIVED: Final = {
     "OTEL_METRICS_EXPORTER": "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_LOGS_EXPORTER": "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
 }
-"""Exporter of a signal that the receiver does not take → its endpoint."""
+"""Variables of signals that the receiver does not take: the exporter → its endpoint."""
 _TRACEPARENT: Final = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 _NOT_RECORDED: Final = "00-{}-{}-00"
 _OUTSIDE: Final = (

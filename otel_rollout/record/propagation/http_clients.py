@@ -1,8 +1,8 @@
 """Add ``traceparent`` to the requests of HTTP clients inside a trajectory.
 
 The clients are urllib3 (and so requests and botocore), httpx, httpx2 and aiohttp. Each hook is below the
-client's redirects, retries and choice of proxy. It sees each request with the host that it is for, and leaves
-the application's headers as they are, so a redirect carries nothing on to another host.
+client's redirects, retries and choice of proxy. So the hook knows the host of each single request. The hook
+leaves the application's own headers unchanged, so a redirect carries no trace headers to another host.
 
 A header that the application or an instrumentor has set stays. If an instrumentor of OpenTelemetry is on, the
 request carries the instrumentor's span.
@@ -89,7 +89,7 @@ def _text(value: Any) -> str:
 
 
 def _with(given: Headers, added: Mapping[str, str]) -> Any:
-    """Return a copy of headers with further ones, of the same type if that has a method ``copy``."""
+    """Return a copy of headers with further ones: a dict, or the headers' type if it has ``copy``."""
     copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
     copied.update(added)
     return copied
@@ -132,7 +132,7 @@ def _host_of(pool: Any, url: str) -> str | None:
 
 
 def _handle_request(patches: Patches, original: Any) -> Function:
-    """Return a replacement of ``handle_request``; of ``handle_async_request``, it returns the coroutine."""
+    """Return a replacement of ``handle_request``, or of ``handle_async_request`` with its coroutine."""
 
     @functools.wraps(original)
     def handle_request(self: Any, request: Any) -> Any:
@@ -238,7 +238,7 @@ Link-local addresses are no part of them: metadata services of cloud providers h
 _PRIVATE_DOMAINS: Final = (".localhost", ".local", ".internal", ".home.arpa")
 """Domains that are reserved for private networks (RFC 6761, 6762, 8375, and ICANN for ``.internal``)."""
 _SINGLE_LABEL: Final = re.compile(r"(?!(?:[0-9]+|0x[0-9a-f]*)$)[a-z0-9_-]+")
-"""A name without a dot, as of a container or Kubernetes service; a number is an IPv4 address."""
+"""Pattern of a name without a dot, for example of a Kubernetes service; a number is an IPv4 address."""
 
 
 def identity_allowed(host: str) -> bool:

@@ -56,7 +56,7 @@ def instrument() -> None:
 
 
 def init_by_variable(untraced: Function) -> Function:
-    """Return ``ray.init`` for a program in which variables alone switch tracing on. Never raises."""
+    """Return a traced ``ray.init`` for a program in which variables alone switch tracing on. Never raises."""
     with internal_errors("instrumenting Ray"):
         if not state.is_uninstrumented:
             instrument()

@@ -1,4 +1,4 @@
-"""Continue trajectories in pools of processes and of threads; leave the parent's in forked children.
+"""Continue trajectories in pools of processes and of threads; forked children leave the parent's.
 
 For ``multiprocessing.Pool`` and ``ProcessPoolExecutor``, the caller's context is pickled with the function of
 each call. The pool's process records its own spans in the caller's trajectory.
@@ -78,9 +78,9 @@ def run_with_carrier(carried: dict[str, str], function: Function, /, *args: Any,
 
 @internal_errors("preparing a process of a pool")
 def prepare_process() -> None:
-    """Let requests carry trajectories, and flush at exit.
+    """Let HTTP requests of this pool's process carry trajectories, and flush its spans at exit.
 
-    Children of ``multiprocessing`` skip ``atexit``.
+    The children of ``multiprocessing`` skip ``atexit``, so a finalizer flushes them.
     """
     if state.flushing_pool_process != os.getpid():
         state.flushing_pool_process = os.getpid()

@@ -31,6 +31,9 @@ def carry_context(decorated: Decorated) -> Decorated:
         @ray.remote
         @carry_context
         class Server: ...
+
+    Args:
+        decorated: the function of a task, or the class of an actor. The methods of the class are replaced.
     """
     if not inspect.isclass(decorated):
         return _carrying(decorated)  # type: ignore[return-value] # a function with the same parameters
@@ -57,9 +60,9 @@ def _carrying(function: Function) -> Function:
 
 
 def _wrapper(function: Function) -> Function:
-    """Wrap a function in one of its own type, by which Ray decides how to run it.
+    """Wrap a function in one of the same type: plain, coroutine, generator or asynchronous generator.
 
-    The types are plain, coroutine, generator and asynchronous generator.
+    Ray decides by the type how to run a function.
     """
     receive = receiving(function)
     if inspect.iscoroutinefunction(function):

@@ -23,7 +23,7 @@ RUN_KEY: Final = "otel-rollout-run"
 """Entry of a carrier that holds the run's id."""
 _NAMESPACE: Final = b"otel-rollout"
 _NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
-"""Differs per machine."""
+"""Variable that workers do not get from the driver, because its value differs per machine."""
 
 
 def set_first_run(run_id: str) -> None:
@@ -41,7 +41,7 @@ def is_later_run() -> bool:
 def run_id_to_carry() -> str | None:
     """Return the run id that a call has to carry; None if receivers know the run.
 
-    Publish the run's settings before the run's first call.
+    Before the first call of a run, this function publishes the run's settings.
     """
     if not is_later_run():
         return None

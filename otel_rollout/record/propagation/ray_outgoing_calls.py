@@ -91,9 +91,10 @@ def _is_cross_language(sender: Any, attribute: str | None) -> Any:
 
 
 def _removes_carrier(names: RayNames, receiver: Any) -> bool:
-    """Return whether a receiver is of this job, whose workers are prepared, and removes the carrier.
+    """Return whether a receiver removes the carrier.
 
-    Any other receiver would pass the carrier to the user's function.
+    A receiver of this job does so if the job's workers are prepared. Any other receiver would pass the
+    carrier to the user's function.
     """
     job = names.worker_module.global_worker.current_cluster_and_job
     if state.known_job[0] != job:

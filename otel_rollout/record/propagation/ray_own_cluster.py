@@ -1,8 +1,8 @@
 """Prepare the workers of a cluster that ``ray.init`` starts, by variables that they inherit.
 
-Ray has workers ready for the first task, but none with a runtime_env: one of ours would delay that task by a
-second. So the node starts with Ray's own variable that names the setup hook of a worker. Ray reads the hook
-from its control store, where it keeps the hooks of runtime_envs, too.
+Ray starts workers before the first task, but none with a runtime_env. So a runtime_env would delay the first
+task by a second. Instead, the node starts with Ray's own variable that names the setup hook of a worker. Ray
+reads the hook from its control store, where it also keeps the hooks of runtime_envs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from otel_rollout.record.runs.ray_job import RECEIVER_MARK
 from otel_rollout.record.runs.state import state
 
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
-"""Variable by which Ray gives a worker its setup hook; part of a runtime_env that has a hook."""
+"""Variable by which Ray gives a worker its setup hook; Ray adds it to a runtime_env with a hook."""
 _KEY: Final = b"otel-rollout-setup-hook"
 _REASONS_FOR_A_RUNTIME_ENV: Final = ("RAY_RUNTIME_ENV_HOOK", HOOK_VARIABLE)
-"""Variables that give workers another setup hook, or may do so: one of ours joins it in a runtime_env."""
+"""Variables that give workers another setup hook, or may do so. Only a runtime_env can join this package's
+hook with another one."""
 
 
 def is_started_by(args: Sequence[Any], arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:

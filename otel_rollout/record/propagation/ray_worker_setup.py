@@ -39,7 +39,7 @@ HIDDEN: Final = "hidden-by-otel-rollout"
 _OF_NODE: Final = frozenset(
     {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 )
-"""Variables that a node may set for itself: its value takes precedence over the driver's."""
+"""Variables that a node may set for itself: the node's value takes precedence over the driver's."""
 _HOOK: Final = "worker_process_setup_hook"
 SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable by which ``ray job submit`` gives the driver a runtime_env.
@@ -58,8 +58,8 @@ def ray_runtime_env(runtime_env: RuntimeEnv | None = None) -> Any:
         ray.init(runtime_env=ray_runtime_env({"env_vars": {"NCCL_DEBUG": "WARN"}}))
 
     Args:
-        runtime_env: of the job; it is copied, not changed. Its variables win over the driver's settings, and
-            its setup hook is called first.
+        runtime_env: the job's runtime_env, which is copied, not changed. Its variables take precedence over
+            the driver's settings, and its setup hook is called first.
 
     Returns:
         A runtime_env of the argument's type; the argument itself if tracing is off, or if the argument was
@@ -73,7 +73,7 @@ class Preparation(NamedTuple):
 
     Attributes:
         arguments: keyword arguments for ``ray.init``.
-        during: is entered during the call.
+        during: context manager around the call of ``ray.init``.
     """
 
     arguments: dict[str, Any]
@@ -118,7 +118,7 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
 
     Args:
         given: runtime_env of the driver.
-        submitted: runtime_env that Ray will merge into it.
+        submitted: runtime_env of ``ray job submit``, which Ray will merge with the returned one.
     """
     if not membership.settle_for_workers().enabled:  # first: may start a run and set its variable
         return given
@@ -192,7 +192,7 @@ def setup_hook(
         defaults: values of variables that the worker's node does not set.
     """
     hidden, of_node, receives, remove_carriers = HIDDEN, NODE_VARIABLES, RECEIVES, _carrier_remover(ARGUMENT)
-    # Ray has read it. A process that this worker starts may start another cluster, which lacks the hook.
+    # Ray has read the variable. A process that this worker starts may start a cluster that lacks the hook.
     of_ray = ray_own_cluster.HOOK_VARIABLE if user_hook is None else ""
 
     # A nested function is pickled by value. So it may use only builtins, its own imports and variables of

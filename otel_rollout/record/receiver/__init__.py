@@ -1,6 +1,7 @@
-"""Receive OTLP/HTTP from other programs on this machine, and record it in the run.
+"""Receive spans of other programs by OTLP/HTTP, and record them in the run.
 
-A process of its own, one for each run and node: ``python -m otel_rollout.record.receiver NODE_DIRECTORY``.
-:mod:`otel_rollout.record.launch.launcher` starts it. It records with the same writer as every other
-process of the run, so its spans have the same durability, counts and exporters.
+The receiver is a process of its own, one for each run and node:
+``python -m otel_rollout.record.receiver NODE_DIRECTORY``. :mod:`otel_rollout.record.launch.launcher` starts
+the process. It records with the same writer as every other process of the run, so received spans have the
+same durability, counts and exporters.
 """

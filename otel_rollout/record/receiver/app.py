@@ -179,7 +179,7 @@ def _success(type_: str, outcome: IntakeOutcome) -> Acknowledgement:
 
 
 def _refusal(type_: str, error: RefusedRequestError) -> Acknowledgement:
-    """Answer as OTLP says: a status message in the type of the request; else in plain text."""
+    """Return the answer that OTLP demands, in the content type of the request, or else in plain text."""
     if type_ in (PROTOBUF, JSON):
         content = _encoded(Status(code=_RPC_CODES[error.status], message=str(error)), type_)
         return Acknowledgement(error.status, type_, content, error.headers)

@@ -18,10 +18,10 @@ from otel_rollout.otlp.received import ReceivedScope, RedactResource
 MAX_BYTES: Final = 32 << 20
 """Maximum bytes of a body, as it is sent and after decompression."""
 MAX_MESSAGES: Final = 1 << 20
-"""Maximum number of spans, attributes, values, … of a body. Decoded, each takes some hundred bytes, though it
-has as few as two in the body."""
+"""Maximum number of spans, attributes, values, … of a body. Each takes as few as two bytes in the body, but
+some hundred bytes when it is decoded."""
 _SMALL_BYTES: Final = 2 * MAX_MESSAGES
-"""Bytes of a body that cannot have more than ``MAX_MESSAGES``, because each takes two bytes."""
+"""Bytes of a body that cannot have more than ``MAX_MESSAGES``, because each takes at least two bytes."""
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a character in JSON. JavaScript writes one where it has cut a text within a character."""
 PROTOBUF: Final = "application/x-protobuf"
@@ -56,7 +56,7 @@ class Body(NamedTuple):
         """Yield the scopes of the request.
 
         Raises:
-            RefusedRequestError: the body is no request of OTLP, or too large a one.
+            RefusedRequestError: the body is no request of OTLP, or is too large.
         """
         bits = ENCODINGS[self.encoding]
         content = _decompressed(self.content, bits) if bits else self.content
@@ -93,11 +93,11 @@ def _scopes_of_json(content: bytes, redact: RedactResource | None) -> list[Recei
 
 
 def _parsed_json(content: bytes) -> Any:
-    """Parse JSON; halves of characters become question marks.
+    """Parse JSON; lone surrogates become question marks.
 
     Raises:
         ValueError: the content is no JSON.
-        RecursionError: it is nested too deeply.
+        RecursionError: the content is nested too deeply.
     """
     try:
         return orjson.loads(content)

@@ -28,7 +28,7 @@ from otel_rollout.spool.receiver_files import ReceiverCounts
 from otel_rollout.spool.root_table import read_open
 
 JOURNAL_BYTES: Final = 16 << 20
-"""Bytes of the receiver's journal: what it takes while the disk is slow."""
+"""Bytes of the receiver's journal, which holds received lines while the disk is slow."""
 _CHECK_INTERVAL: Final = 0.005
 _TURN: Final = 200
 """Spans after which other requests get their turn."""
@@ -148,7 +148,7 @@ class Intake:
             self._record(taken)
 
     def _record(self, taken: _Taken) -> None:
-        """Record a span, and then the phases below it, which count as spans of ours."""
+        """Record a received span, and then the phases below it, which count as this package's own spans."""
         own, *phases = taken.lines
         if not self._write(taken, own):
             return
@@ -158,7 +158,11 @@ class Intake:
             self._write(taken, line)
 
     def _write(self, taken: _Taken, line: bytes) -> bool:
-        """Record a line; return False if it cannot be redacted."""
+        """Record a line; return False if it cannot be redacted.
+
+        Raises:
+            FullError: the journal has no room.
+        """
         writer = self._writer
         writer.started()
         redact = self._policy.redact
@@ -253,7 +257,7 @@ class Trajectories:
         self._is_stale = True
 
     def begin_request(self) -> None:
-        """Note that trajectories may have begun: the first unknown trace id is looked up again."""
+        """Note that trajectories may have begun: the next unknown trace id is looked up in the tables."""
         self._is_stale = True
 
     def find(self, trace_id: bytes) -> Known | None:
@@ -265,7 +269,10 @@ class Trajectories:
         return found
 
     def read(self) -> None:
-        """Read the root tables; call this from time to time: a table forgets those that ended long ago."""
+        """Read the root tables.
+
+        Call this from time to time, because a table forgets a trajectory some time after its end.
+        """
         self._is_stale = False
         writers = layout.journals(self._node_dir)
         self._seen = {writer: self._seen.get(writer, {}) for writer in writers}

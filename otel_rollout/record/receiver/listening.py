@@ -59,11 +59,14 @@ def check_free(configured: Settings) -> None:
 
 
 def listen(node_dir: Path, configured: Settings) -> tuple[socket.socket, ReceiverAddress]:
-    """Bind the address, the same as that of an earlier receiver of this directory.
+    """Bind the receiver's address, if possible that of an earlier receiver of this directory.
 
     Args:
         node_dir: the node directory, whose lock the caller holds.
         configured: settings of the run.
+
+    Returns:
+        The listening socket, and its address with the token.
 
     Raises:
         ListenError: the address is not allowed, or taken.
@@ -122,8 +125,8 @@ def _opened(host: str, port: int) -> socket.socket:
 def accepted_hosts(address: ReceiverAddress) -> frozenset[str]:
     """Return the values of ``Host`` that requests may have; empty if any is accepted.
 
-    The request of a web page whose name resolves to this machine has another value. Beyond the loopback, a
-    machine may have any name, and the token alone decides.
+    A request from a web page whose host name resolves to this machine (DNS rebinding) has another value. If
+    the address is not a loopback one, the machine may have any name, and only the token decides.
     """
     if not is_loopback(address.host):
         return frozenset()

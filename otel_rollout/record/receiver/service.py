@@ -38,7 +38,7 @@ from otel_rollout.spool.receiver_files import (
 )
 
 _MAX_CONNECTIONS: Final = 512
-"""Connections at once. A further one takes the place of an idle one, or is refused."""
+"""Maximum number of connections at once. A further one takes the place of an idle one, or is refused."""
 _KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection stays open."""
 _logger = logging.getLogger("otel_rollout.receiver")
@@ -110,7 +110,7 @@ class Service:
             publish_counts(self._node_dir, self._counts)
 
     def _publish(self) -> None:
-        """Write the address, without a token that the user has set: that one is in the senders' hands."""
+        """Write the address, without a token that the user has set: senders have such a token already."""
         shown = self._address if self._has_own_token else dataclasses.replace(self._address, token="")
         publish_address(self._node_dir, shown)
 
@@ -125,7 +125,7 @@ class Service:
         watching.cancel()
 
     async def _watch(self) -> None:
-        """Publish the counts, and stop when nobody needs the receiver any more."""
+        """Publish the counts; stop when the lock is lost, or some time after the run's last other process."""
         published = copy.deepcopy(self._counts)
         last_alive = time.monotonic()
         while not self._server.should_exit:
@@ -148,7 +148,7 @@ class Service:
 class _ImpatientProtocol(H11Protocol):
     """Closes a connection whose client takes too long to send the head of a request.
 
-    uvicorn's own limit of connections refuses requests, and not connections. Idle ones would use up the
+    uvicorn's own limit of connections refuses requests, but no connections. Idle connections would use up the
     process's file descriptors, and keep every other client away.
     """
 
@@ -181,7 +181,7 @@ class _ImpatientProtocol(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop waiting for a request."""
         self._stop_waiting()
         super().connection_lost(exc)
 

@@ -1,21 +1,21 @@
-"""Give a span another id if the id is one of our own spans, or if a different span of its trace has it.
+"""Give a received span another id if one of our own spans, or a different span of its trace, has the id.
 
-Our own ids have the run's mark (:func:`otel_rollout.record.recording.provider.mark_of`). So it does not
-matter whether our span has ended, nor where. A span with such an id gets one that is made from the id, the
-sender and the span's start.
+Our own ids have the run's mark (:func:`otel_rollout.record.recording.provider.mark_of`). So the receiver need
+not know whether our span has ended, or on which node. A received span with such an id gets an id that is made
+from the old id, the sender and the span's start.
 
 OpenTelemetry's SDK for Python draws ids from Python's global random numbers. A program that seeds them, as
 vLLM does in each of its workers, makes the ids of every other process with that seed again. In one trace, the
 later span would overwrite the earlier one in most backends.
 
-Spans with equal trace id and span id are different if they started at different times: a span that is sent
-again starts when it did. They are different, too, if they come from processes with different numbers, as far
-as senders say the number. This shows before the ids of two spans meet: a span says which parent its process
-has, and spans come before their parents.
+Spans with equal trace id and span id are different spans if their starts differ: a span that is sent again
+has the same start. They are different, too, if their senders name different process ids. A sender that
+repeats ids is often known before two spans with one id have come: a span also names the id of its parent in
+the process, and a child ends, and is sent, before its parent.
 
-From then on all ids of that process in that trace are changed, also those of parents in the process, by a
-function of the id and the process. So a span that is sent again gets the same id again, and children find
-their parents.
+Once a process repeats ids of a trace, all further ids of that process in that trace are changed, also those
+of parents in the process, by a function of the id and the process. So a span that is sent again gets the same
+id again, and children find their parents.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from otel_rollout.record.recording.provider import mark_of
 from otel_rollout.spool.receiver_files import ReceiverCounts
 
 _SLOTS: Final = 1 << 20
-"""Spans that are remembered, in 8 MiB; a newer span may take the place of an older one."""
+"""Number of spans that are remembered, in 8 MiB; a newer span may take the place of an older one."""
 _MAX_OWNED: Final = 1 << 14
-"""Ids that are remembered with the process that has them."""
+"""Maximum number of ids that are remembered with their process."""
 _MAX_CHANGED: Final = 1 << 12
-"""Pairs of trace and process whose ids are changed; and ids of ours that processes took for their spans."""
+"""Maximum pairs of trace and process whose ids are changed, and maximum ids of ours that processes gave to
+their own spans."""
 _LOW: Final = 0xFFFF_FFFF
 REPEATED: Final = (
     "spans came with ids of other spans of their trace, and got new ones: a program draws ids from random "
     "numbers that it seeds, as vLLM does in its workers. Nothing is lost; to keep that program's ids, give "
     "its tracer provider an id_generator that draws from random.SystemRandom()"
 )
-"""Warning about the first such span."""
+"""Warning about the first span whose id repeats that of another span."""
 OURS: Final = (
     "spans came with ids of this run's own spans, and got new ones: a sender takes the span id of its "
     "TRACEPARENT for its own span. Nothing is lost; that id is the parent's: draw a random one for each span"
@@ -52,7 +53,7 @@ OURS: Final = (
 
 
 class SpanIds:
-    """Knows the ids of the spans of late, in bounded memory.
+    """Remembers the ids of recent spans in bounded memory, and changes repeated ones.
 
     Args:
         counts: gets the number of changed ids.
@@ -68,7 +69,7 @@ class SpanIds:
         self._changed: BoundedDict[int, None] = BoundedDict(_MAX_CHANGED)
 
     def make_unique(self, scope: ReceivedScope, span: Span, root_id: str = "") -> None:
-        """Change the span's id, and its parent's, if it is ours, or if its process makes ids of other spans.
+        """Change a span's id, and its parent's, if the id is one of ours, or if its process repeats ids.
 
         Args:
             scope: the span's scope; its resource stands for the process.
@@ -85,12 +86,15 @@ class SpanIds:
         return span_id.startswith(self._mark) or span_id == root_id
 
     def _leave_ours(self, sender: bytes, span: Span, root_id: str) -> None:
-        """Change the span's id if it is ours. Spans that its process puts below it from then on follow it."""
+        """Change a span's id if it is one of ours.
+
+        Later spans of the same process below that span get the new id as their parent's.
+        """
         trace_id, span_id, parent_id = span.trace_id, span.span_id, span.parent_id
         if span.has_local_parent:
             parent_id = self._left.get(hash((trace_id, sender, parent_id)), parent_id)
         if self._is_ours(span_id, root_id):
-            if not parent_id:  # of a trajectory of another node: no second root
+            if not parent_id:  # the root is on another node, and stays the only one
                 span.put_below(parent_id := span_id)
             span_id = _derived(span_id, sender + span.start_ns.to_bytes(8, "big"))
             self._left[hash((trace_id, sender, span.span_id))] = span_id
@@ -103,7 +107,7 @@ class SpanIds:
         Args:
             resource: the process.
             span: the span, which is changed.
-            parent_id: the span's parent if that is of the process, too; else empty.
+            parent_id: id of the span's parent if the parent is in the same process; else empty.
         """
         trace_id, start_ns = span.trace_id, span.start_ns
         sender = hash((trace_id, resource.head))

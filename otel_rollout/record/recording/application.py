@@ -1,7 +1,7 @@
 """Join the application's own tracer provider, if it has set one.
 
 The provider's spans inside trajectories are recorded. Spans of trajectories go through the provider, too,
-unless its only backend is a target of ours, or the setting ``application_provider`` says otherwise.
+unless all its exporters send to targets of the run, or the setting ``application_provider`` says otherwise.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Application:
         return provider is not sdk_provider or self._shared.is_all_of(sdk_provider)
 
     def described(self, provider: trace.TracerProvider) -> str:
-        """Say which way spans of trajectories take beside an application's provider, and why."""
+        """Describe whether spans of trajectories go through an application's provider, and why."""
         sdk_provider, choice = sdk_provider_in(provider), self._settings.application_provider
         if sdk_provider is None:
             return f"{_DIRECT}: {qualified_name(type(provider))} is no provider of OpenTelemetry's SDK"

@@ -1,7 +1,7 @@
-"""Tell content from facts in the attributes of other libraries, and limit what is recorded of it.
+"""Tell content from metadata in the attributes of other libraries' spans, and limit the recorded content.
 
-Our own operations know which of their values are content. A span of another library has attributes in its own
-vocabulary: OpenInference, OpenTelemetry GenAI, OpenLLMetry or PydanticAI.
+This package's operations know which of their values are content. A span of another library has attributes in
+that library's vocabulary: OpenInference, OpenTelemetry GenAI, OpenLLMetry, PydanticAI or MLflow.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _CONTENT: Final = tuple(" ".join((_OPENINFERENCE, _OPENTELEMETRY, _OPENLLMETRY, 
 _CONTENT_NAMES: Final = frozenset({"body", "content"})
 """Whole names of attributes that hold content: of the events of OpenTelemetry's GenAI conventions."""
 _EXCEPTION: Final = "exception."
-"""Beginning of the names of an exception's message and stack, of which no size is recorded."""
+"""Beginning of the names of an exception's message and stack, whose size is not recorded."""
 _FACTS: Final = (".role", ".name", ".finish_reason", ".mime_type", ".id", ".type")
 """Ends of names that hold no content, whatever their beginning."""
 
 
 class ContentLimits(NamedTuple):
-    """What may be recorded of content.
+    """The limits of recorded content.
 
     Attributes:
         mode: ``full``; ``metadata``, which keeps the length of texts; or ``none``.

@@ -26,8 +26,8 @@ class Counters:
         journal: the journal that holds the counts.
 
     Attributes:
-        lock: held while a count changes. The lock is reentrant, because a signal handler may interrupt a
-            count and count, too.
+        lock: held while the count of drops, skips or a scope changes. The lock is reentrant, because a signal
+            handler may count while it interrupts another count.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -49,7 +49,7 @@ class Counters:
         return False
 
     def skip(self, reason: str, number: int = 1) -> None:
-        """Count a trajectory or scores that are not recorded on purpose."""
+        """Count a trajectory or scores that are not recorded, without a failure: sampled out, for example."""
         if self._is_abandoned:
             return
         with self.lock:
@@ -59,7 +59,7 @@ class Counters:
             logger.warning("otel-rollout: %s; further ones are counted", _SKIP_WARNINGS[reason])
 
     def began_trajectory(self) -> None:
-        """Count a trajectory that began inside none."""
+        """Count a trajectory that began outside any other trajectory."""
         self._journal.tallies[0] += 1
 
     def began_outside(self) -> None:

@@ -1,4 +1,4 @@
-"""Notice model calls that are recorded twice: by two instrumentors, or by one and an operation."""
+"""Notice model calls that two instrumentors, or an instrumentor and an operation, both record."""
 
 from __future__ import annotations
 
@@ -62,10 +62,14 @@ def is_counted_below(span: Span) -> bool:
 
 
 def report_call_below(above: Any, scope_name: str) -> None:
-    """Notice what is around a model call that an application's own provider records.
+    """Handle a model call that an application's own provider records inside another model call.
 
-    The span stays in the application's trace. So an operation around it gives way in our record alone, and of
-    another library's model call around it a warning tells.
+    The inner call's span stays in the application's trace. If the outer call is an operation, this package
+    records the operation as CHAIN. If the outer call is another library's, a warning is logged.
+
+    Args:
+        above: the span directly above the inner call.
+        scope_name: instrumentation scope of the inner call.
     """
     if isinstance(above, RecordingSpan):
         give_way(above, scope_name)
@@ -89,7 +93,12 @@ def report_call_below(above: Any, scope_name: str) -> None:
 
 
 def report_nested(outer: str, inner: str) -> None:
-    """Tell once that a model call is recorded by the outer of two instrumentation scopes."""
+    """Log once that of two spans of one model call only the outer one is recorded.
+
+    Args:
+        outer: instrumentation scope of the outer span.
+        inner: instrumentation scope of the inner span.
+    """
     if is_new(f"{inner} in {outer}"):
         logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
 

@@ -1,8 +1,8 @@
 """Keep a task in the trajectory that it has entered.
 
-A library's span that is current inside a generator restores the context that it found, whenever the generator
-is closed: perhaps in a later trajectory of the same task. The context of a trajectory that is over would then
-take what belongs to the later one.
+A library may make a span current inside a generator. When the generator is closed, the library restores the
+context from before the span. The task may be in a later trajectory then: its spans and scores would be
+recorded in the earlier trajectory, which is over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EnteredTrajectory(Protocol):
     Attributes:
         identity: attribute of the identity → value, as the caller gave it.
         is_over: whether its block has been left.
-        is_left_open: whether the garbage collector has left the block, and the context as it was.
+        is_left_open: whether the garbage collector has left the block, without restoring the context.
         task: id of the task that entered the block.
         inside: the context in the block, while it runs.
         context_outside: the context around the block.
@@ -52,11 +52,11 @@ class EnteredTrajectory(Protocol):
 
 
 ENTERED: Final[ContextVar[EnteredTrajectory | None]] = ContextVar("otel-rollout-entered", default=None)
-"""The trajectory that this task has entered last and not left, or that its starter was in."""
+"""The trajectory that this task has entered last and not left, or the one in which the task was started."""
 
 
 def present_context(is_for_score: bool = False) -> Context:
-    """Return the current context, after leaving a trajectory that this task has left before.
+    """Return the current context; first replace the context of a trajectory that this task has left.
 
     Args:
         is_for_score: whether a score is recorded. A program may attach the context of an ended trajectory to
@@ -72,7 +72,7 @@ def present_context(is_for_score: bool = False) -> Context:
     ):
         return context  # a task, or a call in a thread pool, that outlives its trajectory
     if around.task != running_task() or get_current_span(context).is_recording():
-        return context  # another task's, or that of an operation that goes on
+        return context  # the trajectory of another task, or an operation that goes on
     if entered is not None and not entered.is_over and entered.inside is not None:
         present = entered.inside
     elif is_for_score:

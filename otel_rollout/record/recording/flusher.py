@@ -25,11 +25,11 @@ FLUSH_CHUNK: Final = 256 << 10
 CATCH_UP_CHUNK: Final = 1 << 20
 """Bytes per write(2) while the journal is more than half full: each write(2) costs a wait for the GIL."""
 MAX_POSTPONED: Final = 64 << 20
-"""Maximum bytes of lines that wait in memory. A garbage collection may run thousands of finalizers that
-record spans, while their thread is in the middle of a line."""
+"""Maximum bytes of lines that wait in memory. A garbage collection may interrupt a thread that appends a
+line, and run thousands of finalizers that record spans."""
 LOCK_WAIT: Final = 0.005
-"""Seconds to wait for the lock: the interpreter's switch interval. Its holder may have waited for room,
-and now waits for the GIL."""
+"""Seconds to wait for the lock: the interpreter's switch interval. The lock's holder may have waited for
+room, and now waits for the GIL."""
 _WAKE, _HURRY = False, True
 
 Line = bytes | tuple[bytes, ...]
@@ -55,9 +55,12 @@ class Flusher:
         is_idle: whether the thread sleeps until it is woken.
         is_hurried: whether the thread flushes without waiting for more lines.
         is_closing: whether the writer records no more lines.
-        is_stalled: whether a caller has waited for room in vain. Then none waits until the thread catches up.
-        is_lock_stuck: whether a caller has waited for the lock in vain. Then none waits until it is free.
-        thread_id: id of the thread, None until it runs. A finalizer there must not wait for the thread.
+        is_stalled: whether a caller has waited for room in vain. Then no caller waits, until the thread has
+            caught up.
+        is_lock_stuck: whether a caller has waited for the lock in vain. Then no caller waits, until the lock
+            is free.
+        thread_id: id of the thread, None until the thread runs. A finalizer that runs in the thread must not
+            wait for it.
         obstacle: the reason why lines cannot be written at present, one of DROP_REASONS; None: no obstacle.
         postponed: lines of threads that could not wait for the lock, without their resource head.
     """
@@ -113,7 +116,7 @@ class Flusher:
             self._signals.put(_HURRY)
 
     def postpone(self, body: bytes, identity: Identity, spans: int) -> bool:
-        """Keep a line until this thread has the lock; return False if too many wait."""
+        """Keep a line until the flusher's thread has the lock; return False if too many bytes wait."""
         if self._postponed_bytes > MAX_POSTPONED:
             return False
         size = len(body)  # no call inside the change: another thread could come between
@@ -129,7 +132,7 @@ class Flusher:
 
     @property
     def progress(self) -> int:
-        """A number that changes while lines move, also those that finalizers record in this thread."""
+        """A number that changes whenever a line is appended, flushed or postponed."""
         return self._journal.written + self._journal.flushed + self._postponed_bytes
 
     @property
@@ -185,7 +188,7 @@ class Flusher:
                 self._journal.note_life()
 
     def _flush(self) -> bool:
-        """Move everything in the journal to the segment; False when the disk refused."""
+        """Move all lines of the journal to the segment; return False if disk or spool limit prevents that."""
         journal, segment = self._journal, self._segment
         self._grow_table()
         while journal.flushed < journal.written:
@@ -209,7 +212,7 @@ class Flusher:
         return True
 
     def _append_postponed(self) -> None:
-        """Append the lines that other code has left to this thread."""
+        """Append the lines that :meth:`postpone` has kept."""
         if not self.postponed or not self._lock.acquire(timeout=LOCK_WAIT):
             return
         try:
@@ -227,7 +230,7 @@ class Flusher:
             self._lock.release()
 
     def _grow_table(self) -> None:
-        """Make room in the table before a trajectory has to wait for it."""
+        """Grow the root table if few of its slots are free."""
         if self._table.is_short:
             try:
                 self._table.grow()
@@ -356,7 +359,7 @@ CHECK_INTERVAL: Final = 0.0005
 
 
 class Patience:
-    """Bounds a wait: ``Waits.journal_room`` and MIN_CHECKS without progress, or MAX_CHECKS in all."""
+    """Ends a wait after ``Waits.journal_room`` and MIN_CHECKS without progress, or MAX_CHECKS in all."""
 
     def __init__(self, flusher: Flusher) -> None:
         self._flusher = flusher

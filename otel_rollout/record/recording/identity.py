@@ -21,7 +21,7 @@ _KEY: Final = otel_context.create_key("otel-rollout-identity")
 
 
 SUBMITTED: Final[ContextVar[otel_context.Context | None]] = ContextVar("otel-rollout-submitted", default=None)
-"""OpenTelemetry's context in which the running work of a thread pool was submitted."""
+"""OpenTelemetry's context in which the running work of a pool was submitted."""
 
 
 class Identity:
@@ -45,7 +45,7 @@ class Identity:
         self.encoded: bytes | None = None
 
     def encode(self) -> bytes:
-        """Compute ``encoded`` at its first use; an unrecorded trajectory never needs it."""
+        """Set ``encoded``, and return it. Callers do so at first use: an unrecorded trajectory needs none."""
         # No cached property: before Python 3.12 it takes a lock, which a fork may leave locked for good.
         encoded = self.encoded = b",".join([_attribute(*item) for item in self.attributes.items()])
         return encoded
@@ -83,9 +83,9 @@ def identity_in(context: otel_context.Context | None) -> Identity:
 
 
 def _identity_of_submitted(context: otel_context.Context | None, submitted: otel_context.Context) -> Identity:
-    """Return the identity with which work was submitted, if a context holds no more than the trace's ids.
+    """Return the identity with which work was submitted, if a context is in the trace of that identity.
 
-    Logfire carries contexts to a pool's threads as headers.
+    Logfire carries a context to a pool's threads as headers, which hold ids but no identity.
     """
     identity = submitted.get(_KEY)
     here = trace.get_current_span(context).get_span_context()

@@ -40,9 +40,9 @@ _OPERATION_NAMES: Final = (semconv.GEN_AI_OPERATION_NAME, "llm.request.type")
 class JoinedSpan(RecordingSpan):
     """A span of another library inside a trajectory.
 
-    Its attributes are encoded when it ends, because instrumentors read them (``span.attributes``) as they do
-    with spans of OpenTelemetry's SDK, and replace some. One call of orjson takes half the time of a call for
-    each.
+    The attributes are encoded when the span ends, because instrumentors read them (``span.attributes``), as
+    with spans of OpenTelemetry's SDK, and replace some. One call of orjson for all attributes takes half the
+    time of one call per attribute.
 
     Args:
         parent: the span of ours above, if it is in this process.
@@ -117,8 +117,8 @@ class JoinedSpan(RecordingSpan):
     def set_attribute(self, key: str, value: writer.AttributeInput) -> None:
         """Set an attribute; ignore None.
 
-        OpenInference sets dozens of attributes, nearly all of them texts. So a text takes the short way, and
-        :meth:`end` removes the attributes of the trajectory's identity.
+        OpenInference sets dozens of attributes, nearly all of them texts. So a text is stored without a
+        check, and :meth:`end` removes the attributes of the trajectory's identity.
         """
         try:
             if type(value) is not str:
@@ -178,7 +178,7 @@ class JoinedSpan(RecordingSpan):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """Add an ``exception`` event; its type alone if content is not recorded."""
+        """Add an ``exception`` event; if content is not recorded, the event has only the exception's type."""
         if self._content_limits.mode == "full":
             super().record_exception(exception, attributes, timestamp, escaped)
         else:
@@ -218,7 +218,7 @@ class JoinedSpan(RecordingSpan):
         self._parent_span = None
 
     def __del__(self) -> None:
-        """Keep the span for :func:`end_never_ended`: a stream was abandoned, for example.
+        """Keep a span that was not ended, for example of an abandoned stream, for :func:`end_never_ended`.
 
         The garbage collector interrupts any code, which may hold locks. So nothing is encoded or logged here.
         """
@@ -239,7 +239,7 @@ class JoinedSpan(RecordingSpan):
         return encoded
 
     def _tell_parent(self, parent: RecordingSpan, attributes: Mapping[str, Any]) -> None:
-        """Tell the span above that tokens are counted here, and offer a root its input and output."""
+        """Tell the span above that tokens are counted in this span; offer a root its input and output."""
         if self.has_replies_below:
             parent.has_replies_below = True
         trajectory = parent.trajectory
@@ -278,7 +278,7 @@ def _encoded_at_once(attributes: Mapping[str, Any], limits: content.ContentLimit
 
 
 def end_never_ended() -> None:
-    """End the spans that nothing refers to any more, at the time at which that was noticed."""
+    """Record the spans that were never ended; their end is the time when the last reference was gone."""
     waiting = state.never_ended
     while waiting:
         with internal_errors("recording a span that was never ended"), suppress(IndexError):  # another thread
@@ -341,7 +341,8 @@ class JoinedLogger:
 def _recorder_of(span: Span) -> Callable[..., None] | None:
     """Return the function that records an event of a span; None for a span of ours, and for one not recorded.
 
-    A span of the application's own provider does not get the event itself: its backend would show it.
+    A span of the application's own provider does not get the event itself: the application's backend would
+    show the event.
     """
     if isinstance(span, RecordingSpan):
         return span.add_event if isinstance(span, JoinedSpan) else None

@@ -32,7 +32,7 @@ from otel_rollout.record.recording.span import RecordingSpan
 from otel_rollout.record.recording.state import Recorder, state
 
 _OURS: Final = "_otel_rollout_joined"
-"""Attribute of a proxy that holds the delegate of ours."""
+"""Attribute of a proxy that holds the delegate that this package has made for it."""
 
 
 class JoinedScope(NamedTuple):
@@ -158,8 +158,8 @@ def _is_unrecorded(span: Span) -> bool:
 class ProvidedTracer(JoinedTracer):
     """A tracer of :func:`otel_rollout.tracer_provider`.
 
-    If the application has set a provider of OpenTelemetry's SDK, its tracer starts every span, so that the
-    application's own backend gets it, too. The spans inside trajectories reach the spool from there.
+    If the application has set a provider of OpenTelemetry's SDK, a tracer of that provider starts every span.
+    So the application's own backend gets the span, too. A span processor records spans inside trajectories.
     """
 
     def __init__(self, scope: JoinedScope) -> None:

@@ -1,7 +1,7 @@
-"""Find what a trajectory's root shows as its input and output, if no operation of ours says it.
+"""Find the input and output that a trajectory's root shows, if no operation of this package gives them.
 
-It is the input and output of another library's span directly below the root, or the messages of a model call
-on the root itself, which some libraries set on the current span.
+They come from another library's span directly below the root, or from the messages of a model call on the
+root itself: some libraries set such messages on the current span.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from otel_rollout.otlp.chat_messages import Event
 
 _MAX_CHARS: Final = 16 << 10
-"""Maximum characters of an input or output. Of longer ones, the root shows the beginning; of longer messages,
-the beginning as recorded."""
+"""Maximum characters of an input or output that a span gives to its root; a longer one is cut. Recorded
+messages that are longer are not parsed."""
 _MESSAGES: Final = {
     semconv.INPUT_VALUE: semconv.GEN_AI_INPUT_MESSAGES,
     semconv.OUTPUT_VALUE: semconv.GEN_AI_OUTPUT_MESSAGES,
@@ -70,7 +70,7 @@ def _shown(name: str, attributes: Mapping[str, Any], events: Sequence[Event], lo
 
 
 def _messages(name: str, attributes: Mapping[str, Any], events: Sequence[Event]) -> str | None:
-    """Return the messages of a span as JSON; None if it has none that are known."""
+    """Return the messages of a span as JSON; None if the span has none in a known vocabulary."""
     from otel_rollout.otlp import model_calls  # here: most libraries set input.value and output.value
 
     if not model_calls.is_read_here([*attributes, *(event for event, _ in events)]):
@@ -99,7 +99,7 @@ def events_of(encoded: Iterable[bytes]) -> Iterator[Event]:
 
 
 def of_own_messages(root: Span) -> list[tuple[str, bytes]]:
-    """Return name and JSON of the input and output that a root's own messages tell; never raise."""
+    """Return the input and output in a root's own messages, as attribute names and JSON; never raise."""
     try:
         attributes, events = _messages_on(root)
         found = ((name, _messages(name, attributes, events)) for name in _MESSAGES)
@@ -110,7 +110,7 @@ def of_own_messages(root: Span) -> list[tuple[str, bytes]]:
 
 
 def _messages_on(root: Span) -> tuple[dict[str, Any], list[Event]]:
-    """Return the GenAI messages that other code has set on a root of ours."""
+    """Return the attributes and events with GenAI messages that other code has set on a root."""
     if type(root) is not RecordingSpan:
         own = getattr(root, "attributes", None) or {}
         told = [(event.name, event.attributes or {}) for event in getattr(root, "events", ())]

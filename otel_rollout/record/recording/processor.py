@@ -1,7 +1,7 @@
 """Record spans of an application's own SDK in a span processor; make our spans with a tracer of that SDK.
 
-Both are done if the application has set an SDK provider. Then the application's spans and ours nest
-in the application's backend. All spans of a trajectory, including the application's, reach our spool.
+So the application's spans and ours nest in the application's backend. All spans of a trajectory, including
+the application's, reach our spool.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _OpenSpan:
 
     Attributes:
         identity: the trajectory's identity.
-        is_ours: whether our own tracer started the span. Only then are all the following data kept.
+        is_ours: whether our own tracer started the span. Only then are attributes, events and links kept.
         limits: what may be recorded of the content of another library's span.
         above, trajectory: the span above another library's span, and the trajectory around it.
         has_replies_below: whether tokens are counted below.
@@ -132,7 +132,7 @@ def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Con
 
 
 def _keeping(span_ref: weakref.ref[Span], method: str, keep: Callable[..., None]) -> Callable[..., None]:
-    """Return what stands for a method of a span: it keeps what the method is given, and calls the method."""
+    """Return a replacement for a method of a span that keeps the arguments, and calls the method."""
 
     def call(*args: Any, **kwargs: Any) -> None:
         span = span_ref()
@@ -347,7 +347,10 @@ class _OwnIds(IdGenerator):
 
 
 def tracer_of(provider: TracerProvider, run_id: str) -> Tracer:
-    """Return a tracer of the application's provider for our own spans, whose ids have the run's mark."""
+    """Return a tracer of the application's provider for our own spans.
+
+    The ids of the spans have the run's mark, unless the application has chosen an id generator.
+    """
     tracer = provider.get_tracer(semconv.SCOPE, VERSION)
     # A generator that the application chose stays.
     if type(getattr(tracer, "id_generator", None)) is RandomIdGenerator:

@@ -45,16 +45,17 @@ except ImportError:  # a version of the API without this private name
 
 
 RANDOM_BITS: Final = 40
-"""Bits of a span's id behind the mark. Of two million traces with a thousand spans, one has two spans with
-one id."""
+"""Bits of a span's id after the mark. Among two million traces of a thousand spans each, about one trace has
+two spans with the same id."""
 
 
 def mark_of(run_id: str) -> bytes:
     """Return the mark of a run: the first six hex digits of its spans' ids, which its receivers know.
 
-    A program that joins a trajectory is told the id of a span. A span of its own with that id would overwrite
-    ours. A receiver cannot look ids up: those of running operations are on no disk, those of other nodes on
-    another one. Of the ids that other programs draw, one in 17 million has the mark by chance.
+    Another program that joins a trajectory knows the id of one of the run's spans, and could send a span with
+    the same id, which would overwrite the run's. A receiver recognizes such an id by the mark. The receiver
+    cannot look the id up, because the run's span may still be open, or be stored on another node. Of the ids
+    that other programs draw, one in 17 million has the mark by chance.
     """
     return blake2b(run_id.encode(errors="replace"), digest_size=3).hexdigest().encode()
 
@@ -156,7 +157,7 @@ class BlockTracer(Tracer):
 
 
 class RecordingTracer(BlockTracer):
-    """Starts recording spans."""
+    """A tracer whose spans are recorded."""
 
     def __init__(self, provider: RecordingTracerProvider, scope: bytes, writer: LineWriter) -> None:
         self.provider = provider
@@ -206,7 +207,7 @@ class RecordingTracer(BlockTracer):
         """Return the place of a span below ``parent``; None if its trace is not recorded.
 
         Args:
-            parent: a span that is none of this provider, or an invalid span.
+            parent: a span of another provider, or an invalid span.
             name: the span's name.
         """
         above = parent.get_span_context()
@@ -273,9 +274,9 @@ def current_span(
     """Make a span current inside the block, as the API's ``use_span`` does.
 
     For a span of ours, the exception that leaves the block stays as it is: ``use_span`` would call its
-    ``__str__``, whose own exception would replace it. In a collection, the context stays as it is.
+    ``__str__``, whose own exception would replace it. In a garbage collection, the context stays as it is.
     """
-    if not span.get_span_context().is_valid:  # current, an invalid span would hide the span around it
+    if not span.get_span_context().is_valid:  # an invalid current span would hide the span around it
         yield
         return
     if not isinstance(span, (RecordingSpan, NonRecordingSpan)):  # the application's

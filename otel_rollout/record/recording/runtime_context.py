@@ -3,8 +3,8 @@
 In its OpenTelemetry mode, ddtrace replaces the runtime context by one that holds only a span's ids and the
 baggage, in Datadog's own context. The trajectory, its identity and its spans would be lost.
 
-The spans that ddtrace makes are Datadog's alone. What we record below one of them belongs below the recorded
-span above it.
+The spans that ddtrace makes go to Datadog only. So a span of this package below one of them gets the recorded
+span above ddtrace's as its parent.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SPAN: Final = next(iter(trace.set_span_in_context(INVALID_SPAN, Context())))
 """OpenTelemetry's key of the current span. With this key, one copy of a context sets a span and other
 values."""
 _ABOVE: Final = otel_context.create_key("otel-rollout-above")
-"""Key of the id of a span that only Datadog's tracer knows, and of the span above that span."""
+"""Key of a pair: the id of a span that only Datadog's tracer knows, and the span above that span."""
 
 TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
 """Key of the trajectory of a context."""
 DDTRACE: Final = "ddtrace.internal.opentelemetry.trace"
 """ddtrace's module of its tracer for OpenTelemetry's API."""
 _RECORDED_ABOVE: Final = "_otel_rollout_above"
-"""Attribute of a span of that tracer that holds the span above it, which is recorded."""
+"""Attribute of a span of ddtrace's tracer that holds the recorded span above."""
 
 
 class _Attached(NamedTuple):
-    """A context that was attached, and what Datadog's tracer has as active since then."""
+    """An attached context, and what was active in Datadog's tracer just after the attachment."""
 
     context: Context
     active: Any
@@ -63,18 +63,18 @@ class WholeRuntimeContext:
         """Make a context current, here and in Datadog's tracer."""
         token = self._theirs.attach(context)
         above = _known_span(context)
-        if above is not get_current_span(context):  # their span ends without our knowledge
+        if above is not get_current_span(context):  # ddtrace's span ends without our knowledge
             context = Context({**context, SPAN: above})
         if above is INVALID_SPAN:
             self._leave()
         return token, self._attached.set(_Attached(context, self._active()))
 
     def get_current(self) -> Context:
-        """Return the context as it was attached, with the span that their tracer has started since."""
+        """Return the context as it was attached, with the span that ddtrace's tracer has started since."""
         attached, active = self._attached.get(), self._active()
         if attached is None:
             return cast("Context", self._theirs.get_current())
-        if active is attached.active or active is None:  # None: after a span of theirs below one that is not
+        if active is attached.active or active is None:  # None: ddtrace has ended its span
             return attached.context
         span = get_current_span(self._theirs.get_current())
         span_id = _id_of(span)
@@ -83,8 +83,8 @@ class WholeRuntimeContext:
         return Context({**attached.context, SPAN: span, _ABOVE: (span_id, span_above(attached.context))})
 
     def detach(self, token: Any) -> None:
-        """Make the context current that was so before ``attach``."""
-        if not isinstance(token, tuple):  # of a context attached before this one was put around theirs
+        """Restore the context that was current before ``attach``."""
+        if not isinstance(token, tuple):  # of a context attached before ddtrace's was replaced
             self._theirs.detach(token)
             return
         theirs, ours = token
@@ -100,7 +100,7 @@ class WholeRuntimeContext:
         return self._theirs._ddcontext_provider.active()
 
     def _leave(self) -> None:
-        """Leave our span in Datadog's tracer, too: attaching a context without span does not."""
+        """Leave our span in Datadog's tracer, too: attaching a context without a span does not do that."""
         attached = self._attached.get()
         if attached is not None and self._active() is attached.active:
             self._theirs._ddcontext_provider.activate(None)
@@ -149,7 +149,7 @@ def span_above(context: Context) -> Span:
 
 
 def _known_span(context: Context) -> Span:
-    """Return the current span; if only Datadog's tracer knows that, the span above."""
+    """Return the current span, or the span above if only Datadog's tracer knows the current one."""
     if SPAN not in context:
         return INVALID_SPAN
     span = get_current_span(context)

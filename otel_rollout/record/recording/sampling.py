@@ -58,7 +58,7 @@ class GroupSampling:
         ) < self._settings.sample_rate
 
     def excludes(self, group: Group) -> bool:
-        """Return whether every process leaves out a group of a dataset row, by its name alone."""
+        """Return whether a group's name alone makes every process leave out the group."""
         decided = self._by_step(group)
         return self._hash(group) >= self._settings.sample_rate if decided is None else not decided
 
@@ -106,7 +106,7 @@ def chosen_in(context: otel_context.Context) -> frozenset[Any] | None:
 
 
 def decision_of(name: str, argument: str) -> Decision | None:
-    """Return a sampler's decision for traces that start here; None: all are recorded.
+    """Return a sampler's decision for traces that start in this process; None: all are recorded.
 
     Below an existing span, that span's decision holds, whatever the sampler: a trace is recorded whole or not
     at all.

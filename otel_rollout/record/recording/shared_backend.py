@@ -1,4 +1,4 @@
-"""Find out whether an application's provider exports to the very targets that this package delivers to.
+"""Find out whether an application's provider exports to the same targets as this package.
 
 Then spans of trajectories need not go through the provider: its backend gets them from this package.
 """
@@ -35,7 +35,7 @@ _OF_TRANSPORT: Final = frozenset(
 
 
 class SharedBackend:
-    """The targets of this package, as they can be recognized in an application's exporters.
+    """Compares the exporters of an application's provider with the targets of this package.
 
     Args:
         configured: settings of the run.
@@ -145,7 +145,7 @@ class SharedBackend:
         return url is None or urlsplit(endpoint)[:2] == urlsplit(str(url))[:2]
 
     def _weave_project(self, options: Mapping[str, Any]) -> tuple[str | None, str]:
-        """Return entity, None if the run names none, and project, as the exporter reads them."""
+        """Return entity (None if the run names none) and project, as the exporter reads them."""
         entity = options.get("entity") or self._environ.get("WANDB_ENTITY") or None
         project = options.get("project") or self._environ.get("WANDB_PROJECT")
         if project and not entity and "/" in project:
@@ -162,7 +162,7 @@ class SharedBackend:
         return self._default_entity
 
     def _ask(self) -> None:
-        """Ask W&B as the application's own ``weave.init`` asks."""
+        """Ask W&B for the account's default entity, as the application's own ``weave.init`` does."""
         try:
             if not _names_entity():  # a file that the exporter reads, and weave.init does not
                 client: Any = sys.modules["weave.trace.weave_init"]

@@ -100,12 +100,12 @@ class RecordingSpan(Span):
     """A span that is recorded when it ends.
 
     This class is on the hot path. So the span's ids are hex digits as bytes, and its name is JSON, as in the
-    line. Its ``SpanContext`` is made on the first request. Its attributes are public, without properties.
+    line. Its ``SpanContext`` is made on the first request. Its fields are public, without accessors.
 
     Attributes:
         head_below: beginning of the lines of spans below this one; None before the first such span.
         trajectory: the trajectory whose root span this is, for ``capture``.
-        has_replies_below: whether an operation directly below has returned a model's reply.
+        has_replies_below: whether the tokens of a model's reply are counted on a span below.
         long: whether the attributes are large; then the line is written in pieces, which saves a copy.
     """
 
@@ -229,7 +229,7 @@ class RecordingSpan(Span):
 
     @harmless(LINK)
     def _add_links(self, links: Sequence[Link]) -> None:
-        """Add several links; one that is unusable does not keep the others away."""
+        """Add several links; an unusable one does not prevent the others."""
         for link in islice(links, MAX_LINKS):
             self._add(link)
         if len(links) > MAX_LINKS:
@@ -378,7 +378,7 @@ class RecordingSpan(Span):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        """End the span; first record an exception that leaves the block, as far as the caller wants it."""
+        """End the span; first record an exception that leaves the block, if the caller wants that."""
         if isinstance(exc_val, Exception):
             self.fail(exc_val, *self._exceptions)
         self.end()
@@ -391,7 +391,7 @@ def link_to(context: SpanContext, attributes: Mapping[str, writer.AttributeInput
 
 
 def remote_bits(context: SpanContext | None) -> int:
-    """Return the flags that say whether a span that another one refers to is in another process."""
+    """Return the flags that say whether a parent or linked span is in another process."""
     return writer.HAS_IS_REMOTE | (writer.IS_REMOTE if context is not None and context.is_remote else 0)
 
 

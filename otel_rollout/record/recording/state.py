@@ -19,7 +19,7 @@ from otel_rollout.settings import Settings
 
 
 class Recorder(Protocol):
-    """What rooms below :mod:`otel_rollout.record.runtime` use of a runtime."""
+    """The part of a runtime that packages below :mod:`otel_rollout.record.runtime` use."""
 
     settings: Settings
     writer: SegmentWriter
@@ -32,12 +32,12 @@ class Recorder(Protocol):
 
 @dataclass(slots=True)
 class State(RoomState):
-    """What this process records with."""
+    """The runtime of this process, and what else recording needs."""
 
     off: bool = False
     """Whether this process certainly records nothing; then tracing costs only one read of this field."""
     lock: threading.RLock = field(default_factory=threading.RLock, metadata=PER_PROCESS)
-    """Held while this process begins, changes or ends what it records with, or its run."""
+    """Held while this process creates, changes or ends its runtime or its run."""
     runtime: Any = field(default=None, metadata=PER_PROCESS)
     """The :class:`otel_rollout.record.runtime.Runtime`, a :class:`Recorder`; None before the first span."""
     start: Any = field(default=None, metadata=PER_PROCESS)
@@ -45,9 +45,9 @@ class State(RoomState):
     is_starting: bool = field(default=False, metadata=PER_PROCESS)
     """Whether the runtime is being created, in a call that holds ``lock``."""
     current_runtime: Callable[[], Recorder | None] = field(default=do_nothing, metadata=WIRED)
-    """Returns this process's runtime; for rooms below :mod:`otel_rollout.record.runtime`."""
+    """Returns this process's runtime; for packages below :mod:`otel_rollout.record.runtime`."""
     switch_on_instrumentors: Callable[[], None] = field(default=do_nothing, metadata=WIRED)
-    """Switches on the chosen instrumentors once instrument() was called; for rooms below integrations."""
+    """Switches on the chosen instrumentors if instrument() was called; for packages below integrations."""
     metrics_are_offered: bool = False
     joined_providers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """The application's tracer providers that have a span processor of this package."""
@@ -56,9 +56,9 @@ class State(RoomState):
     sdk_spans: dict[int, Any] = field(default_factory=dict)
     """Id of an open span of the application's SDK → this package's data about the span."""
     never_ended: deque[tuple[Any, int]] = field(default_factory=deque)
-    """Spans of other libraries that the garbage collector found open, and when, in ns."""
+    """Spans of other libraries that were released before their end, each with the time of that in Unix ns."""
     values_to_measure: int = 0
-    """Number of next values to measure before encoding, after a value was larger than its limit."""
+    """How many more values are measured before they are encoded, after a value exceeded its limit."""
 
     def present_runtime(self) -> Recorder | None:
         """Return the runtime, also one that an interrupted start has created since."""

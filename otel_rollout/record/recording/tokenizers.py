@@ -23,10 +23,10 @@ from otel_rollout.base.errors import pass_on, warn_once
 from otel_rollout.spool import layout
 
 MAX_TOKENIZERS: Final = 16
-"""Maximum number of tokenizers of one process; none is ever released."""
+"""Maximum number of tokenizers of one process, which keeps them in memory until its end."""
 _SAMPLES: Final = 1024
-"""Approximate number of vocabulary tokens in the digest that names a tokenizer. All added tokens are in it,
-too."""
+"""Approximate number of vocabulary tokens in the digest that names a tokenizer. The digest also has all added
+tokens."""
 _SLICE: Final = 1000
 """Number of tokens read at once, while other threads wait for the GIL."""
 _PAUSE: Final = 0.0005
@@ -126,7 +126,7 @@ class Tokenizers:
 
 
 def _backend(tokenizer: Any) -> Any:
-    """Return the object of library ``tokenizers`` behind a tokenizer or processor."""
+    """Return the object of library ``tokenizers`` behind a tokenizer or processor; None without one."""
     for candidate in (tokenizer, getattr(tokenizer, "tokenizer", None)):
         backend = getattr(candidate, "backend_tokenizer", candidate)
         if type(backend).__module__.partition(".")[0] == "tokenizers" and hasattr(backend, "id_to_token"):
@@ -174,7 +174,7 @@ def _json_of(backend: Any) -> Iterator[bytes]:
 
 
 def _local_file(default: str) -> Path | None:
-    """Find a tokenizer's file by file, directory or a downloaded model's name."""
+    """Return a tokenizer's file by path, directory or name of a downloaded model; None if there is none."""
     path = Path(default).expanduser()
     for candidate in (path, path / _FILE):
         if candidate.is_file():

@@ -1,7 +1,8 @@
 """Record spans as lines in a journal; a thread moves them to segment files.
 
-:meth:`SegmentWriter.write` runs inside user code. It copies a line and returns: it makes no system call,
-never raises, and waits only when the journal is full, for a bounded time, once per stall.
+:meth:`SegmentWriter.write` runs inside user code. It copies a line into shared memory and returns. Only a
+line larger than the journal is written to a file. A wait for a lock or for room in the journal is bounded,
+and happens once per stall. Only exceptions of signal handlers are raised.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ class SegmentWriter:
         Args:
             request: ids of the request's span.
             attributes: attributes of that span.
-            start_ns: its start, Unix time in ns.
+            start_ns: start of that span, Unix time in ns.
             identity: identity of the request's trajectory.
         """
         from otel_rollout.otlp import engine_phases  # here: few processes record an engine's requests
@@ -378,8 +379,7 @@ class SegmentWriter:
         """Close the copies of the parent's files in a forked child.
 
         A file stays locked as long as any process has its descriptor open. Journal and table are shared
-        memory, where the child must not end a span that the parent started. The parent ends such spans
-        itself.
+        memory, where the child must not end spans of the parent: the parent ends them itself.
         """
         self._is_abandoned = self._flusher.is_closing = True
         self._lock = threading.Lock()  # a thread of the parent may have held it
@@ -392,8 +392,8 @@ class SegmentWriter:
 _WAIT: Final = SegmentWriter._wait_for_room.__code__
 _WRITE: Final = SegmentWriter.write.__code__
 _WAIT_FOR_ROOM: Final = [_WAIT, _WRITE]
-"""What code has interrupted that may wait for room, too. Code that has interrupted such code may not: if
-signals come faster than room, their handlers would pile up on the stack."""
+"""The interrupted methods with which a handler may wait for room, too. A handler that interrupts this handler
+may not: if signals come faster than room, the handlers would pile up on the stack."""
 
 
 def _whole(body: Line) -> bytes:

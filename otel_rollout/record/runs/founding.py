@@ -79,7 +79,10 @@ def leave_run() -> None:
 
 
 def with_id_of_ray_job(configured: Settings) -> Settings:
-    """Take the id of this process's Ray job as the run's, if the process has invented the run's id."""
+    """Return settings with the id of this process's Ray job, if this process has made up the run's id.
+
+    The made-up id stays if the job's workers know the run already.
+    """
     job = ray_job.current() if state.has_made_id else None
     if job is None or job.is_prepared or (job.owns_cluster and state.is_published_before_ray):
         return configured
@@ -88,7 +91,7 @@ def with_id_of_ray_job(configured: Settings) -> Settings:
 
 
 def beside_other_target(configured: Settings) -> Settings:
-    """Found a run of its own if processes with another target use this run id."""
+    """Return the settings, or those of a new run if processes with another target use this run's id."""
     manifest = layout.read_manifest(node_directory(configured))
     if manifest is None or manifest.target in ("", target.fingerprint(configured)):
         return configured

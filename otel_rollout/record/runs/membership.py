@@ -47,7 +47,7 @@ def call_when_enabled(install: Callable[[], None]) -> None:
 
 
 def settle() -> Settings:
-    """Decide this process's run, before it records or Ray starts workers that do."""
+    """Decide this process's run, before this process or Ray's workers record; return its settings."""
     with recording.lock:
         if state.is_over and not state.is_configured:
             state.is_over, state.settings = False, None
@@ -61,7 +61,7 @@ def settle() -> Settings:
 
 
 def settle_for_workers() -> Settings:
-    """Fix this process's run until it ends: Ray's workers are given the run's id."""
+    """Decide this process's run as :func:`settle` does, and keep its id, which Ray's workers get."""
     with recording.lock:
         configured = settle()
         state.has_made_id = False
@@ -160,7 +160,7 @@ def join(config: str, variables: Mapping[str, str]) -> None:
 
 
 def _call_waiting() -> None:
-    """Call what :func:`call_when_enabled` has kept, if tracing is on now; the caller holds no lock."""
+    """Call the functions kept by :func:`call_when_enabled`, if tracing is on; the caller holds no lock."""
     with recording.lock:
         if state.settings is None or not state.settings.enabled:
             return
@@ -190,7 +190,7 @@ def _join_tracers() -> None:
 
 
 def _has_begun() -> bool:
-    """Return whether this process records, or any process in the run it founded."""
+    """Return whether this process, or another process of the run that it founded, has begun to record."""
     if recording.runtime is not None or recording.start is not None:
         return True
     is_id_given = "run_id" in state.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
@@ -203,7 +203,7 @@ def _has_begun() -> bool:
 
 
 def _end_run() -> None:
-    """End recording, and the run if this process founded it; do not wait."""
+    """End recording, and the run if this process founded it; do not wait for delivery."""
     active = recording.take_runtime()
     if active is not None:
         active.close(waits().close)
@@ -232,7 +232,8 @@ def _resolve(arguments: dict[str, Any], joins: bool) -> tuple[Settings, bool]:
         joins: whether to stay in the inherited run, whatever target the arguments name.
 
     Returns:
-        The settings of this process, and whether it founds a run: because it inherits none, or beside it.
+        The settings of this process, and whether it founds a run. A process founds a run if it inherits none,
+        or if it names another target than the inherited run.
     """
     inherited, _ = settings_reader.from_environment(os.environ)
     by_variables = target.named_by_variables(_variables_for_this_process(), inherited)

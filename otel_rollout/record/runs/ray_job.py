@@ -1,6 +1,6 @@
-"""Identify this process's Ray job, from which its processes derive a common run.
+"""Identify this process's Ray job, from which the job's processes derive a common run.
 
-Nothing here starts Ray.
+No function of this module starts Ray.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECEIVES: Final = "_OTEL_ROLLOUT_RAY_RECEIVES"
 SETUP_HOOK: Final = "otel_rollout_worker_setup"
 """Name of the setup hook, as Ray shows it in a runtime_env."""
 NODE_VARIABLES: Final = "_OTEL_ROLLOUT_NODE_VARIABLES"
-"""Variable of workers on a node that sets some variables otherwise than the driver; lists these."""
+"""Variable of workers with the names of variables that the node sets to other values than the driver."""
 
 
 class RayJob(NamedTuple):
@@ -91,8 +91,9 @@ def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
 def is_prepared() -> bool:
     """Return whether this job's workers receive trajectories.
 
-    A worker knows it if our setup hook runs in it. The driver knows it if it has started the cluster. If not,
-    it looks for our hook in the job's runtime_env, where another hook may have replaced ours.
+    In a worker, the setup hook of this package leaves a mark. A driver that has started and prepared the
+    cluster remembers the cluster's id. Any other driver looks for the hook in the job's runtime_env, where
+    another hook may have replaced it.
     """
     import ray
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class EndedRun:
-    """A run that this process led and ended; ``report`` is None before the drain."""
+    """A run that this process founded and ended; ``report`` is None until the wait for delivery is over."""
 
     settings: Settings
     report: Report | None = None
@@ -46,11 +46,11 @@ class State(RoomState):
     other_nodes: dict[str, Any] = field(default_factory=dict)
     """Node directory → drained machine of the Ray cluster, an ``OtherNode`` of ``launch``."""
     register_exit: Callable[[], None] = field(default=do_nothing, metadata=WIRED)
-    """Registers this process's exit handler; for rooms below :mod:`otel_rollout.record.launch`."""
+    """Registers this process's exit handler; for packages below :mod:`otel_rollout.record.launch`."""
     waiting_for_configure: list[Callable[[], None]] = field(default_factory=list)
     """Functions that are called as soon as configure() switches tracing on; each patches a framework."""
     is_receiver: bool = False
-    """Whether this worker's setup hook has instrumented it; an older driver's hook sets no variable."""
+    """Whether the setup hook has instrumented this worker; the hook of an older driver sets no variable."""
     prepared_cluster: Any = None
     """Id of the cluster that this process has started, and whose workers inherit their setup hook."""
 

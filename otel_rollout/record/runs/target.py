@@ -25,9 +25,9 @@ from otel_rollout.base.setting_parsers import listed
 from otel_rollout.settings import Settings
 
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
-"""Variables that name the target of an exporter that :data:`KNOWN_EXPORTERS` does not list."""
+"""Pattern of variables that name the target of an exporter outside :data:`KNOWN_EXPORTERS`."""
 _SET_BY_CLIENTS: Final = frozenset[str]().union(*(known.set_by_client for known in KNOWN_EXPORTERS.values()))
-"""Variables that name a target, but that a tracker's client sets itself; they do not distinguish runs."""
+"""Variables that name a target, but do not distinguish runs, because a tracker's client sets them itself."""
 _SETTINGS: Final = {
     "OTEL_TRACES_EXPORTER": "exporters",
     "OTEL_ROLLOUT_PROJECT": "project_name",
@@ -108,7 +108,11 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
 
 
 def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool:
-    """Return whether variables replace an option: credentials stay with their target."""
+    """Return whether changed variables replace an option.
+
+    A variable replaces the option of its name, and also the options that are credentials: they belong to the
+    earlier target.
+    """
     of_exporter = [name for name in changed if _names_target_of(exporter, name)]
     return any(_is_option(name, option) for name in of_exporter) or (
         bool(of_exporter) and may_be_credential(option, "")
@@ -135,7 +139,7 @@ def completed(environ: Mapping[str, str], inherited: Settings, named: Mapping[st
 
 
 def _is_of_run(name: str, value: str, run: Settings) -> bool:
-    """Return whether a variable agrees with ``run``, or first names its target."""
+    """Return whether a variable agrees with ``run``, or is the first to name the run's target."""
     if _same(value, run.target_variables.get(name)):
         return True
     if name == "OTEL_TRACES_EXPORTER":

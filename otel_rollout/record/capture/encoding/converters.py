@@ -237,10 +237,7 @@ def _is_of(module: str, name: str) -> Callable[[type], bool]:
 
 
 def _has(name: str) -> Callable[[type], bool]:
-    """Match classes, not objects, with an attribute.
-
-    A remote proxy has every attribute.
-    """
+    """Match types whose class has an attribute; an object such as a remote proxy may have every attribute."""
     return lambda type_: hasattr(type_, name)
 
 

@@ -68,7 +68,7 @@ MIN_TEXT_CHARS: Final = 4096
 MAX_WORK_UNITS: Final = 3072
 """Maximum work units, of about 0.5 µs each, that Python spends on a value that is encoded in parts."""
 MAX_CONVERSION_UNITS: Final = 1024
-"""Maximum work units spent on objects in a value that orjson encodes whole. Then the value is
+"""Maximum work units spent on objects in a value that orjson encodes whole. A value that needs more is
 encoded in parts."""
 MAX_CACHED_TYPES: Final = 1024
 """Maximum types whose converter is cached."""
