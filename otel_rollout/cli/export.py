@@ -156,7 +156,7 @@ def _json_of(record: Mapping[str, Any]) -> str:
     """Return a record as JSON.
 
     Raises:
-        ViewerError: a value of it is nested too deeply.
+        ViewerError: a value of the record is nested too deeply.
     """
     try:
         return orjson.dumps(record).decode()

@@ -52,7 +52,7 @@ def require_readable(directory: Path) -> None:
     """End the command if a spool, run or node directory exists and cannot be read.
 
     Raises:
-        typer.Exit: it cannot.
+        typer.Exit: the directory cannot be read.
     """
     if problem := layout.problem_of(directory):
         typer.echo(problem, err=True)
@@ -204,7 +204,7 @@ def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
 
 
 def _copy_lines(source: str, lines: Iterable[bytes], target: Path, room: int) -> int:
-    """Copy a source's lines, and end the last line; return the number of bytes written."""
+    """Copy a source's lines, with a newline after the last one; return the number of bytes written."""
     with open(target, "w+b", opener=open_private) as copy:
         for line in lines:
             if copy.tell() + len(line) > room:

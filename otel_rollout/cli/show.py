@@ -122,7 +122,7 @@ def refuse_options(context: typer.Context, *names: str | None) -> None:
 def opened(from_: str | None, run: str | None = None) -> Iterator[Source]:
     """Yield the source that the options name.
 
-    With ``run``, the source is a table or a spool, not MLflow.
+    With ``run``, the source cannot be MLflow.
     """
     address = sources.table_address(from_)
     if run is None and address is None:

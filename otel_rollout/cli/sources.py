@@ -27,7 +27,7 @@ _LOG: Final = "_delta_log"
 def table_address(from_: str | DumpName | None) -> str | None:
     """Return the address of the table that ``--from`` names; None if it names neither table nor dump.
 
-    A table is made from a dump.
+    If the option names a dump, a table is made from the dump.
 
     Args:
         from_: the option; None for the table of the environment variable, else the table in this directory.
@@ -93,7 +93,7 @@ def as_table(
 
 
 def mlflow_source(from_: str) -> MlflowSource:
-    """Return the MLflow server that ``mlflow`` or ``mlflow:URI`` names, with the environment's project.
+    """Return the server or database that ``mlflow`` or ``mlflow:URI`` names, with the environment's project.
 
     Raises:
         ViewerError: MLflow cannot be read.
@@ -126,7 +126,7 @@ def spool_source(from_: str | None) -> SpoolSource:
 
 
 def _is_table(path: str, unknown: bool) -> bool:
-    """Return whether there is a table at a path; ``unknown`` for an existing path that cannot be listed."""
+    """Return whether a path is a table; for an existing path that cannot be listed, return ``unknown``."""
     place = Path(path).expanduser()
     try:
         os.scandir(place).close()

@@ -167,7 +167,7 @@ class Selected:
     Attributes:
         engine: queries the table.
         listing: how the view is listed.
-        asked: names of filtered columns and texts of the conditions, joined by spaces.
+        asked: names of filtered columns, and the texts of ``--where`` and ``--sort``, joined by spaces.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ def _runs_in(engine: Engine) -> list[Run]:
 
 
 def _columns_of(runs: Sequence[Run]) -> list[str]:
-    """Return the columns that tell runs apart; none of one run."""
+    """Return the columns that tell runs apart; empty for one run."""
     values = {name: {getattr(run, name) for run in runs} for name in Run._fields}
     if len(values["run_id"]) == len(runs) > 1:
         return ["run_id"]

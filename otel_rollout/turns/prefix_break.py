@@ -33,22 +33,22 @@ Decode: TypeAlias = Callable[[bytes, int, int], str]
 TOLERANCE: Final = 2
 """Last tokens of an answer that may differ: templates drop or add the token that ends a turn."""
 _LEAD: Final = 3
-"""Tokens before an answer that are searched together with it.
+"""Tokens before an answer that are searched for together with the answer.
 
 These tokens open a model's message. An answer that is only quoted has other tokens before it.
 """
 _RUN: Final = 32
-"""Maximum tokens of an answer that are searched."""
+"""Maximum tokens of an answer that are searched for."""
 _MIN_ANSWER: Final = 4
-"""Minimum tokens of an answer that is searched: a shorter one could be anywhere."""
+"""Minimum tokens of an answer that is searched for: a shorter one could be anywhere."""
 _MAX_CANDIDATES: Final = 32
 """Maximum turns that are examined for one prompt: the turns that ended last."""
 _RUNS: Final = (32, 16, 8, 4, 2, 1)
-"""Lengths, in tokens, of the end of a context that is searched in the prompt."""
+"""Lengths, in tokens, of the end of a context that is searched for in the prompt."""
 _LONG_RUN: Final = 8
-"""Minimum length of such an end, in tokens, to be searched in the whole prompt.
+"""Minimum length of such an end, in tokens, to search the whole prompt for it.
 
-A shorter end is searched near the break only.
+A shorter end is searched for near the break only.
 """
 _MAX_RETOKENIZED: Final = 64
 """Maximum tokens of a retokenization that is told without text, or whose extent is found by text."""
@@ -203,8 +203,9 @@ def _break(each: _Earlier, prompt: bytes, decode: Decode | None) -> tuple[Prefix
 def _extent(context: bytes, prompt: bytes, start: int) -> tuple[int, int | None]:
     """Return the length of the difference, in tokens, in the context and in the prompt.
 
-    The difference begins at token ``start``. The context's end is searched in the prompt, and the difference
-    extends to that end in both. The second length is None if the prompt does not hold the context's end.
+    The difference begins at token ``start``. The context's end is searched for in the prompt, and the
+    difference extends to that end in both. The second length is None if the prompt does not hold the
+    context's end.
     """
     old, new = (value[start * TOKEN_BYTES :] for value in (context, prompt))
     length = len(old) // TOKEN_BYTES
